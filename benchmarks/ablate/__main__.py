@@ -1,6 +1,6 @@
 """Plays all scenes with all variants of the scheduler, and writes what each moves.
 
-    python -m benchmarks.ablate [--jobs 2] [--only TEXT] [--seeds 6]
+    python -m benchmarks.ablate [--jobs 2] [--only TEXT] [--report] [--record]
 
 Variants are the scheduler with one constant half or twice as large, or with one mechanism off. Each
 plays each scene in which it may matter with one seed. Where that moves a goal by more than 2 % it
@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.ablate.journal import TOP, Journal
 from benchmarks.ablate.player import Player
 from benchmarks.ablate.reach import reaching
-from benchmarks.ablate.table import BASE, DECIDING, SCREENING, changes, report
+from benchmarks.ablate.table import BASE, DECIDING, SCREENING, changes, record, report
 from benchmarks.ablate.variants import variants
 
 MOVES_A_LITTLE: Final = 0.02
@@ -35,12 +35,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="variants whose names contain that")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--report", action="store_true", help="play nothing")
+    parser.add_argument("--record", action="store_true", help="play nothing, tell constant by one")
     arguments = parser.parse_args()
     from benchmarks.ablate.scenes import SCENES
 
     journal = Journal(arguments.journal)
     player = Player(journal, tuple(SCENES), arguments.jobs)
     some = [name for name in variants() if arguments.only in name and name not in (BASE, CHANCE)]
+    if arguments.record:
+        print(record(journal, tuple(SCENES)))
+        return
     if not arguments.report:
         everything = dict.fromkeys(SCENES, SCREENING + DECIDING)
         player.play({BASE: everything})
@@ -57,8 +61,7 @@ def _reached(journal: Journal, name: str, scenes: Sequence[str]) -> dict[str, Se
     variant = variants()[name]
     if variant.patch or variant.texts:
         return dict.fromkeys(scenes, SCREENING)
-    names = [constant.rpartition(".")[2] for constant in variant.constants]
-    return dict.fromkeys(reaching(names, journal.mentions, scenes), SCREENING)
+    return dict.fromkeys(reaching(variant.tuning, journal.mentions, scenes), SCREENING)
 
 
 def _moved(journal: Journal, variant: str, scenes: Sequence[str]) -> dict[str, Sequence[int]]:

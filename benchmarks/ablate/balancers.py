@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.study.simulate import Request, World
+from benchmarks.study.simulate_policies import Replicas
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import Measured
 from lb.domain.schedule import Ending, Plan
 from tests.fakes.work import instructions
@@ -142,3 +143,20 @@ class Counting(Scheduled):
         self._depth = 1
         self.instructions += instructions(function)
         self._depth = 0
+
+
+class StreamedCounting(Counting, Streamed):
+    """Counts the instructions that the scheduler takes for messages of streams."""
+
+
+class Placed(Replicas):
+    """A policy places. Requests whose attempts fail are answered with an error."""
+
+    def failed(self, request: Request, now: float) -> None:
+        """Count an attempt that failed."""
+        self.ended(request, now)
+        backend = request.state
+        assert isinstance(backend, Backend)
+        failures = backend.port(AppProtocol.HTTP).failures
+        failures["connection"] = failures.get("connection", 0) + 1
+        self._world.refuse(request)

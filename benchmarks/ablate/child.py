@@ -29,13 +29,13 @@ def main() -> None:
             print(json.dumps({"scene": name, "mentions": sorted(names)}), flush=True)
         return
     chosen = [variants()[name] for name in asked["variants"]]
-    constants: dict[str, float] = {}
+    values: dict[str, float] = {}
     texts: dict[str, dict[str, str]] = {}
     for variant in chosen:
-        constants |= variant.constants
+        values |= variant.tuning
         for module, changes in variant.texts.items():
             texts.setdefault(module, {}).update(changes)
-    override(constants, texts)
+    override(values, texts)
     for variant in chosen:
         if variant.patch:
             mechanisms.PATCHES[variant.patch]()

@@ -1,8 +1,8 @@
 """The scenes that every variant of the scheduler plays: loads, backends and hazards.
 
 A scene is a function from a seed to figures. The seed decides on the arrivals, so all variants get
-the same requests. Figures called p50, p99, mean, moved and instructions are the better the lower
-they are; all others are the better the higher they are.
+the same requests. Figures called p50, p99, mean, refused (seconds until then), moved and
+instructions are the better the lower they are; all others are the better the higher they are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from math import log
 from random import Random
 from typing import Final
 
-from benchmarks.ablate.balancers import Bypassed, Counting, Grown, Streamed, known_speeds
-from benchmarks.study import simulate_load, simulate_sequences
+from benchmarks.ablate.balancers import (
+    Bypassed,
+    Counting,
+    Grown,
+    Placed,
+    Streamed,
+    StreamedCounting,
+    known_speeds,
+)
+from benchmarks.study import simulate_load, simulate_policies, simulate_sequences
 from benchmarks.study.simulate import TURNAROUND_S, Gpu, Request, World, poisson, quantile
 from benchmarks.study.simulate_goals import (
     BATCHED,
@@ -29,8 +37,11 @@ from benchmarks.study.simulate_goals import (
     with_priorities,
     with_tenants,
 )
+from benchmarks.study.simulate_policies import make_backends
 from benchmarks.study.simulated_balancers import Scheduled, auto_limit, auto_plan
+from lb.balancing.policies import make_policy
 from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from tests.fakes.work import instructions as counted
 
 Figures = dict[str, float]
 Make = Callable[[float, Random], Request]
@@ -84,15 +95,24 @@ def figures(
     load = list(load)
     answered = sorted(each.latency_s for each in load if each.ended_at >= 0)
     good = sum(0 <= each.ended_at <= each.deadline - network_s for each in load)
-    found: Figures = {"in time": good / len(load)} if is_due else {}
-    if not is_due:
+    found: Figures = {}
+    if is_due:
+        found["in time"] = good / len(load)
+        refused = [each.refused_at - each.at for each in load if each.is_refused]
+        if refused:
+            found["refused"] = sum(refused) / len(refused)
+    else:
         found["p50"] = quantile(answered, 0.5)
         found["p99"] = quantile(answered, 0.99)
         found["mean"] = sum(answered) / len(answered)
         found["answered"] = len(answered) / len(load)
     for kind in kinds:
-        some = [each.latency_s for each in load if each.kind == kind and each.ended_at >= 0]
-        found[f"p99 {kind}"] = quantile(some, 0.99)
+        some = [each for each in load if each.kind == kind]
+        if is_due:
+            found[f"in time {kind}"] = sum(each.is_good for each in some) / len(some)
+        else:
+            took = [each.latency_s for each in some if each.ended_at >= 0]
+            found[f"p99 {kind}"] = quantile(took, 0.99)
     return found, fingerprint(load)
 
 
@@ -206,6 +226,17 @@ def rare_files(at: float, rng: Random) -> Request:
     request.size = rng.choice((1000, 2000, 4000))
     if rng.random() < 0.005:
         request.size, request.kind = 1_000_000, "giant"
+    return request
+
+
+def quick_files(at: float, rng: Random) -> Request:
+    """One of 200 requests has a megabyte, which hardly takes longer than the others' kilobytes;
+    all are due in 100 ms."""
+    request = Request(at, 1, "small")
+    request.deadline = at + 0.1
+    request.size = rng.choice((1000, 2000, 4000))
+    if rng.random() < 0.005:
+        request.size, request.kind, request.work = 1_000_000, "giant", 0.01
     return request
 
 
@@ -339,14 +370,16 @@ def many_models(seed: int) -> tuple[Figures, str]:
     return figures(load)
 
 
-def priorities(gpus: Sequence[Gpu]) -> Callable[[int], tuple[Figures, str]]:
+def priorities(
+    gpus: Sequence[Gpu], rules: QueueRules = RESERVED
+) -> Callable[[int], tuple[Figures, str]]:
     """Few urgent requests among others of twice what can be done; a third is reserved."""
 
     def play(seed: int) -> tuple[Figures, str]:
         whole = capacity(gpus)
         load = with_priorities(2 * whole, 0.1 * whole, 8.0, seed)
         world = World(gpus, seed)
-        world.run(load, Scheduled(world, auto_plan(world, RESERVED)))
+        world.run(load, Scheduled(world, auto_plan(world, rules)))
         found, mark = figures(load, kinds=("high", "low"))
         return {name: found[name] for name in ("p99 high", "p99 low", "answered")}, mark
 
@@ -422,15 +455,21 @@ def told_speeds(seed: int) -> tuple[Figures, str]:
     return figures(load)
 
 
-def starts(seed: int) -> tuple[Figures, str]:
-    """Twenty starts before backends of which nothing is known, sixty requests each."""
-    load: list[Request] = []
-    for start in range(20):
-        world = World(UNEQUAL, 100 * seed + start)
-        some = poisson(200.0, 1.0, 100 * seed + start)[:60]
-        world.run(some, Scheduled(world, auto_plan(world)))
-        load += some
-    return figures(load)
+def starts(
+    gpus: Sequence[Gpu], count: int, requests: int, rate: float
+) -> Callable[[int], tuple[Figures, str]]:
+    """A count of starts before backends of which nothing is known."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        load: list[Request] = []
+        for start in range(count):
+            world = World(gpus, 100 * seed + start)
+            some = poisson(rate, 2.0 * requests / rate, 100 * seed + start)[:requests]
+            world.run(some, Scheduled(world, auto_plan(world)))
+            load += some
+        return figures(load)
+
+    return play
 
 
 def never_answered(seed: int) -> tuple[Figures, str]:
@@ -506,6 +545,43 @@ def bypassed(seed: int) -> tuple[Figures, str]:
     return figures([each for each in load if each.kind != "other"])
 
 
+def placed(
+    scene: simulate_policies.Scene, policy: str, seconds: float
+) -> Callable[[int], tuple[Figures, str]]:
+    """A policy places, and nothing is scheduled."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        world = World(scene.gpus, seed)
+        rate = scene.load * sum(gpu.rate() for gpu in scene.gpus)
+        load = poisson(rate, seconds, seed)
+        world.run(load, Placed(world, scene, policy, seed))
+        return figures([each for each in load if each.at > 0.2 * seconds])
+
+    return play
+
+
+def picks(policy: str) -> Callable[[int], tuple[Figures, str]]:
+    """Instructions of the interpreter for a pick among 200 backends, most of them busy."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        rng = Random(seed)
+        backends = make_backends((1.0,) * 200)
+        for backend in backends:
+            backend.in_flight = rng.choice((0, 1, 1, 1, 2))
+        picker = make_policy(policy, rng).build(backends)
+
+        def pick() -> None:
+            for _ in range(300):
+                chosen = picker.pick()
+                assert chosen is not None
+                chosen.in_flight += 1
+                backends[rng.randrange(200)].in_flight = 0
+
+        return {"instructions": counted(pick) / 300}, ""
+
+    return play
+
+
 def instructions(
     gpus: Sequence[Gpu], part: float, count: int
 ) -> Callable[[int], tuple[Figures, str]]:
@@ -521,6 +597,28 @@ def instructions(
         return {"instructions": balancer.instructions / count}, fingerprint(load)
 
     return play
+
+
+def stream_instructions(seed: int) -> tuple[Figures, str]:
+    """Instructions that the scheduler takes for a message of a stream."""
+    world = World(EQUAL, seed)
+    balancer = StreamedCounting(world, auto_plan(world))
+    balancer.begin_at = 300
+    rng = Random(seed)
+    load = [Request(0.01 * client) for client in range(6)]
+    for client, request in enumerate(load):
+        request.client = client
+
+    def again(last: Request, now: float) -> Request | None:
+        request = Request(now + rng.expovariate(50.0))
+        request.client = last.client
+        return request
+
+    world.again = again
+    world.run(load, balancer, until=4.0)
+    return {"instructions": balancer.instructions / (len(world.done) - 300)}, fingerprint(
+        world.done
+    )
 
 
 def with_slow(gpus: Sequence[Gpu], number: int, *slow: tuple[float, float, float]) -> list[Gpu]:
@@ -588,6 +686,8 @@ def _ordinary() -> Iterable[Scene]:
     yield Scene("streams", streams)
     yield Scene("priorities, equal", priorities(EQUAL))
     yield Scene("priorities, 5/10/40", priorities(UNEQUAL))
+    starving = replace(RESERVED, max_starve_s=0.5)
+    yield Scene("priorities, equal, starving", priorities(EQUAL, starving))
     yield Scene("weighted priorities", weighted)
     yield Scene("tenants", tenants)
     for part in (0.45, 0.6):
@@ -595,6 +695,8 @@ def _ordinary() -> Iterable[Scene]:
     for part in (0.5, 0.8):
         rate = part * capacity(UNEQUAL)
         yield at_load(f"ensemble, 5/10/40, at {part:.0%}", UNEQUAL, rate, limit=_ensemble)
+    rate = 0.5 * capacity(PARALLEL[:2])
+    yield at_load("adaptive, 4 instances, at 50%", PARALLEL[:2], rate, limit=_adaptive)
     yield closed("adaptive, 4 instances, 24 clients", PARALLEL[:2], 24, 20.0, _adaptive)
     yield closed("adaptive, batched, 60 clients", BATCHED, 60, 8.0, _adaptive)
     for part in (0.6, 0.95):
@@ -605,14 +707,19 @@ def _ordinary() -> Iterable[Scene]:
     yield at_load("rare giants", BY_ROWS, rate, make=rare_giants, kinds=("small",))
     gpus = (Gpu(0.004, byte_s=1e-7),) * 2 + (Gpu(0.008, byte_s=2e-7),)
     yield at_load("rare files", gpus, 350.0, make=rare_files, kinds=("small",))
+    gpus = (Gpu(0.002, byte_s=1e-6),) * 3
+    kinds = ("giant",)
+    yield at_load("quick files", gpus, 600.0, make=quick_files, kinds=kinds, is_due=True)
     gpus = (Gpu(0.0, 0.005),) * 3
     kinds = ("small", "giant")
     yield at_load("very long ones", gpus, 340.0, make=very_long, kinds=kinds, seconds=20.0)
     yield at_load("far at 80%", SLICES[:4], 0.8 * capacity(SLICES[:4]), turnaround_s=0.05)
     yield at_load("late loops at 80%", UNEQUAL, 0.8 * capacity(UNEQUAL), late_s=0.002)
+    gpus = [Gpu(1000.0 * gpu.base_s) for gpu in UNEQUAL]
+    yield at_load("5/10/40 seconds at 60%", gpus, 0.6 * capacity(gpus), seconds=3000.0)
     yield Scene("bursts and pauses", pauses)
     yield Scene("load in steps", load_in_steps)
-    yield Scene("starts", starts)
+    yield Scene("starts", starts(UNEQUAL, 20, 60, 200.0))
     yield Scene("full queue", full_queue)
 
 
@@ -625,9 +732,18 @@ def _hazards() -> Iterable[Scene]:
     gpus = with_slow((Gpu(0.005), *EQUAL[:2]), 0, (0.0, 8.0, 10.0))
     yield at_load("slow one becomes fast", gpus, 150.0, seconds=20.0)
     yield at_load("slow one becomes fast, few requests", gpus, 40.0, seconds=60.0)
+    gpus = [replace(gpu, slow=((0.0, 3.0, 8.0),)) for gpu in MANY[::2]] + list(MANY[1::2])
+    yield at_load("half of 30 become fast", gpus, 0.3 * capacity(MANY), seconds=9.0)
+    gpus = [Gpu(0.005), Gpu(0.005), Gpu(0.2)]
+    yield at_load("a slow one, few requests", gpus, 4.0, seconds=400.0)
+    make = due_in(0.05)
+    yield at_load(
+        "a slow one, few requests, due in 50 ms", gpus, 4.0, make=make, is_due=True, seconds=400.0
+    )
     gpus = [*EQUAL[:2], replace(EQUAL[2], first_s=10.0)]
     yield at_load("first execution of 10 s", gpus, 120.0, seconds=25.0)
     gpus = [replace(gpu, first_s=1.0) for gpu in UNEQUAL]
+    yield Scene("starts, first executions of 1 s", starts(gpus, 10, 600, 60.0))
     yield at_load("first executions of 1 s", gpus, 160.0, seconds=15.0)
     yield Scene("swapped in a pause", swapped(0.0))
     yield Scene("swapped in a pause, due in 60 ms", swapped(0.06))
@@ -680,15 +796,33 @@ def _hazards() -> Iterable[Scene]:
     yield Scene("newcomer that starts slowly", newcomer)
 
 
+def _policies() -> Iterable[Scene]:
+    """Policies that place where nothing is scheduled."""
+    slowed = replace(simulate_policies.SLOWED[0], slow=((6.0, 12.0, 5.0),))
+    failing = replace(slowed, slow=(), failures=((6.0, 12.0, 1.0),), failure_s=0.001)
+    equal = simulate_policies.SLOWED[1:]
+    for scene in (
+        simulate_policies.Scene("unequal, 46 %", simulate_policies.UNEQUAL, 0.46),
+        simulate_policies.Scene("unequal, 74 %", simulate_policies.UNEQUAL, 0.74),
+        simulate_policies.Scene("one of four slows down, 60 %", (slowed, *equal), 0.6),
+        simulate_policies.Scene("one of four fails all, 60 %", (failing, *equal), 0.6),
+    ):
+        yield Scene(f"least_latency: {scene.name}", placed(scene, "least_latency", 20.0))
+    many = simulate_policies.Scene("", (Gpu(0.05),) * 100, 0.85)
+    yield Scene("least_requests: 100 equal, 85 %", placed(many, "least_requests", 2.5))
+
+
 def _work() -> Iterable[Scene]:
     """What the scheduler itself costs."""
     yield Scene("work, nobody waits", instructions(UNEQUAL, 0.3, 300))
     yield Scene("work, some wait", instructions(UNEQUAL, 0.95, 300))
     yield Scene("work, quick", instructions(QUICK, 0.3, 300))
     yield Scene("work, 30 backends", instructions(MANY, 0.6, 200))
+    yield Scene("work, streams", stream_instructions)
+    yield Scene("work, pick of 200", picks("least_requests"))
     yield Scene("work, batched", instructions(BATCHED, 0.5, 300))
 
 
 SCENES: Final[Mapping[str, Scene]] = {
-    scene.name: scene for scene in (*_ordinary(), *_hazards(), *_work())
+    scene.name: scene for scene in (*_ordinary(), *_hazards(), *_policies(), *_work())
 }

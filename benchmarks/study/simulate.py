@@ -70,6 +70,7 @@ class Request:
         "kind",
         "model",
         "priority",
+        "refused_at",
         "rows",
         "size",
         "state",
@@ -96,6 +97,8 @@ class Request:
         self.ended_at = -1.0
         """When the client had its answer; negative where it had none."""
         self.is_refused = False
+        self.refused_at = -1.0
+        """When it was answered with an error; negative where it was not."""
         self.is_never_answered = False
         """Every backend loses it at once."""
         self.has_failed = False
@@ -281,6 +284,7 @@ class World:
     def refuse(self, request: Request) -> None:
         """A request is answered with an error."""
         request.is_refused = True
+        request.refused_at = self.now
         self._finish(request)
 
     def run(self, load: Iterable[Request], balancer: Balancer, until: float = float("inf")) -> None:

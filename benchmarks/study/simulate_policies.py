@@ -59,7 +59,7 @@ class Replicas:
         self._world = world
         self._rng = Random(seed)
         weights = scene.weights or (1.0,) * len(scene.gpus)
-        self._backends = [_make_backends(weights) for _ in range(scene.replicas)]
+        self._backends = [make_backends(weights) for _ in range(scene.replicas)]
         self._pickers = [
             _make_policy(policy, Random(number)).build(backends)
             for number, backends in enumerate(self._backends)
@@ -95,7 +95,8 @@ class Replicas:
         """There is nothing to do."""
 
 
-def _make_backends(weights: tuple[float, ...]) -> tuple[Backend, ...]:
+def make_backends(weights: tuple[float, ...]) -> tuple[Backend, ...]:
+    """Backends of such weights."""
     return tuple(
         Backend(BackendSpec(name=f"gpu{number}", http=Address("127.0.0.1", 8000), weight=weight))
         for number, weight in enumerate(weights)

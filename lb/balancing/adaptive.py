@@ -11,18 +11,13 @@ from enum import Enum
 from math import ceil
 from typing import Final
 
-_WINDOW: Final = 100
-"""Ends of requests in one measurement, at least."""
-_WINDOW_S: Final = 0.25
-"""Seconds of one measurement, at least."""
-_PRESSING: Final = 0.8
-"""A measurement counts if the limit was reached at this part of the ends."""
-_STEP: Final = 1.5
-"""A trial multiplies or divides the limit by this factor."""
-_WORTH_IT: Final = 0.2
-"""A higher limit is kept if this part of the step in concurrency comes back as throughput."""
-_HOLD: Final = 10
-"""Measurements that pass before the next trial, once a limit is found."""
+from lb.balancing.tuning import TUNING
+
+_WINDOW: Final = TUNING.adaptive_ends
+_PRESSING: Final = TUNING.adaptive_pressure
+_STEP: Final = TUNING.adaptive_step
+_WORTH_IT: Final = TUNING.adaptive_gain
+_HOLD: Final = TUNING.adaptive_hold
 _MAX: Final = 4096
 """The highest limit."""
 
@@ -67,7 +62,7 @@ class AdaptiveLimit:
         self._ends += 1
         self._full += is_full
         took = now - self._began
-        if self._ends <= _WINDOW or took < _WINDOW_S:
+        if self._ends <= _WINDOW or not took:
             return False
         rate = (self._ends - 1) / took
         is_pressing = self._full >= _PRESSING * self._ends

@@ -11,15 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.balancing.cost import Cost
+from lb.balancing.tuning import TUNING
 
-_HALF_LIFE_S: Final = 1.0
-"""Of what is not said any more."""
-_LATE: Final = 1.5
-"""News that come so many intervals after the last ones are late."""
-_MOST: Final = 4.0
-"""By how much a model backend counts as slower, or faster, at most."""
-_LITTLE: Final = 0.1
-"""Parts of the time, and of a request, that are nothing."""
+_LATE: Final = TUNING.external_late_intervals
+_LITTLE: Final = TUNING.external_negligible
 
 
 class Trend:
@@ -132,8 +127,7 @@ class BackendExternalLoad:
             share_factor = min(1.0, max(share_factor, execution_s / cost.mean_s))
         device_factor = self._device.ratio(device_slowdown)
         is_device = max(device_factor, 1 / device_factor) > max(share_factor, 1 / share_factor)
-        factor = device_factor if is_device else share_factor
-        self.factor = min(max(factor, 1.0 / _MOST), _MOST)
+        self.factor = device_factor if is_device else share_factor
 
     @property
     def matters(self) -> bool:
@@ -146,8 +140,4 @@ class BackendExternalLoad:
 
     def slower(self, now: float) -> float:
         """By how much an execution there takes longer than was learnt."""
-        late_s = now - self._at - self._fresh_s
-        if late_s <= 0.0:
-            return self.factor
-        factor: float = self.factor ** (0.5 ** (late_s / _HALF_LIFE_S))
-        return factor
+        return self.factor if now - self._at <= self._fresh_s else 1.0

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.load import Measured
 
-_MAX_FACTOR: Final = 8.0
-"""The largest penalty. It keeps nearly all requests off where other backends can take them. With a
-larger one, backends that all fail half of the requests waited for each other."""
-_HALF_LIFE_S: Final = 2.0
-"""A penalty fades by half in this many seconds."""
-_NEGLIGIBLE: Final = 1.1
-"""A smaller penalty is none."""
-_LEFT_AFTER_SUCCESS: Final = 0.5
-"""The part of a penalty that a good answer leaves. It lasts where more than half of the requests
-fail."""
+_PER_FAILURE: Final = TUNING.penalty_per_failure
+_MAX_FACTOR: Final = TUNING.max_penalty
+_HALF_LIFE_S: Final = TUNING.penalty_half_life_s
+_NEGLIGIBLE: Final = TUNING.negligible_penalty
+_LEFT_AFTER_SUCCESS: Final = TUNING.penalty_after_success
 
 
 class BackendPenalty:
@@ -44,7 +40,7 @@ class BackendPenalty:
 
     def on_failure(self, now: float) -> None:
         """Note a request that failed in a way that speaks against the backend."""
-        self.factor = min(1.5 * self.factor_now(now), _MAX_FACTOR)
+        self.factor = min(_PER_FAILURE * self.factor_now(now), _MAX_FACTOR)
         self._factor_at = now
 
     def on_success(self, now: float) -> None:

@@ -17,17 +17,11 @@ from lb.balancing.cost import MIN_SAMPLES, Cost
 from lb.balancing.estimate import Estimate
 from lb.balancing.model_backend import OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_stats import ModelStats
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import Capacity, Ending, Ticket
 
-_AT_ONCE_S: Final = 0.002
-"""Answers of one execution arrive within this many seconds of the first."""
-_AT_ONCE_SHARE: Final = 0.25
-"""Answers of one execution arrive within this part of its time."""
-_KEEP: Final = 0.9
-"""The weight of the past in the average number of rows of a request."""
-_JOINED: Final = 2.0
-"""An execution that other requests have joined is charged this many times when model backends are
-compared, so that less of it counts: to join costs less work than to begin another one."""
+_AT_ONCE_S: Final = TUNING.batch_end_s
+_KEEP: Final = 1.0 - TUNING.batch_rows_weight
 
 
 class BatchingModelBackend(ModelBackend):
@@ -132,9 +126,8 @@ class BatchingModelBackend(ModelBackend):
         if self.external_load is not None:
             begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
-        cost_s = took * _JOINED if filled > rows else took
         may_begin = can_take and not self.is_shut()
-        return Estimate(begins_at, begins_at + took, cost_s, may_begin=may_begin)
+        return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
 
     def least_begin(self, ratio: float, now: float) -> float:
         """Predict when an instance is free; see `ModelBackend`."""
@@ -208,8 +201,7 @@ class BatchingModelBackend(ModelBackend):
         """Whether an answer belongs to the execution whose answers arrived last."""
         if not self._batch_count or self._batch_rows + ticket.rows > self.batch:
             return False
-        took = self._batch_took
-        return now - self._batch_ended <= min(_AT_ONCE_S, _AT_ONCE_SHARE * took)
+        return now - self._batch_ended <= _AT_ONCE_S
 
     def _begin_batch(self, ticket: Ticket, now: float) -> None:
         """Note the first answer of an execution: another one runs in its place."""

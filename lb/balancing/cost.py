@@ -12,39 +12,29 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.load import Measured
 
-WINDOW: Final = 20
-"""Samples that count: a change of speed is known after about as many. No request is refused by an
-estimate of fewer samples."""
-MIN_SAMPLES: Final = 2
-"""An estimate is used from this many samples on. Of two samples it is the smaller one."""
-_FIRST: Final = 4
-"""The median of this many first samples counts."""
-_STALE_S: Final = 10.0
-"""An estimate that is older than this many seconds refuses nothing."""
-_STALE_COUNT: Final = 2
-"""It counts as this many samples only."""
-_UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
+WINDOW: Final = TUNING.window
+MIN_SAMPLES: Final = TUNING.min_samples
+_FIRST: Final = TUNING.first_samples
+_FIRST_DEVIATION: Final = TUNING.first_deviation
+_STALE_S: Final = TUNING.stale_s
+_STALE_COUNT: Final = TUNING.stale_samples
+_UNSURE: Final = tuple(
+    TUNING.unsure_deviations * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1)
+)
 """By how many mean deviations two estimates of the same may differ, by the samples that count: two
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
 nearly twice as many plain ones."""
-_SURPRISES: Final = 3
-"""This many outliers in a row are a change. It takes more where executions run side by side: a few
-long ones keep all instances, so that they end one after the other."""
-MAX_EXTRAPOLATION: Final = 8.0
-"""No estimate is more than this many typical executions: sizes of such requests are too far from
-the sizes that were seen."""
+_SURPRISES: Final = TUNING.surprises
+MAX_EXTRAPOLATION: Final = TUNING.max_extrapolation
 _FLOOR_S: Final = 1e-5
 """A sample counts as this many seconds at least."""
-_CLIP_DEVIATIONS: Final = 4.0
-"""The usual spread is this many mean deviations, and the next two."""
-_CLIP_SHARE: Final = 0.25
-"""This part of the estimate."""
-_CLIP_S: Final = 0.0002
-"""This many seconds."""
-_VARIES: Final = 0.01
-"""Rows or bytes explain something if their squared coefficient of variation is above this."""
+_CLIP_DEVIATIONS: Final = TUNING.clip_deviations
+_CLIP_SHARE: Final = TUNING.clip_share
+_CLIP_S: Final = TUNING.clip_s
+_VARIES: Final = TUNING.min_variation
 
 
 class Cost:
@@ -139,8 +129,8 @@ class Cost:
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)
         self.row_s = measured.row_s
         self.base_s = max(_FLOOR_S, mean - measured.row_s * measured.rows)
-        self.deviation_s = mean / 16
-        self.unsure_s = mean / 4
+        self.deviation_s = _FIRST_DEVIATION * _FIRST_DEVIATION * mean
+        self.unsure_s = _FIRST_DEVIATION * mean
         self._row_mean = measured.rows
         self._row_var = measured.rows_variance
         self._row_cov = measured.row_s * measured.rows_variance
@@ -218,7 +208,7 @@ class Cost:
         self.at = now
         self.mean_s = self.base_s = mean = first[(count - 1) // 2]
         spread = sum([abs(sample - mean) for sample in first]) / count
-        self.deviation_s = max(mean / 4 / count, spread)
+        self.deviation_s = max(_FIRST_DEVIATION * mean / count, spread)
         self.unsure_s = 2 * self.deviation_s
         self._row_mean += (rows - self._row_mean) / count
         self._byte_mean += (size - self._byte_mean) / count
@@ -238,7 +228,7 @@ class Cost:
         self._fit(mean)
 
     def _fit(self, mean: float) -> None:
-        """Explain the time by rows, or by bytes where those explain clearly more."""
+        """Explain the time by rows, or by bytes where those explain more."""
         row_mean, row_var, row_cov = self._row_mean, self._row_var, self._row_cov
         byte_mean, byte_var, byte_cov = self._byte_mean, self._byte_var, self._byte_cov
         rows_vary = row_var > _VARIES * row_mean * row_mean
@@ -246,7 +236,7 @@ class Cost:
         self.row_s = self.byte_s = 0.0
         by_row = row_cov * row_cov / row_var if rows_vary and row_cov > 0 else 0.0
         by_byte = byte_cov * byte_cov / byte_var if bytes_vary and byte_cov > 0 else 0.0
-        if by_row > 0 and by_row >= 0.8 * by_byte:
+        if by_row > 0 and by_row >= by_byte:
             self.row_s = min(row_cov / row_var, mean / row_mean)
             self.base_s = max(_FLOOR_S, mean - self.row_s * row_mean)
         elif by_byte > 0:

@@ -18,25 +18,20 @@ from lb.balancing.selection import (
     ANY_LEAD_S,
     EARLIEST_END,
     LATE_LEAD_S,
-    NETWORK_S,
     NORMAL,
     TIE_TOLERANCE,
     Decision,
     Mode,
     select,
 )
+from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import LOST_S
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
-_MAX_OVERTAKEN: Final = 0.65
-"""A request may be overtaken for this part of `ModelStats.tail_s`, less one execution."""
-SLOW: Final = 1.25
-"""A model backend is slow if it takes this many times as long as the fastest."""
-_FEW: Final = 8
-"""An idle model backend of which fewer executions are known is tried."""
-_RATE_FOR_S: Final = 0.05
-"""The rate of all model backends is computed anew after this many seconds."""
+_MAX_OVERTAKEN: Final = TUNING.overtaken_share
+SLOW: Final = TUNING.slow_ratio
+_RATE_FOR_S: Final = TUNING.rate_for_s
 
 
 class EligibleSet:
@@ -216,26 +211,7 @@ class EligibleSet:
         best = decision.best
         if best is None:
             return False
-        return (
-            decision.best_estimate.ends_at + LATENESSES * best.lateness_s + NETWORK_S
-            > ticket.deadline
-        )
-
-    def underexplored(self, model_backend: ModelBackend) -> ModelBackend | None:
-        """Find an idle model backend of which next to nothing is known, if it has the turn before
-        another one."""
-        if self.index is not None:
-            return None
-        found: ModelBackend | None = None
-        for other in self.model_backends:
-            if (
-                other.load.cost.count < _FEW
-                and not other.load.in_flight
-                and other.last_pick < (found or model_backend).last_pick
-                and not other.is_shut()
-            ):
-                found = other
-        return found
+        return decision.best_estimate.ends_at + LATENESSES * best.lateness_s > ticket.deadline
 
     def idle(self, ticket: Ticket, now: float, *, is_reserved: bool) -> ModelBackend | None:
         """Find the idle model backend where a request ends first by what was learnt.
@@ -403,4 +379,4 @@ def _risks(ticket: Ticket, model_backend: ModelBackend, now: float) -> bool:
         return False
     estimate = model_backend.estimate(ticket.rows, ticket.size, now)
     end = model_backend.learnt_end(estimate, now)
-    return end + model_backend.margin_s + NETWORK_S > ticket.deadline
+    return end + model_backend.margin_s > ticket.deadline

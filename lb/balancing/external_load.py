@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, ModelLoad
-
-_SOON_S: Final = 0.1
-"""Counters that are read sooner again say nothing new."""
 
 
 class ModelReports:
@@ -40,7 +36,7 @@ class ModelReports:
             own: requests of ours under way there, the most since it was asked.
         """
         now = report.at
-        if self._load is not None and now - self._at < _SOON_S:
+        if self._load is not None and now <= self._at:
             return
         running = self._since(model_backends, load, own, now)
         known = self.external_load

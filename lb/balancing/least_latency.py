@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.balancing.score import Turn
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.pool import Picker
 
-_SHARE: Final = 0.1
-"""What a lower latency counts."""
-_HALF_LIFE: Final = 500.0
-"""Picks after which half of a latency is forgotten that nothing new is known of."""
-_PENALTY: Final = 10.0
-"""How many times as slow a backend counts all of whose attempts fail."""
-_FEW: Final = 0.005
+_SHARE: Final = TUNING.latency_weight
+_HALF_LIFE: Final = TUNING.latency_half_life
+_PENALTY: Final = TUNING.latency_failure_penalty
+_FEW: Final = TUNING.latency_few_failures
 _LEAST_S: Final = 1e-4
 _SPARE: Final = 64
 _BAD_STATUS: Final = frozenset({2, 8, 13, 14})

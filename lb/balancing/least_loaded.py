@@ -17,15 +17,13 @@ from random import Random
 from typing import Final
 
 from lb.balancing.score import Turn, least_loaded_with_room
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.pool import Picker
 
-WINDOW: Final = 16
-"""Backends looked at per pick of a large set: 8 lengthen the p99 by up to 40 %, 16 do not."""
-EXACT_LIMIT: Final = 24
-"""Largest set that is scanned whole; here the scan costs what the window costs."""
-STAY: Final = 128
-"""Idle backends that are picked from one place before the next one has its turn."""
+WINDOW: Final = TUNING.pick_window
+EXACT_LIMIT: Final = TUNING.pick_all_up_to
+STAY: Final = TUNING.pick_stay
 _INFINITY: Final = float("inf")
 
 

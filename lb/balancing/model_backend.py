@@ -17,69 +17,36 @@ from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
 from lb.balancing.estimate import Estimate
 from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
+from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
 from lb.domain.schedule import Capacity, Ending, Ticket
 
-LEAD_S: Final = 0.05
-"""A request is sent ahead when the execution before it ends within this many seconds: early enough
-to lose no time, and late enough to be bound to the right backend."""
-OWN_EXECUTION_WEIGHT: Final = 0.75
-"""The part of its own execution that a request is charged with when model backends are compared.
-
-With all of it each request would end first, and those behind it would wait for the fast backend: a
-slow one would be used too late."""
-MARGIN_S: Final = 0.025
-"""Seconds of execution that are sent ahead of what executes. It is several times what passes
-between the end of an execution and the arrival of the next request on busy event loops."""
-_MAX_AHEAD: Final = 128
-"""At most this many requests per model backend are sent ahead of what executes."""
+LEAD_S: Final = TUNING.lead_s
+OWN_EXECUTION_WEIGHT: Final = TUNING.own_execution_weight
+MARGIN_S: Final = TUNING.margin_s
+_AHEAD_ROUNDING: Final = TUNING.ahead_rounding
 _ENDS: Final = 64
 """The times of this many last ends are remembered."""
-_EXPLORE_S: Final = 1.0
-"""An estimate of a slow model backend is doubted once it is this old, in seconds."""
-_MAX_EXPLORE_S: Final = 60.0
-"""Each confirmation doubles that age, up to this many seconds."""
-_EXECUTIONS: Final = 4.0
-"""An estimate is not doubted before this many executions could have ended."""
-_AS_BEFORE: Final = 1.5
-"""An execution confirms a doubted estimate if the two differ by less than this factor."""
-_PART: Final = 0.05
-"""The weight of one request in averages over requests: about twenty of them are remembered."""
-_NETWORK_ROUNDS: Final = 2.0
-"""Requests are sent ahead by this many times the network delay."""
-LATENESSES: Final = 3.0
-"""A request is expected to be in time if it would be even this many times its average lateness
-later than expected. Of exponentially distributed delays nineteen of twenty are less."""
-_ANY: Final = 0.6
-"""Executions may take any time if their mean deviation is more than this part of their mean."""
-_SOME: Final = 4
-"""Executions from which on deviations are measured."""
-SIDE_BY_SIDE: Final = 0.5
-"""An execution beside those of all other instances is assumed to take this part longer: they often
-share a device."""
-_ADJUST_EVERY: Final = 7
-"""A known limit is computed anew after this many executions and one more."""
+_EXPLORE_S: Final = TUNING.explore_s
+_MAX_EXPLORE_S: Final = TUNING.max_explore_s
+_AS_BEFORE: Final = TUNING.confirm_ratio
+_PART: Final = TUNING.request_weight
+_NETWORK_ROUNDS: Final = TUNING.network_rounds
+LATENESSES: Final = TUNING.latenesses
+_ANY: Final = TUNING.random_deviation
+_ADJUST_EVERY: Final = TUNING.adjust_every - 1
 _OFTEN: Final = int(1.0 / _PART)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
-_CONFIDENT_SAMPLES: Final = 64
-"""Executions after which not each one is learnt from."""
-_QUICK_S: Final = 0.002
-"""Executions shorter than this many seconds end so often that few of them are learnt from."""
+_CONFIDENT_SAMPLES: Final = TUNING.confident_samples
+_QUICK_S: Final = TUNING.quick_s
 _SCATTER: Final = 40503
-_SKIPPED: Final = 0xF000
-"""One of sixteen executions is learnt from. It is chosen by its number times the golden ratio of
-2^16: answers come in bursts, and the first of each took longest."""
-_NEWS_S: Final = 0.25
-"""An execution that ends this many seconds after the last sample is always learnt from."""
-_SETTLED: Final = 0.06
-"""A cost is settled if estimates are off by less than this part of it on average. Then one of
-sixteen executions is learnt from, too."""
-_AS_EXPECTED: Final = 0.25
-"""Executions off from what was expected by more than this part of the cost always teach."""
-_USUAL_EVERY: Final = 3
-"""One of this many executions and one more counts for the typical cost of the model."""
+_SKIPPED: Final = 0x10000 - 0x10000 // TUNING.learn_one_in
+_NEWS_S: Final = TUNING.learn_after_s
+_SETTLED: Final = TUNING.settled_deviation
+_AS_EXPECTED: Final = TUNING.expected_deviation
+_USUAL_EVERY: Final = TUNING.typical_one_in - 1
 
 
 class ModelBackend:
@@ -174,7 +141,7 @@ class ModelBackend:
             network_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
             ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
-        self.limit = rule.limit(max(1, min(ceil(ahead - 0.2), _MAX_AHEAD)))
+        self.limit = rule.limit(max(1, ceil(ahead - _AHEAD_ROUNDING)))
 
     def inherit(self, before: ModelBackend, now: float) -> None:
         """Take the place of a model backend of another kind.
@@ -338,8 +305,6 @@ class ModelBackend:
         if count < self.instances:
             begins_at = now
             may_begin = count < self.limit
-            if count:
-                took += took * SIDE_BY_SIDE * count / self.instances
         else:
             # `free_times` is written out.
             if self.instances == 1:
@@ -417,8 +382,7 @@ class ModelBackend:
 
     def _explore_later(self) -> None:
         """Doubt the estimate later, since it seems to hold."""
-        explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
-        self.explore_s = max(explore_s, _EXECUTIONS * self.load.cost.mean_s)
+        self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
 
     def is_before(self, other: ModelBackend) -> bool:
         """Whether it has the turn before another model backend that is as good: the one with less
@@ -577,8 +541,6 @@ class ModelBackend:
             part = _PART if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
-        if cost.count >= _SOME and self.external_load is None and took_s > 0.0 < ticket.work_s:
-            self.stats.executed(took_s, ticket.work_s)
         self.learn(took_s, ticket.rows, ticket.size, now)
         usual = self.stats.usual
         if usual.count < cost.count <= _CONFIDENT_SAMPLES or not ends & _USUAL_EVERY:
@@ -626,6 +588,5 @@ class ModelBackend:
         if now - last_at > self.explore_s:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
-            self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
         if cost.count <= WINDOW or not cost.count & _ADJUST_EVERY:
             self.adjust()

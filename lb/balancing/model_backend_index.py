@@ -14,18 +14,13 @@ from math import inf, log
 from typing import Final
 
 from lb.balancing.model_backend import OWN_EXECUTION_WEIGHT, ModelBackend
+from lb.balancing.tuning import TUNING
 
-LARGE: Final = 12
-"""Up to this many model backends are all compared: that costs about what the heaps cost."""
-_CLASSES: Final = 10.0
-"""Classes of costs per factor e. Idle model backends whose costs differ by less than about a tenth
-take turns."""
-_TIE_TOLERANCE: Final = 0.05
-"""An entry may be wrong by this part of the time until then."""
+LARGE: Final = TUNING.index_above
+_CLASSES: Final = TUNING.index_classes
 _TRIES: Final = 8
 """After this many entries that do not suit all model backends are compared."""
-_RENEW_S: Final = 1.0
-"""The heaps are made anew after this many seconds."""
+_RENEW_S: Final = TUNING.index_renew_s
 _LEAST_S: Final = 1e-6
 """Shorter executions count as this many seconds, so that they have a logarithm."""
 
@@ -181,9 +176,7 @@ class ModelBackendIndex:
                 heap is self._idle and model_backend.is_shut()
             ):
                 put_back.append(heappop(heap))
-            elif entry[4] < now and (later := self._end(model_backend, now))[0] - entry[
-                0
-            ] > _TIE_TOLERANCE * (later[0] - now):
+            elif entry[4] < now and (later := self._end(model_backend, now))[0] > entry[0]:
                 # It is overdue: it will end later than it was expected to.
                 heapreplace(heap, later)
                 tries += 1

@@ -15,7 +15,6 @@ from lb.balancing.model_stats import ModelStats
 from lb.balancing.selection import (
     ANY_LEAD_S,
     FAST_FIRST,
-    NETWORK_S,
     NO_LEAD_S,
     NORMAL,
     YIELDING_LEAD_S,
@@ -23,6 +22,7 @@ from lb.balancing.selection import (
     select,
 )
 from lb.balancing.shared_execution import SharedModelBackend
+from lb.balancing.tuning import TUNING
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
@@ -34,22 +34,15 @@ _MAX_ELIGIBLE_SETS: Final = 256
 for every set of backends that have failed them."""
 _MIN_RETRY_S: Final = 0.01
 """A refused client is asked to come again after this many seconds at least."""
-_POLL_S: Final = 0.01
-"""A backend with a limit of its own is checked for room this often, in seconds."""
+_POLL_S: Final = TUNING.capped_poll_s
 _ROUNDING_S: Final = 1e-6
 """Seconds that cover rounding errors of times."""
-_RECHECK_S: Final = 0.001
-"""A queue is checked again this many seconds after its best model backend should be free."""
-_RECHECK_SHARE: Final = 0.25
-"""A part of an execution that is added to `_RECHECK_S`."""
-_SAME_WORK: Final = 1.2
-"""Requests are alike if one takes no more than this many times as long as the other."""
+_RECHECK_S: Final = TUNING.recheck_s
+_RECHECK_SHARE: Final = TUNING.recheck_share
+_SAME_WORK: Final = TUNING.same_work_ratio
 _TRIES: Final = 8
 """Queued requests that are tried one after the other for one that is in time; they differ in size.
 """
-_MAX_WAIT_RATIO: Final = 2.0
-"""No request waits for a better backend for more than this many times the execution time on one
-that is idle."""
 Dispatch = tuple[Ticket, ModelBackend | None, Estimate]
 """A queued request that begins now, where, and its estimate there. Without a model backend: one
 that cannot meet its deadline any more."""
@@ -518,32 +511,23 @@ class ModelQueue:
     ) -> Dispatch | None:
         """Choose who begins on a model backend that has room and is not the best one for the next
         request. None: all had better wait."""
-        best, own = decision.best_estimate, decision.estimate
         queue = eligible_set.queue
-        first = queue.level(now).turn().at(0)
         place = eligible_set.before(decision.score, model_backend, now)
-        # Who has waited for longer than this bound was promised too much.
-        max_wait_at = (
-            first.arrived_at + _MAX_WAIT_RATIO * own.cost_s / model_backend.penalty.factor_now(now)
-        )
-        is_idle = model_backend.load.in_flight < model_backend.instances
-        waits_too_long = max_wait_at <= now and is_idle
-        if place < queue.count or waits_too_long:
+        if place < queue.count:
             ticket = head
-            if head is first:
-                ticket = queue.nth(eligible_set.before(own.ends_at, model_backend, now, 1.0), now)
+            if head is queue.level(now).turn().at(0):
+                ends_at = decision.estimate.ends_at
+                ticket = queue.nth(eligible_set.before(ends_at, model_backend, now, 1.0), now)
             if not self.is_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
                 score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
-                if estimate.ends_at < ticket.deadline and (
-                    waits_too_long or eligible_set.before(score, model_backend, now) <= place
-                ):
+                is_in_time = estimate.ends_at < ticket.deadline
+                if is_in_time and eligible_set.before(score, model_backend, now) <= place:
                     return ticket, model_backend, estimate
         if decision.best is not None:
             mean_s = decision.best.load.cost.mean_s
-            eligible_set.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * mean_s
-            if now < max_wait_at:
-                eligible_set.wake_at = min(eligible_set.wake_at, max_wait_at)
+            begins_at = decision.best_estimate.begins_at
+            eligible_set.wake_at = begins_at + _RECHECK_S + _RECHECK_SHARE * mean_s
         return None
 
     def _for_slow(
@@ -612,12 +596,7 @@ def _in_time(
         is_any: it may have any priority, not only that of the next request.
     """
     queue = eligible_set.queue
-    begin = (
-        estimate.ends_at
-        - model_backend.predict(head.rows, head.size)
-        + model_backend.margin_s
-        + NETWORK_S
-    )
+    begin = estimate.ends_at - model_backend.predict(head.rows, head.size) + model_backend.margin_s
     key = begin
     for tries in range(_TRIES):
         ticket = queue.after(key, now)

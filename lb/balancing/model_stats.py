@@ -6,31 +6,15 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from lb.balancing.cost import MIN_SAMPLES, Cost
+from lb.balancing.tuning import TUNING
 
-TAIL: Final = 1.3
-"""A request that ends within this many times `ModelStats.tail_s` is no later than others."""
-_UNKNOWN_S: Final = 0.01
-"""Seconds that an execution is assumed to take while no model backend is known."""
-IDLE_TIE_TOLERANCE: Final = 0.25
-"""Idle model backends that differ by less than this part take turns. That costs at most this part
-of an execution, and learnt costs differ by as much for no reason."""
-_VARIED_PART: Final = 0.03
-"""The weight of one execution in the average deviation from predictions."""
-_PER_VARIED: Final = 1.5
-"""The tolerance is at least this many times that deviation. Where costs vary by what cannot be seen
-of a request, equal model backends seem to differ since they have had other requests."""
-_MAX_TIE_TOLERANCE: Final = 0.8
-"""The tolerance at most."""
-_TAIL_PART: Final = 0.005
-"""The weight of one request in the tail. Rare crowds make the tail, so several of them have to be
-remembered."""
-_TAIL_OFFS: Final = 3.0
-"""The tail is this many mean deviations above the mean. The mean deviation of an exponential
-distribution is 0.74 of its mean."""
-_TAIL_KNOWN: Final = 16
-"""The tail is known from this many arrivals on."""
-_TAIL_FOR_S: Final = 1.0
-"""The tail is forgotten when no request has arrived for this many seconds."""
+TAIL: Final = TUNING.tail_ratio
+_UNKNOWN_S: Final = TUNING.unknown_s
+IDLE_TIE_TOLERANCE: Final = TUNING.idle_tie_tolerance
+_TAIL_PART: Final = TUNING.tail_weight
+_TAIL_OFFS: Final = TUNING.tail_deviations
+_TAIL_KNOWN: Final = TUNING.tail_samples
+_TAIL_FOR_S: Final = TUNING.tail_for_s
 
 
 class Costed(Protocol):
@@ -46,8 +30,8 @@ class ModelStats:
     """What is learnt of one version of a model, over all its model backends."""
 
     __slots__ = (
-        "_arrivals", "_arrived_at", "_executed", "_mean_s", "_off_s", "_side_by_side", "_varied",
-        "best", "best_s", "idle_tie_tolerance", "in_flight", "tail_s", "usual", "version",
+        "_arrivals", "_arrived_at", "_mean_s", "_off_s", "_side_by_side",
+        "best", "best_s", "in_flight", "tail_s", "usual", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,13 +47,8 @@ class ModelStats:
         ones, so that they are tried."""
         self.best: Costed | None = None
         """The fastest model backend."""
-        self.idle_tie_tolerance = IDLE_TIE_TOLERANCE
-        """Idle model backends that differ by no more than this part take turns."""
         self._side_by_side = 1
         """The most executions that run side by side on a model backend."""
-        self._executed = 0
-        self._varied = 0.0
-        """The average deviation of executions from predictions, as a part of the larger of both."""
         self.tail_s = 0.0
         """Seconds that few requests would exceed if all were dispatched in the order of arrival.
         0: not known, or requests are not executed one after the other."""
@@ -97,18 +76,6 @@ class ModelStats:
         self.best = min(known, key=_mean_s, default=None)
         if self.best is not None:
             self.best_s = self.best.cost.mean_s
-
-    def executed(self, took_s: float, expected_s: float) -> None:
-        """Note how long an execution took, and how long it was expected to take."""
-        off_s, larger_s = took_s - expected_s, took_s
-        if off_s < 0.0:
-            off_s, larger_s = -off_s, expected_s
-        self._executed += 1
-        part = max(_VARIED_PART, 1.0 / self._executed)
-        self._varied += part * (off_s / larger_s - self._varied)
-        self.idle_tie_tolerance = min(
-            max(_PER_VARIED * self._varied, IDLE_TIE_TOLERANCE), _MAX_TIE_TOLERANCE
-        )
 
     def on_arrival(self, takes_s: float, now: float) -> None:
         """Note a new request that would take so long if all went in order."""

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lb.balancing.step_latency import StepLatencies, StepLatency
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 
-_IN_FLIGHT_WEIGHT: Final = 0.25
-"""A request in flight counts as a quarter of an open sequence: it is one step, of which a sequence
-has many. Figures of other weights: docs/decisions/0052-placing-sequences.md."""
+_IN_FLIGHT_WEIGHT: Final = TUNING.sequence_in_flight_weight
 
-_ALIKE_RATIO: Final = 1.5
-"""Backends whose steps differ by less count as equal: what was learnt of a few steps varies by as
-much by chance, and equal backends would get very different numbers of sequences."""
+_ALIKE_RATIO: Final = TUNING.sequence_alike_ratio
 
 
 class OpenModel:

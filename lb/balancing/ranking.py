@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.balancing.cost import MIN_SAMPLES
-from lb.balancing.model_backend import LATENESSES, SIDE_BY_SIDE, ModelBackend
-from lb.balancing.model_stats import TAIL, ModelStats
-from lb.balancing.selection import NETWORK_S, NORMAL, TIE_TOLERANCE
+from lb.balancing.model_backend import LATENESSES, ModelBackend
+from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
+from lb.balancing.selection import NORMAL, TIE_TOLERANCE
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
+_FAR_EXECUTIONS: Final = 4.0
+"""A deadline that is more executions away is met for sure; nearer ones are left to `select`."""
 _EXACT: Final = 1e-9
 """Comparisons that rounding could decide otherwise are left to `select`."""
 
@@ -82,7 +84,7 @@ class IdleRanking:
             if cost.row_s:
                 self._rows = rows
         stats = self._stats
-        rest = 1.0 - stats.idle_tie_tolerance
+        rest = 1.0 - IDLE_TIE_TOLERANCE
         limit_s = fastest_s / rest * (1.0 - _EXACT)
         alike: list[ModelBackend] = []
         slowest_s = fastest_s
@@ -108,7 +110,7 @@ class IdleRanking:
         self._next_s = next_s * (1.0 - _EXACT)
         self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
         self._until = until - _EXACT
-        self._late_s = 4.0 * slowest_s + LATENESSES * late_s + NETWORK_S
+        self._late_s = _FAR_EXECUTIONS * slowest_s + LATENESSES * late_s
 
     def pick(self, ticket: Ticket, now: float) -> ModelBackend | None:
         """Find the idle model backend where a request begins now.
@@ -143,11 +145,6 @@ class IdleRanking:
             or (self._rows and ticket.rows != self._rows)
         ):
             return None
-        takes_s = self._slowest_s
-        if least:
-            takes_s += takes_s * SIDE_BY_SIDE * least / instances
-        if takes_s >= self._next_s:
-            return None
         if is_any_busy:
             # A busy one that is soon free may be better, unless they are as good and compared by
             # the same part of their executions.
@@ -155,7 +152,7 @@ class IdleRanking:
             if (
                 least
                 or not self._is_uniform
-                or not (takes_s < in_time_s or self._fastest_s > in_time_s)
+                or not (self._slowest_s < in_time_s or self._fastest_s > in_time_s)
             ):
                 return None
         return chosen

@@ -22,7 +22,7 @@ from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
-from lb.balancing.selection import ANY_LEAD_S, YIELDING_LEAD_S
+from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
@@ -53,12 +53,8 @@ deadlines, so those of all queued requests may pass together."""
 _RENEWED_AT_ONCE: Final = 400
 """Queued requests that are moved to the sets of a new snapshot in one call: about a millisecond."""
 _SCATTER: Final = 40503
-_ARRIVALS_SKIPPED: Final = 0xC000
-"""One of four arrivals is used to learn how long requests take. It is chosen by its number times
-the golden ratio of 2^16: a client that takes turns among models leaves none of them out."""
-_AFFINITY_SLACK: Final = 1.5
-"""A request stays on its home backend unless another one would finish it in less than 1/1.5 of the
-time."""
+_ARRIVALS_SKIPPED: Final = 0x10000 - 0x10000 // TUNING.arrivals_one_in
+_AFFINITY_SLACK: Final = TUNING.affinity_slack
 
 
 class Scheduler:
@@ -223,8 +219,6 @@ class Scheduler:
             model_backend = decision.best
         if model_backend is None:
             return None
-        if home is None:
-            model_backend = eligible_set.underexplored(model_backend) or model_backend
         own = model_queue.model_backends.get(home) if home is not None else None
         if own is not None and own is not model_backend:
             takes_s = own.estimate(ticket.rows, ticket.size, now).ends_at - now
@@ -274,9 +268,8 @@ class Scheduler:
         eligible_set = model_queue.eligible_set(ticket, now)
         if model_queue.waiting or model_queue.retired:
             return None
-        yields = model_queue.reserves and ticket.priority > 0
-        is_reserved = yields and model_queue.is_reserved(ticket.priority)
-        lead_s = YIELDING_LEAD_S if yields else ANY_LEAD_S
+        is_reserved = model_queue.is_reserved(ticket.priority)
+        lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
         decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
         if model_backend is None or model_backend.backend in ticket.tried:

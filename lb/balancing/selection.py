@@ -12,30 +12,19 @@ from typing import Final
 
 from lb.balancing.estimate import NEVER, Estimate
 from lb.balancing.model_backend import LEAD_S, OWN_EXECUTION_WEIGHT, ModelBackend
-from lb.balancing.model_stats import TAIL, ModelStats
+from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
-TIE_TOLERANCE: Final = 0.05
-"""Scores are equal if they differ by less than this part of the time until then, or by less than is
-known of the cost. The model backend with less load, or the least recently picked, has the turn."""
-_BUSY_EXECUTION_WEIGHT: Final = 0.2
-"""The part of its own execution that a request is charged with where it would end no later than
-many others do anyway (`ModelStats.tail_s`). There a slow model backend makes nobody late, and what
-it takes off the fast ones shortens everybody else's wait."""
+TIE_TOLERANCE: Final = TUNING.tie_tolerance
+_BUSY_EXECUTION_WEIGHT: Final = TUNING.busy_execution_weight
 ANY_LEAD_S: Final = NO_DEADLINE
 """A request may be sent ahead to an execution as early as the model backend allows."""
-LATE_LEAD_S: Final = 0.004
-"""Seconds before its execution at which a request is sent ahead at the earliest where the next one
-to arrive may be better placed. The network delay comes on top."""
-YIELDING_LEAD_S: Final = 0.002
-"""The lead of requests that should not be in the way of more urgent ones."""
-NO_LEAD_S: Final = -1.0
+LATE_LEAD_S: Final = TUNING.late_lead_s
+YIELDING_LEAD_S: Final = TUNING.yielding_lead_s
+NO_LEAD_S: Final = -NO_DEADLINE
 """Nothing is sent ahead, since more urgent requests use the reserved slots: the next slot that
 becomes free is for these."""
-
-
-NETWORK_S: Final = 0.002
-"""Seconds that the network may take between us and a client, whose clock began before ours."""
 
 
 Option = tuple[float, ModelBackend, Estimate]
@@ -178,7 +167,7 @@ def _by_turn(
     tolerance.
     """
     is_idle = first.load.in_flight < first.instances
-    idle_limit = now + (first_estimate.ends_at - now) / (1.0 - stats.idle_tie_tolerance)
+    idle_limit = now + (first_estimate.ends_at - now) / (1.0 - IDLE_TIE_TOLERANCE)
     chosen, chosen_estimate = first, first_estimate
     for score, other, estimate in others:
         tolerance_s = TIE_TOLERANCE * (score - now) + other.load.cost.unsure_s

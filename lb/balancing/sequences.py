@@ -28,8 +28,8 @@ from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
 
 IDLE_FACTOR: Final = 10.0
-"""A pin outlives Triton's own memory of the sequence by far: a late step should get Triton's
-answer from the backend that knows best."""
+"""A pin is kept for this many times as long as Triton remembers a sequence, which bounds memory: a
+late step should get Triton's answer from the backend that knows best."""
 _EXPIRED_PER_STEP: Final = 2
 """Looked at per step; one step adds at most one pin."""
 _EVICTION_TRIES: Final = 16

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 
-_DRIFT_PER_S: Final = 1.0 / 60.0
-"""By which part the time of a quick step may have grown in a second without one as quick. Steps
-that waited behind others take long as well, so a backend is known to be slower only after some
-minutes; a faster one is known at once."""
-_FORGET_S: Final = 30.0
-"""A backend is tried again as if it were unknown when it had no step for so many seconds while
-others had some: it may have been slow only for a while."""
-_MIN_STEPS: Final = 4
-"""Steps before a latency counts: the first few may have loaded the model, or waited."""
+_DRIFT_PER_S: Final = TUNING.step_drift_per_s
+_FORGET_S: Final = TUNING.step_forget_s
+_MIN_STEPS: Final = TUNING.step_samples
 _FLOOR_S: Final = 1e-3
 """No step counts as quicker: below that a difference is one of networks and event loops."""
 

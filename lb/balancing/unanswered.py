@@ -9,18 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
-LOST_S: Final = 1.0
-"""No request is overdue before that many seconds. A server that pauses, to collect garbage or to
-load a model, is silent for less, and clients wait for longer."""
-LOST_TIMES: Final = 5.0
-"""A request is overdue after that many times its estimate. Of times that vary as randomly as those
-of an exponential distribution less than one in a hundred is longer."""
-_MAX_BACKOFF: Final = 4
-"""While further requests are not answered either, the next one waits twice as long, up to this
-many times. A backend that hangs gets few requests, and a client that sends one unanswerable request
-after the other cannot block its model for long."""
+LOST_S: Final = TUNING.overdue_s
+LOST_TIMES: Final = TUNING.overdue_ratio
+_MAX_BACKOFF: Final = TUNING.max_overdue_backoff
 
 
 def overdue_after_s(expected_s: float) -> float:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
 LOWEST: Final = 15
@@ -28,15 +29,8 @@ _CLEANUP_MIN: Final = 16
 """Fewer empty queues among the turns are not cleared away."""
 _COMPACT: Final = 64
 """Fewer void entries at the beginning of a queue are not cleared away."""
-_DEFAULT_DUE_S: Final = 5.0
-"""A request without a deadline counts as due this many seconds after its arrival. Its client has a
-deadline too, and did not name it. With much more, HTTP requests waited behind all gRPC requests,
-whose clients name theirs."""
-_OVERTAKEN_RATIO: Final = 10.0
-"""It counts as due later by this many times its execution time, so that shorter requests pass it:
-a wait should be in proportion to the work that is asked for."""
-_MAX_OVERTAKEN_S: Final = 2.0
-"""The upper bound of that time in seconds: an execution may be long, or be predicted so."""
+_DEFAULT_DUE_S: Final = TUNING.default_due_s
+_OVERTAKEN_RATIO: Final = TUNING.overtaken_executions
 _LAST_NUMBER: Final = 1 << 62
 """A number above those of all tickets."""
 
@@ -329,9 +323,7 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """Find when a ticket counts as due."""
-        wanted_s = _OVERTAKEN_RATIO * ticket.work_s
-        overtaken_s = wanted_s if wanted_s < _MAX_OVERTAKEN_S else _MAX_OVERTAKEN_S
-        due = ticket.arrived_at + _DEFAULT_DUE_S + overtaken_s
+        due = ticket.arrived_at + _DEFAULT_DUE_S + _OVERTAKEN_RATIO * ticket.work_s
         deadline = ticket.deadline
         return due if due < deadline else deadline
 

@@ -93,22 +93,19 @@ def test_the_effect_is_bounded_both_ways() -> None:
     others, cost = BackendExternalLoad(), learnt()
     report(others, cost, 10.0, share=0.0)
     report(others, cost, 11.0, share=1.0)
-    assert others.slower(11.0) == 4.0
+    assert others.slower(11.0) == 6.0
     others = BackendExternalLoad()
     report(others, cost, 10.0, share=1.0)
     report(others, cost, 11.0, share=0.0)
-    assert others.slower(11.0) == 0.25
+    assert others.slower(11.0) == pytest.approx(1 / 6)
 
 
-def test_it_fades_when_no_news_come() -> None:
+def test_it_is_over_when_no_news_come() -> None:
     others, cost = BackendExternalLoad(), learnt()
     report(others, cost, 10.0, share=0.0)
     report(others, cost, 12.0, share=1.0)
     factors = [others.slower(12.0 + age) for age in (0.0, 3.0, 4.0, 5.0, 30.0)]
-    assert factors[:2] == [4.0, 4.0]
-    assert factors[2] == pytest.approx(2.0)
-    assert factors == sorted(factors, reverse=True)
-    assert factors[-1] == pytest.approx(1.0)
+    assert factors == [6.0, 6.0, 1.0, 1.0, 1.0]
 
 
 def test_what_waits_is_executed_meanwhile() -> None:

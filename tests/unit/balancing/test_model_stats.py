@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.model_backend import ModelBackend
-from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, ModelStats
+from lb.balancing.model_stats import ModelStats
 from lb.domain.schedule import Capacity
 from tests.fakes.backends import make_backend
 
@@ -29,16 +29,6 @@ def test_a_rare_crowd_is_remembered_for_hundreds_of_requests() -> None:
     for number in range(450, 500):
         stats.on_arrival(0.01, number / 100)
     assert stats.tail_s > 0.7 * crowded_s
-
-
-def test_lanes_count_as_more_alike_where_costs_vary_by_what_cannot_be_seen() -> None:
-    stats = ModelStats()
-    for _ in range(200):
-        stats.executed(0.0102, 0.01)
-    assert stats.idle_tie_tolerance == IDLE_TIE_TOLERANCE
-    for number in range(200):
-        stats.executed(0.05 if number % 2 else 0.002, 0.01)
-    assert stats.idle_tie_tolerance > 2 * IDLE_TIE_TOLERANCE
 
 
 def lane_of(stats: ModelStats, *took_s: float) -> ModelBackend:

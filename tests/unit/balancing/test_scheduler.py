@@ -121,22 +121,6 @@ def test_slow_backend_is_used_when_many_wait() -> None:
     assert [ticket.backend for ticket in tickets].count(desk.backends[1]) == 1
 
 
-def test_nobody_waits_in_vain_for_what_seems_faster() -> None:
-    desk = Desk(0.01, 0.2, limit=1)
-    (running,) = desk.fill(1)
-    (waiting,) = desk.fill(1, priority=1)
-    assert waiting.wait is Wait.FASTER
-    for _ in range(50):
-        urgent = desk.ticket()
-        assert desk.offer(urgent) is None
-        desk.now += 0.01
-        desk.complete(running)
-        began = desk.due()
-        assert urgent in began
-        running = urgent
-    assert waiting.backend is desk.backends[1]
-
-
 def test_stalled_backend_is_not_waited_for() -> None:
     desk = Desk(0.005, 0.04)
     tickets = desk.fill(3)

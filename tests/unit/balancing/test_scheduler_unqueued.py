@@ -72,19 +72,6 @@ def test_the_best_is_where_a_request_ends_first() -> None:
     assert 1 <= places.count("b1") <= 3  # however many there are already
 
 
-def test_few_executions_are_no_reason_to_leave_an_idle_backend_alone() -> None:
-    desk = Desk(0.001, 0.0)
-    for _ in range(2):
-        desk.run(desk.backends[1], 1.0)
-    desk.run(desk.backends[0], 0.001)
-    assert desk.best() == "b1"
-    assert desk.best(desk.backends[0]) == "b0"
-    for _ in range(10):
-        desk.run(desk.backends[1], 1.0)
-    desk.run(desk.backends[0], 0.001)
-    assert desk.best() == "b0"
-
-
 def test_home_is_good_enough_unless_another_one_is_clearly_better() -> None:
     desk = Desk(0.010, 0.013, 0.04)
     assert desk.best() == "b0"
