@@ -1,6 +1,9 @@
 # Everything that a fresh Debian or Ubuntu machine with Python 3.11 needs is installed here.
+# Each other interpreter has an environment of its own: make test PYTHON=python3.13
 PYTHON ?= python3.11
-VENV := .venv
+VENV := $(if $(filter python3.11,$(PYTHON)),.venv,.venvs/$(notdir $(PYTHON)))
+# Triton's wheel has no part for newer ones.
+TRITON_PYTHON ?= $(if $(shell command -v python3.11),python3.11,$(PYTHON))
 BIN := $(VENV)/bin
 
 # Tests that need the processor and no clock; the others mostly wait.
@@ -179,7 +182,7 @@ proto: $(VENV)/.test
 
 # Real Tritons on a CPU, in an environment of their own.
 triton:
-	tools/setup_triton.sh $(PYTHON)
+	tools/setup_triton.sh $(TRITON_PYTHON)
 
 # Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, chromium, systemd-analyze.
 debian:
@@ -187,19 +190,19 @@ debian:
 
 # What runs the product, and what tests it; versions are those of constraints.txt.
 $(VENV)/.run: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) .
+	tools/setup_venv.sh $(PYTHON) $(VENV)
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test]'
+	tools/setup_venv.sh $(PYTHON) $(VENV) test
 	touch $(VENV)/.run $@
 
 .venvs/audit/.ready: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) .venvs/audit '.[audit]'
+	tools/setup_venv.sh $(PYTHON) .venvs/audit audit
 	touch $@
 
 $(VENV)/.fuzz: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test,fuzz]'
+	tools/setup_venv.sh $(PYTHON) $(VENV) test fuzz
 	touch $(VENV)/.run $(VENV)/.test $@
 
 clean:
