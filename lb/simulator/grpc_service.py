@@ -46,9 +46,7 @@ def make_grpc_server(triton: SimulatedTriton) -> grpc.aio.Server:
             # Only Check: a Triton has no Watch.
             grpc.method_handlers_generic_handler(
                 "grpc.health.v1.Health",
-                {
-                    "Check": grpc.unary_unary_rpc_method_handler(_check_health)
-                },
+                {"Check": grpc.unary_unary_rpc_method_handler(_check_health)},
             ),
         )
     )
