@@ -20,11 +20,11 @@ WHEELS, CONTEXT = FOLDER / "wheels", FOLDER / "context"
 BASE = FOLDER / "base"
 """In place of the image that the product runs on."""
 BUILDER = FOLDER / "builder"
-"""In place of the image that compiles it."""
+"""In place of the image that compiles it, and of the one that Triton comes in."""
 RELEASE = "bookworm"
 _PACKAGES = {
     BASE: "python3,python3-venv,ca-certificates",
-    BUILDER: "python3,python3-venv,python3-dev,gcc,libc6-dev",
+    BUILDER: "python3,python3-venv,python3-dev,gcc,libc6-dev,curl,libstdc++6",
 }
 LIMIT_S = 2400
 """Of one command; compiling with all optimisations takes minutes of CPU."""

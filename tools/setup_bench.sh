@@ -81,7 +81,7 @@ make_serving() {
       echo "setup_bench: making an environment with $candidate, which has its optimisations"
       rm -rf "$serving"
       "$candidate" -m venv --without-pip "$serving"
-      "$python" -m pip --python "$serving/bin/python" install -q --disable-pip-version-check \
+      "$python" -m pip --python "$serving/bin/python" install -qq --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root" ||
         fail "pip could not install this project into $serving"
       touch "$serving/.ready"

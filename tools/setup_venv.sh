@@ -19,7 +19,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   tools/setup_debian.sh "python$version-venv"
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-install=("$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt)
+install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt)
 # Python 3.11 brings a pip that knows no groups.
 "${install[@]}" pip
 "${install[@]}" -e . "${@/#/--group=}"

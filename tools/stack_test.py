@@ -43,12 +43,14 @@ from base_image import (
 
 STACK = ROOT / "build" / "stack"
 TRITON = FOLDER / "triton"
-TRITON_PACKAGES = "python3,libpython3.11,libstdc++6,zlib1g,curl"
+SITE = TRITON / "usr/local/lib/python3.11/dist-packages"
+SERVER = TRITON / "opt" / "tritonserver"
 TRITON_WHEELS = ("nvidia-pytriton==0.7.0", "numpy==1.26.4")
 """The versions of tools/setup_triton.sh."""
 TRITON_IMAGE = "tritonserver-cpu:latest"
 BASE_IMAGE, BUILDER_IMAGE, IMAGE = "base:latest", "builder:latest", "triton-lb:latest"
 SERVERS = 3
+RUNTIME = ROOT / "tools" / "stack_runtime.py"
 LIMIT_S = 180.0
 INSIDE = "--inside"
 CGROUP = "/triton-lb-stack"
@@ -81,6 +83,7 @@ class Engine:
         command = (
             *("dockerd", "--data-root", str(STACK / "engine"), "--cgroup-parent", CGROUP),
             *("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"),
+            *("--add-runtime", f"cut={RUNTIME}", "--default-runtime", "cut"),
         )
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
@@ -106,20 +109,19 @@ class Engine:
 # Steps
 
 
-def make_triton_root() -> None:
-    """Make a small Debian with Triton's server and its Python backend, unless it is there."""
+def make_triton() -> None:
+    """Lay out Triton's server with its Python backend, unless it is there."""
     if (TRITON / ".ready").exists():
         return
     shutil.rmtree(TRITON, ignore_errors=True)
-    run("debootstrap", "--variant=minbase", f"--include={TRITON_PACKAGES}", RELEASE, str(TRITON))
-    site = TRITON / "usr/local/lib/python3.11/dist-packages"
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:")
-    run(*pip, "--python-version=3.11", "--target", str(site), *TRITON_WHEELS)
-    server = site / "pytriton" / "tritonserver"
+    run(*pip, "--python-version=3.11", "--target", str(SITE), *TRITON_WHEELS)
+    server = SITE / "pytriton" / "tritonserver"
     stub = server / "python_backend_stubs" / "3.11" / "triton_python_backend_stub"
     shutil.copy(stub, server / "backends" / "python")
     (server / "backends" / "python" / stub.name).chmod(0o755)
-    (TRITON / "opt" / "tritonserver").symlink_to(Path("/") / server.relative_to(TRITON))
+    SERVER.parent.mkdir()
+    SERVER.symlink_to(Path("/") / server.relative_to(TRITON))
     (TRITON / ".ready").touch()
 
 
@@ -127,8 +129,8 @@ def make_roots() -> str:
     """Make the roots that stand in for images of registries."""
     for root in (BASE, BUILDER):
         make_root(root)
-    make_triton_root()
-    return "Debian with Python, with a compiler, with Triton"
+    make_triton()
+    return f"Debian {RELEASE} with Python, the same with a compiler, Triton"
 
 
 def import_images() -> str:
@@ -136,7 +138,10 @@ def import_images() -> str:
     path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     import_image(BASE_IMAGE, BASE, path)
     import_image(BUILDER_IMAGE, BUILDER, path, "-C", str(FOLDER), "./wheels")
-    import_image(TRITON_IMAGE, TRITON, f"{path}:/opt/tritonserver/bin")
+    # The engine takes no folder twice: only what the root does not have.
+    added = [f"./{each.relative_to(TRITON)}" for each in (*SITE.iterdir(), SERVER)]
+    path = f"{path}:/opt/tritonserver/bin"
+    import_image(TRITON_IMAGE, BUILDER, path, "-C", str(TRITON), *added)
     return run("docker", "images", "--format", "{{.Repository}} {{.Size}}").replace("\n", "; ")
 
 
@@ -181,14 +186,18 @@ def start() -> str:
     shutil.copytree(ROOT / "tests/triton/models/simple", models / "simple")
     generate("--up")
     began = time.monotonic()
-    wait_for("all containers are healthy", lambda: set(health()) == {"healthy"})
+    try:
+        wait_for("all containers are healthy", lambda: set(health()) == {"healthy"})
+    except RuntimeError as error:
+        said = run(*COMPOSE, "ps", "-a") + run(*COMPOSE, "logs", "--no-color", "--tail", "10")
+        raise RuntimeError(f"{error}\n{said}") from error
     took = time.monotonic() - began
     names = run(*COMPOSE, "ps", "--services").split()
     return f"{', '.join(sorted(names))} are healthy after {took:.0f} s"
 
 
 def health() -> list[str]:
-    """Of each container that is there."""
+    """The health of each container; only "missing" unless all are there."""
     found = run("docker", "ps", "-q").split()
     if len(found) != SERVERS + 1:
         return ["missing"]
@@ -213,7 +222,7 @@ def use() -> str:
     for _ in range(30):
         infer(http, tritonclient.http)
         infer(grpc, tritonclient.grpc)
-    served = {each["name"]: each["requests"] for each in backends()}
+    served = {each["name"]: each["served"] for each in backends()}
     if len(served) != SERVERS or not all(served.values()):
         raise RuntimeError(f"not every Triton has served: {served}")
     http.close()
@@ -331,6 +340,7 @@ DIFFERENT = (
     "base images are Debian's Python in place of python:3.11 images: no registry is asked",
     "Triton is the server of the wheel nvidia-pytriton, without GPUs: no device is reserved",
     "the engine is Debian's with its older builder (no BuildKit)",
+    "limits of containers (locked memory) are cut to this machine's where root may not raise them",
     "the host's network is a namespace with loopback alone; the engine makes no bridge",
 )
 
