@@ -105,10 +105,12 @@ def check_configuration() -> str:
     for key, value in expected.items():
         if found[key] != value:
             raise RuntimeError(f"{key} is {found[key]}, not {value}")
-    build("root", "--build-arg", "UID=0")
+    build("root", "--build-arg", "UID=0", "--build-arg", "COMPILE=0")
     if config_of("root")["User"] != "0:0":
         raise RuntimeError("the build argument UID does nothing")
-    return f"user {found['User']}, and 0:0 with UID=0"
+    if list((root_of("root") / "opt/triton-lb").rglob("lb/**/*.so")):
+        raise RuntimeError("the build argument COMPILE does nothing")
+    return f"user {found['User']}; 0:0 with UID=0, sources alone with COMPILE=0"
 
 
 def config_of(name: str) -> dict[str, Any]:
