@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "image"
-WHEELS, CONTEXT = FOLDER / "wheels", FOLDER / "context"
+WHEELS = FOLDER / "wheels"
 BASE = FOLDER / "base"
 """In place of the image that the product runs on."""
 BUILDER = FOLDER / "builder"
@@ -61,13 +61,13 @@ def need(*programs: str) -> None:
             raise NotPossible(f"there is no {each}")
 
 
-def copy_sources() -> str:
+def copy_sources(context: Path) -> str:
     """Copy what is sent to the builder: others may be working on the sources."""
-    shutil.rmtree(CONTEXT, ignore_errors=True)
+    shutil.rmtree(context, ignore_errors=True)
     wanted = (ROOT / ".dockerignore").read_text().splitlines()
     names = [line.removeprefix("!") for line in wanted if line.startswith("!")]
     for name in ("Dockerfile", ".dockerignore", *names):
-        source, target = ROOT / name, CONTEXT / name
+        source, target = ROOT / name, context / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, symlinks=True)

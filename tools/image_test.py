@@ -23,7 +23,6 @@ from typing import Any
 from base_image import (
     BASE,
     BUILDER,
-    CONTEXT,
     FOLDER,
     RELEASE,
     ROOT,
@@ -38,6 +37,7 @@ from base_image import (
 
 IMAGE = "localhost/triton-lb"
 BASE_IMAGE, BUILDER_IMAGE = f"{IMAGE}-base", f"{IMAGE}-builder"
+CONTEXT = FOLDER / "context"
 UID = 10001
 BUILDAH = (
     "buildah",
@@ -192,7 +192,7 @@ def clear() -> None:
 
 
 STEPS = (
-    ("sources are copied", copy_sources),
+    ("sources are copied", lambda: copy_sources(CONTEXT)),
     ("packages are fetched", get_wheels),
     ("base images are made with debootstrap", make_bases),
     ("the Dockerfile is built with buildah", lambda: build("test")),

@@ -29,7 +29,6 @@ import tritonclient.http
 from base_image import (
     BASE,
     BUILDER,
-    CONTEXT,
     FOLDER,
     RELEASE,
     ROOT,
@@ -42,6 +41,7 @@ from base_image import (
 )
 
 STACK = ROOT / "build" / "stack"
+CONTEXT = STACK / "context"
 TRITON = FOLDER / "triton"
 SITE = TRITON / "usr/local/lib/python3.11/dist-packages"
 SERVER = TRITON / "opt" / "tritonserver"
@@ -325,7 +325,7 @@ def take_down() -> str:
 
 
 BEFORE = (
-    ("sources are copied", copy_sources),
+    ("sources are copied", lambda: copy_sources(CONTEXT)),
     ("packages are fetched", get_wheels),
     ("roots are made with debootstrap", make_roots),
 )
