@@ -23,6 +23,7 @@ from typing import Any
 from base_image import (
     BASE,
     BUILDER,
+    BUILDER_ENV,
     FOLDER,
     RELEASE,
     ROOT,
@@ -36,7 +37,7 @@ from base_image import (
 )
 
 IMAGE = "localhost/triton-lb"
-BASE_IMAGE, BUILDER_IMAGE = f"{IMAGE}-base", f"{IMAGE}-builder"
+BASE_IMAGE, BUILDER_IMAGE = f"{IMAGE}-base", f"{IMAGE}-compiler"
 CONTEXT = FOLDER / "context"
 UID = 10001
 BUILDAH = (
@@ -73,7 +74,7 @@ def make_bases() -> str:
         container = run(*BUILDAH, "from", "scratch").strip()
         run(*BUILDAH, "copy", "-q", container, str(root), "/")
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        run(*BUILDAH, "config", "--env", path, container)
+        run(*BUILDAH, "config", "--env", path, "--env", BUILDER_ENV, container)
         run(*BUILDAH, "commit", "-q", "--rm", container, image)
     return f"Debian {RELEASE}"
 
@@ -202,6 +203,7 @@ STEPS = (
     ("a second build gives the same", compare_builds),
 )
 NEVER = (
+    ("the C compiler's optimiser", "it takes most of the time"),
     ("the official base image (python:3.11-slim-bookworm)", "a registry would be needed"),
     ("an engine's own start (docker run, containerd)", "there is none here"),
     ("hadolint", "no package has it; tests/deploy/test_image.py has rules of its own"),

@@ -29,6 +29,7 @@ import tritonclient.http
 from base_image import (
     BASE,
     BUILDER,
+    BUILDER_ENV,
     FOLDER,
     RELEASE,
     ROOT,
@@ -48,7 +49,7 @@ SERVER = TRITON / "opt" / "tritonserver"
 TRITON_WHEELS = ("nvidia-pytriton==0.7.0", "numpy==1.26.4")
 """The versions of tools/setup_triton.sh."""
 TRITON_IMAGE = "tritonserver-cpu:latest"
-BASE_IMAGE, BUILDER_IMAGE, IMAGE = "base:latest", "builder:latest", "triton-lb:latest"
+BASE_IMAGE, BUILDER_IMAGE, IMAGE = "base:latest", "compiler:latest", "triton-lb:latest"
 SERVERS = 3
 RUNTIME = ROOT / "tools" / "stack_runtime.py"
 LIMIT_S = 180.0
@@ -149,9 +150,10 @@ def import_image(name: str, root: Path, path: str, *more: str) -> None:
     """Make an image of a root and `more` that tar adds, unless it is there."""
     if run("docker", "images", "-q", name):
         return
+    changes = ("--change", f"ENV {path}", "--change", f"ENV {BUILDER_ENV}")
     pack = ("tar", "--one-file-system", "-c", "-C", str(root), ".", *more)
     with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
-        run("docker", "import", "--change", f"ENV {path}", "-", name, stdin=tar.stdout)
+        run("docker", "import", *changes, "-", name, stdin=tar.stdout)
     if tar.returncode:
         raise RuntimeError(f"tar of {root} ended with {tar.returncode}")
 
@@ -341,6 +343,7 @@ STEPS = (
 )
 DIFFERENT = (
     "base images are Debian's Python in place of python:3.11 images: no registry is asked",
+    "the modules are compiled without the C compiler's optimiser",
     "Triton is the server of the wheel nvidia-pytriton, without GPUs: no device is reserved",
     "the engine is Debian's with its older builder (no BuildKit)",
     "limits of containers (locked memory) are cut to this machine's where root may not raise them",
