@@ -397,7 +397,11 @@ def main() -> int:
     if not play(BEFORE):
         return 1
     space = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-    code = subprocess.run((*space, sys.executable, __file__, INSIDE), check=False).returncode
+    # Whoever ends this ends the namespaces, and all that is in them; unshare blocks SIGTERM.
+    bound = ("setpriv", "--pdeathsig", "KILL")
+    code = subprocess.run(
+        (*bound, *space, sys.executable, __file__, INSIDE), check=False
+    ).returncode
     for folder in Path("/sys/fs/cgroup").glob(f"**{CGROUP}"):
         folder.rmdir()
     return code
