@@ -49,11 +49,11 @@ for version in 3.11 3.12 3.13; do
   into second "$wheel"
   try second "$kind"
   rm -rf "$work/picked" "$work/first" "$work/second"
-  newest="$target"
+  oldest="${oldest:-$target}"
 done
 
-echo "== a pure wheel beside an older tritonclient"
-"$newest" -m venv --without-pip "$work/pure"
+echo "== a pure wheel beside an older tritonclient, for which old Pythons alone have wheels"
+"$oldest" -m venv --without-pip "$work/pure"
 into pure "$(echo "$dist"/*-none-any.whl)"
 into pure 'tritonclient[grpc,http]==2.50.0'
 try pure 'pure Python'
