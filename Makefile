@@ -1,6 +1,9 @@
 # Everything that a fresh Debian or Ubuntu machine with Python 3.11 needs is installed here.
+# Each other interpreter has an environment of its own: make test PYTHON=python3.13
 PYTHON ?= python3.11
-VENV := .venv
+VENV := $(if $(filter python3.11,$(PYTHON)),.venv,.venvs/$(notdir $(PYTHON)))
+# The real Tritons have an environment of their own, the same for every PYTHON.
+TRITON_PYTHON ?= $(if $(shell command -v python3.11),python3.11,$(PYTHON))
 BIN := $(VENV)/bin
 
 # Tests that need the processor and no clock; the others mostly wait.
@@ -8,7 +11,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs docs-site image-test mutants pictures soak study triton debian clean
+.PHONY: ablate demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs docs-site image-test mutants pictures soak study triton debian dist release-check stack-test clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -177,6 +180,20 @@ image-test: $(VENV)/.test
 	-tools/setup_debian.sh buildah debootstrap iproute2
 	$(BIN)/python tools/image_test.py
 
+# A generated stack on Debian's container engine: started, used, broken and taken down; as root, minutes
+# once the image is built. Says what differs from a user's engine.
+stack-test: $(VENV)/.stack
+	-tools/setup_debian.sh docker.io debootstrap iproute2 util-linux
+	$(BIN)/python tools/stack_test.py
+
+# What is published: sdist, pure wheel, compiled wheels of the CPythons that are here (CONTRIBUTING.md "Release").
+dist: .venvs/release/.ready
+	tools/make_dist.sh .venvs/release/bin/python dist
+
+# And tried in empty environments, as users install it.
+release-check: dist
+	tools/release_check.sh .venvs/release/bin/python dist
+
 # Only after lb/kserve/inference.proto changed; what it makes is checked in.
 proto: $(VENV)/.test
 	$(BIN)/python -m pip install -q -c constraints.txt grpcio-tools
@@ -184,7 +201,7 @@ proto: $(VENV)/.test
 
 # Real Tritons on a CPU, in an environment of their own.
 triton:
-	tools/setup_triton.sh $(PYTHON)
+	tools/setup_triton.sh $(TRITON_PYTHON)
 
 # Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, chromium, systemd-analyze.
 debian:
@@ -192,24 +209,32 @@ debian:
 
 # What runs the product, and what tests it; versions are those of constraints.txt.
 $(VENV)/.run: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) .
+	tools/setup_venv.sh $(PYTHON) $(VENV)
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test]'
+	tools/setup_venv.sh $(PYTHON) $(VENV) test
 	touch $(VENV)/.run $@
 
 .venvs/audit/.ready: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) .venvs/audit '.[audit]'
+	tools/setup_venv.sh $(PYTHON) .venvs/audit audit
 	touch $@
 
 .venvs/docs/.ready: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) .venvs/docs '.[docs]'
+	tools/setup_venv.sh $(PYTHON) .venvs/docs docs
 	touch $@
 
+.venvs/release/.ready: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) .venvs/release release
+	touch $@
+
+$(VENV)/.stack: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) $(VENV) test stack
+	touch $(VENV)/.run $(VENV)/.test $@
+
 $(VENV)/.fuzz: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test,fuzz]'
+	tools/setup_venv.sh $(PYTHON) $(VENV) test fuzz
 	touch $(VENV)/.run $(VENV)/.test $@
 
 clean:
-	rm -rf $(VENV) .venvs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,14 +1,15 @@
 """What pyproject.toml cannot say: the optional compilation of the hot modules.
 
-    TRITON_LB_COMPILE=1 pip wheel --no-build-isolation --no-deps .
+    TRITON_LB_COMPILE=1 python -m build --wheel
 
-Everything else builds and runs without it (docs/decisions/0021-compiling.md). TRITON_LB_COMPILE_O=0
+tools/build_backend.py names what the compiler needs. Everything else builds and runs without it (docs/decisions/0021-compiling.md). TRITON_LB_COMPILE_O=0
 spares the C compiler's optimiser, for tests.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import setup
@@ -37,7 +38,8 @@ def modules() -> list[str]:
 
 
 extensions = []
-if os.environ.get("TRITON_LB_COMPILE") == "1":
+# setuptools runs this file for the metadata as well, before there is a compiler.
+if os.environ.get("TRITON_LB_COMPILE") == "1" and "bdist_wheel" in sys.argv:
     from mypyc.build import mypycify
 
     extensions = mypycify(

@@ -19,9 +19,10 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -eq 0 ] || tools/setup_debian.sh "${missing[@]}"
 
 rm -rf "$out"
-mkdir -p "$out/source" "$out/tree"
+mkdir -p "$out/source/tools" "$out/tree"
 # From a copy: what setuptools leaves in its build folder would come into the next wheel.
 cp -R lb deploy setup.py pyproject.toml README.md LICENSE "$out/source"
+cp tools/build_backend.py "$out/source/tools"
 (cd "$out/source" && TRITON_LB_COMPILE=1 CC=gcc "$python" -m pip wheel -q --disable-pip-version-check \
   --no-build-isolation --no-deps -w "$out" .)
 rm -r "$out/source"

@@ -19,6 +19,7 @@ import grpc
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve import messages
+from lb.wire.compiled import is_compiled
 
 LIMIT_S = 30.0
 INFER = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [5]}]}
@@ -81,6 +82,7 @@ def infer_by_grpc() -> None:
 def main() -> None:
     """See above."""
     plan = json.loads(sys.argv[1])
+    assert is_compiled()
     check_confinement(plan["uid"])
     ports = [word for name, port in TRITON.items() for word in (f"--{name}-port", str(port))]
     own = {f"TRITON_{name.upper()}": f"127.0.0.1:{port}" for name, port in TRITON.items()}
@@ -107,7 +109,9 @@ def main() -> None:
     finally:
         product.kill()
         triton.kill()
-    print(f"user {os.getuid()}, read-only root, no capabilities, ready after {took:.1f} s")
+    print(
+        f"compiled, user {os.getuid()}, read-only root, no capabilities, ready after {took:.1f} s"
+    )
 
 
 if __name__ == "__main__":

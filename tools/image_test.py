@@ -16,19 +16,30 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "build" / "image"
-WHEELS, BASE, CONTEXT = FOLDER / "wheels", FOLDER / "base", FOLDER / "context"
-PACKAGES = "python3,python3-venv,ca-certificates"
-RELEASE = "bookworm"
-BASE_IMAGE, IMAGE = "localhost/triton-lb-base", "localhost/triton-lb"
+from base_image import (
+    BASE,
+    BUILDER,
+    BUILDER_ENV,
+    FOLDER,
+    RELEASE,
+    ROOT,
+    WHEELS,
+    NotPossible,
+    copy_sources,
+    get_wheels,
+    make_root,
+    need,
+    run,
+)
+
+IMAGE = "localhost/triton-lb"
+BASE_IMAGE, BUILDER_IMAGE = f"{IMAGE}-base", f"{IMAGE}-compiler"
+CONTEXT = FOLDER / "context"
 UID = 10001
-LIMIT_S = 900
 BUILDAH = (
     "buildah",
     "--storage-driver=vfs",
@@ -49,72 +60,22 @@ exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid "$user" --clear-gro
 """
 
 
-class NotPossible(Exception):
-    """A step cannot be done on this machine."""
-
-
-def run(*command: str, **options: Any) -> str:
-    """Run a command to its end; returns what it says."""
-    done = subprocess.run(
-        command, check=False, text=True, capture_output=True, timeout=LIMIT_S, **options
-    )
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise RuntimeError(f"{' '.join(command[:8])} ... ended with {done.returncode}:\n{said}")
-    return str(done.stdout)
-
-
-def need(*programs: str) -> None:
-    """Raise NotPossible unless we are root and have these programs."""
-    if os.geteuid() != 0:
-        raise NotPossible("root is needed")
-    for each in programs:
-        if shutil.which(each) is None:
-            raise NotPossible(f"there is no {each}")
-
-
 # Steps
 
 
-def copy_sources() -> str:
-    """What is sent to the builder, as it is now: others may be working on it."""
-    shutil.rmtree(CONTEXT, ignore_errors=True)
-    wanted = (ROOT / ".dockerignore").read_text().splitlines()
-    names = [line.removeprefix("!") for line in wanted if line.startswith("!")]
-    for name in ("Dockerfile", ".dockerignore", *names):
-        source, target = ROOT / name, CONTEXT / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, symlinks=True)
-        else:
-            shutil.copy2(source, target)
-    return f"{len(names)} files and folders"
-
-
-def get_wheels() -> str:
-    """What pip will ask for, at the versions of constraints.txt."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["build-system"]["requires"], "wheel", *project["project"]["dependencies"]]
-    pip = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt")
-    run(*pip, "--only-binary=:all:", "-d", str(WHEELS), *wanted, cwd=ROOT)
-    return f"{len(list(WHEELS.iterdir()))} packages"
-
-
-def make_base() -> str:
-    """A small Debian with Python, in place of the official image."""
-    need("debootstrap", "buildah")
-    if not (BASE / ".ready").exists():
-        shutil.rmtree(BASE, ignore_errors=True)
-        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(BASE))
-        (BASE / "etc" / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
-        (BASE / ".ready").touch()
-    if BASE_IMAGE in run(*BUILDAH, "images", "--format", "{{.Name}}"):
-        return "made before"
-    container = run(*BUILDAH, "from", "scratch").strip()
-    run(*BUILDAH, "copy", "-q", container, str(BASE), "/")
-    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    run(*BUILDAH, "config", "--env", path, container)
-    run(*BUILDAH, "commit", "-q", "--rm", container, BASE_IMAGE)
+def make_bases() -> str:
+    """Make small Debians with Python, in place of the official images."""
+    need("buildah")
+    there = run(*BUILDAH, "images", "--format", "{{.Name}}").split()
+    for root, image in ((BASE, BASE_IMAGE), (BUILDER, BUILDER_IMAGE)):
+        make_root(root)
+        if image in there:
+            continue
+        container = run(*BUILDAH, "from", "scratch").strip()
+        run(*BUILDAH, "copy", "-q", container, str(root), "/")
+        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        run(*BUILDAH, "config", "--env", path, "--env", BUILDER_ENV, container)
+        run(*BUILDAH, "commit", "-q", "--rm", container, image)
     return f"Debian {RELEASE}"
 
 
@@ -124,7 +85,8 @@ def build(name: str, *options: str) -> str:
     image = f"{IMAGE}:{name}"
     run(
         *(*BUILDAH, "build", "--isolation=chroot", "--format=docker"),
-        *("--build-arg", f"BASE={BASE_IMAGE}", "--volume", f"{WHEELS}:/wheels:ro"),
+        *("--build-arg", f"BASE={BASE_IMAGE}", "--build-arg", f"BUILDER={BUILDER_IMAGE}"),
+        *("--volume", f"{WHEELS}:/wheels:ro"),
         *(*options, "-t", image, "."),
         cwd=CONTEXT,
     )
@@ -144,10 +106,12 @@ def check_configuration() -> str:
     for key, value in expected.items():
         if found[key] != value:
             raise RuntimeError(f"{key} is {found[key]}, not {value}")
-    build("root", "--build-arg", "UID=0")
+    build("root", "--build-arg", "UID=0", "--build-arg", "COMPILE=0")
     if config_of("root")["User"] != "0:0":
         raise RuntimeError("the build argument UID does nothing")
-    return f"user {found['User']}, and 0:0 with UID=0"
+    if list((root_of("root") / "opt/triton-lb").rglob("lb/**/*.so")):
+        raise RuntimeError("the build argument COMPILE does nothing")
+    return f"user {found['User']}; 0:0 with UID=0, sources alone with COMPILE=0"
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -229,9 +193,9 @@ def clear() -> None:
 
 
 STEPS = (
-    ("sources are copied", copy_sources),
+    ("sources are copied", lambda: copy_sources(CONTEXT)),
     ("packages are fetched", get_wheels),
-    ("a base image is made with debootstrap", make_base),
+    ("base images are made with debootstrap", make_bases),
     ("the Dockerfile is built with buildah", lambda: build("test")),
     ("the configuration is what engines are to be told", check_configuration),
     ("nothing is left over from the build", check_content),
@@ -239,6 +203,7 @@ STEPS = (
     ("a second build gives the same", compare_builds),
 )
 NEVER = (
+    ("the C compiler's optimiser", "it takes most of the time"),
     ("the official base image (python:3.11-slim-bookworm)", "a registry would be needed"),
     ("an engine's own start (docker run, containerd)", "there is none here"),
     ("hadolint", "no package has it; tests/deploy/test_image.py has rules of its own"),
@@ -248,7 +213,6 @@ NEVER = (
 def main(steps: Sequence[tuple[str, Any]] = STEPS) -> int:
     """Do all steps; the first that cannot be done, or fails, ends it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    WHEELS.mkdir(exist_ok=True)
     clear()
     code = 0
     for number, (what, step) in enumerate(steps):

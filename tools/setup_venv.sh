@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Make a virtual environment and install this project into it, at the versions of constraints.txt.
 #
-#   tools/setup_venv.sh PYTHON VENV REQUIREMENT
+#   tools/setup_venv.sh PYTHON VENV [GROUP...]        GROUP: a dependency group of pyproject.toml
 set -euo pipefail
 
-python="$1" venv="$2" requirement="$3"
+python="$1" venv="$2"
+shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-command -v "$python" >/dev/null || python=python3
+python="$(tools/find_python.sh "$python" || echo python3)"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
   echo "setup_venv: Python 3.11 or later is needed (make PYTHON=...)" >&2
   exit 1
@@ -18,4 +19,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   tools/setup_debian.sh "python$version-venv"
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e "$requirement"
+install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt)
+# Python 3.11 brings a pip that knows no groups.
+"${install[@]}" pip
+"${install[@]}" -e . "${@/#/--group=}"

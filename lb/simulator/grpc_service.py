@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve import messages
+from lb.kserve.health import Serving, health_message
 from lb.kserve.messages import Method, Request, Response
 from lb.simulator import grpc_infer
 from lb.simulator.errors import Fault, TritonError
@@ -46,23 +46,16 @@ def make_grpc_server(triton: SimulatedTriton) -> grpc.aio.Server:
             # Only Check: a Triton has no Watch.
             grpc.method_handlers_generic_handler(
                 "grpc.health.v1.Health",
-                {
-                    "Check": grpc.unary_unary_rpc_method_handler(
-                        _check_health,
-                        response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-                    )
-                },
+                {"Check": grpc.unary_unary_rpc_method_handler(_check_health)},
             ),
         )
     )
     return server
 
 
-async def _check_health(
-    request: bytes, context: grpc.aio.ServicerContext[bytes, health_pb2.HealthCheckResponse]
-) -> health_pb2.HealthCheckResponse:
+async def _check_health(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
     """Say that we serve; the service asked about is ignored, so the request is not even read."""
-    return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+    return health_message(Serving.SERVING)
 
 
 def _unary(
