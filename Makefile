@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Tests that need the processor and no clock; the others mostly wait.
-BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
+BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/wire tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 

@@ -11,16 +11,10 @@ from tests.corpus.grpc_backends import BackendRow
 from tests.corpus.http2_play import PAUSE_S, Ledger, connected, hear, send_in_pieces
 from tests.corpus.http2_process import PACES, Served, serving
 from tests.corpus.http2_row import TOKEN_FIELD
-from tests.fakes import frames as fr
-from tests.fakes.frames import (
-    HANG_PATH,
-    ConnectionOver,
-    Peer,
-    RawBackend,
-    Script,
-    eventually,
-    raw_backend,
-)
+from tests.wire import frames as fr
+from tests.wire.frames import HANG_PATH
+from tests.wire.http2 import ConnectionOver, Peer, RawBackend, Script, greet, raw_backend
+from tests.wire.waiting import eventually
 
 HEAD_TIMEOUT_S = 1
 """How long the process waits for a backend's SETTINGS."""
@@ -119,7 +113,7 @@ class Round:
 
     async def hold_good(self, client: Peer) -> int:
         """Keep the good backend busy, so that calls go to the bad one; returns the stream."""
-        await fr.greet(client)
+        await greet(client)
         for stream in (1, 3):
             token = b"held-%d" % stream
             client.send(fr.headers(stream, fr.request_fields((TOKEN_FIELD, token), path=HANG_PATH)))
@@ -144,7 +138,7 @@ class Round:
             more.append((b"grpc-timeout", row.timeout))
         async with connected(self.served.ports["plain"]) as client:
             client.credits = False
-            await fr.greet(client)
+            await greet(client)
             client.send(fr.call(1, None, *more))
             await hear(row.right, client)
             last = client.heads[1][-1] if row.carries else []
@@ -167,7 +161,7 @@ class Round:
         await self.bad.hang_up()
         after = token + b"-after"
         async with connected(self.served.ports["plain"]) as client:
-            await fr.greet(client)
+            await greet(client)
             client.send(fr.call(1, None, (TOKEN_FIELD, after)))
             await client.until_over(1)
             assert client.status(1) == 0, client.heads

@@ -15,7 +15,7 @@ from tests.corpus.clients import corpus_client, send_wire
 from tests.corpus.http1_rows import Row
 from tests.corpus.observer import Ledger, Seen, told
 from tests.corpus.serving import Serving
-from tests.fakes.http1_backend import Answer, RawClient
+from tests.wire.http1 import Answer, RawClient
 
 _AT_ONCE: Final = 80
 """Rows under way at the same time."""

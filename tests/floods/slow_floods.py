@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from tests.fakes import frames as fr
 from tests.floods.line import Line, Target, dial, greeted
 from tests.floods.play import Played, Size, Slow, gather_lines
+from tests.wire import frames as fr
 
 _BIG = b"POST /v2/models/big/infer HTTP/1.1\r\nHost: lb\r\nContent-Length: 0\r\n\r\n"
 _PIPELINED = (

@@ -11,17 +11,17 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome, Reason
 from tests.corpus.backends import ALL, End, Misdeed, Sees
-from tests.fakes.http1_backend import (
+from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.http1 import (
     Peer,
     RawClient,
     Script,
     ScriptedBackend,
-    eventually,
     raw_client,
     reply,
     scripted_backend,
 )
-from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 

@@ -13,16 +13,9 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from tests.fakes.http1_backend import (
-    Peer,
-    RawClient,
-    ScriptedBackend,
-    eventually,
-    raw_client,
-    reply,
-    scripted_backend,
-)
 from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.http1 import Peer, RawClient, ScriptedBackend, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 

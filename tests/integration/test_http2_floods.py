@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from tests.fakes import frames as f
-from tests.fakes.frames import Peer, RawBackend, Script, eventually, raw_backend, raw_client
 from tests.fakes.relay import RunningRelay, running_relay
+from tests.wire import frames as f
+from tests.wire.http2 import Peer, RawBackend, Script, raw_backend, raw_client
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 STREAM_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
@@ -371,7 +372,7 @@ async def test_a_thousand_deadlines_at_once_are_no_flood() -> None:
         async with raw_client(relay.port) as client:
             head = f.request_fields((b"grpc-timeout", b"1500m"), path=f.HANG_PATH)
             client.send(*(f.headers(stream, head) for stream in range(1, 2001, 2)))
-            await f.eventually(lambda: relay.open_requests == 1000)
+            await eventually(lambda: relay.open_requests == 1000)
             await asyncio.sleep(0.8)  # more than half of what all of them have
             client.send(*(f.rst(stream) + f.ping() for stream in range(1, 401, 2)))
             client.send(*map(f.rst, range(401, 2001, 2)))

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.http1_backend import eventually
 from tests.fakes.mlserver import STREAMED, MlServer, mlserver
 from tests.fakes.process import ENVIRONMENT, ChildProcess
 from tests.fakes.tf_serving import TfServing, spec, tf_serving
+from tests.wire.waiting import eventually
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"

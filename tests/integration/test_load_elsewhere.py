@@ -15,7 +15,7 @@ from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 from tests.fakes.balancer import Balancer, running_balancer
-from tests.fakes.http1_backend import eventually
+from tests.wire.waiting import eventually
 
 ONES = {"datatype": "INT32", "shape": [1, 16], "data": [1] * 16}
 SIMPLE = {"inputs": [{"name": "INPUT0", **ONES}, {"name": "INPUT1", **ONES}]}

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from tests.fakes.http1_backend import eventually
 from tests.fakes.process import ENVIRONMENT, ChildProcess
+from tests.wire.waiting import eventually
 
 START_S = 20.0
 BACK_S = 40.0

@@ -14,10 +14,10 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
-from tests.fakes.frames import eventually
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import FewestInFlight, Options, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 SEQ = ModelFacts(is_stateful=True, is_decoupled=False, idle_s=5.0)

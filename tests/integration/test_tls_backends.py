@@ -21,9 +21,9 @@ from lb.probes.plan import ProbeChoice, ProbeKind, plan_probe
 from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.certificates import Authority, Pair, expired
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import World
+from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 
 BOTH_LOOPS = True
 

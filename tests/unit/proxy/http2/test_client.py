@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.wire.frames import (
     DATA,
     HEADERS,
     INITIAL_WINDOW_SIZE,
@@ -20,7 +21,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.links import PaperRelay
 
 
 def heads(frames: list[Frame]) -> list[int]:
