@@ -19,6 +19,22 @@ import h11
 
 from tests.wire.waiting import soon
 
+GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n"
+"""The head of an inference request without the fields of its body."""
+
+
+def post(body: bytes = b"hello", fields: bytes = b"", *, size: int | None = None) -> bytes:
+    """An inference request; its head says that the body has `size` bytes, where that is given."""
+    length = len(body) if size is None else size
+    return INFER + fields + b"Content-Length: %d\r\n\r\n" % length + body
+
+
+def post_chunked(*chunks: bytes) -> bytes:
+    """An inference request whose body comes in these chunks."""
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+    return INFER + b"Transfer-Encoding: chunked\r\n\r\n" + framed
+
 
 def reset_on_close(writer: asyncio.StreamWriter) -> None:
     """Make the next close a reset."""
