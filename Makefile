@@ -3,9 +3,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Tests that need the processor and no clock; the others mostly wait, for this process and others
-# (WHOLE_TESTS: the relay and whole processes before backends that are played) or for real servers.
-BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/study tests/unit tests/wire tests/work
+# Tests that need the processor and no clock. The others mostly wait: for the relay and whole processes
+# before backends that are played (WHOLE_TESTS), or for real servers and clients.
+BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/wire tests/work \
+  $(filter-out %/test_smoke.py,$(wildcard tests/study/test_*.py))
 WHOLE_TESTS := tests/integration
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
