@@ -98,7 +98,7 @@ def lane(balancer: Balancer, name: str) -> ModelBackendView:
 
 
 async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> None:
-    async with scene(0.05, 1.0) as made:
+    async with scene(0.01, 0.2) as made:  # slow enough that a busy machine changes little
         for number in range(2):
             for _ in range(12):
                 await infer(made.client, made.direct(number))
@@ -107,7 +107,7 @@ async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> N
             for _ in range(8):
                 await infer(made.client, balancer.address("http"))
             assert [lane(balancer, name).learnt for name in ("t0", "t1")] == [0, 8]
-            assert 0.02 < lane(balancer, "t0").expected_s < 0.4
+            assert 0.1 < lane(balancer, "t0").expected_s < 2.0
         assert made.served() == [before[0], before[1] + 8]
 
 
