@@ -36,20 +36,6 @@ async def test_first_block_says_that_we_use_no_table() -> None:
     assert first.payload == b"\x20" + second.payload
 
 
-async def test_lost_call_that_may_run_twice_goes_elsewhere_a_little_later() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(0), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.goes()
-    assert second.gets() == client.gets() == []
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert heads(second.gets()) == [1]
-    second.sends(answer(1))
-    assert client.gets()
-    assert relay.is_clean()
-
-
 @pytest.mark.parametrize("size", [1_000, 16_384, 65_535])
 @pytest.mark.parametrize("ended", [True, False])
 async def test_large_message_goes_again_as_it_was(size: int, ended: bool) -> None:
