@@ -6,12 +6,15 @@ VENV := $(if $(filter python3.11,$(PYTHON)),.venv,.venvs/$(notdir $(PYTHON)))
 TRITON_PYTHON ?= $(if $(shell command -v python3.11),python3.11,$(PYTHON))
 BIN := $(VENV)/bin
 
-# Tests that need the processor and no clock; the others mostly wait.
-BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
+# Tests that need the processor and no clock. The others mostly wait: for the relay and whole processes
+# before backends that are played (WHOLE_TESTS), or for real servers and clients.
+BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/wire tests/work \
+  $(filter-out %/test_smoke.py,$(wildcard tests/study/test_*.py))
+WHOLE_TESTS := tests/integration
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs docs-site image-test mutants pictures soak study triton debian dist release-check stack-test clean
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs docs-site image-test mutants pictures soak study triton debian dist release-check stack-test clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -22,16 +25,24 @@ test: $(VENV)/.test triton debian
 test-busy: $(VENV)/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(BUSY_TESTS)
 
-test-waiting: $(VENV)/.test triton debian
-	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(BUSY_TESTS))
+test-waiting: test-whole test-servers
 
-# All tests in two halves; what needs no quiet machine runs beside those that wait, and its output comes after theirs.
-# There a test may take long without being at fault.
-check: lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
-	@mkdir -p build; \
-	TEST_LIMIT_S=300 $(IDLE) $(MAKE) --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
-	beside=$$!; $(MAKE) --no-print-directory test-waiting; tests=$$?; \
-	wait $$beside; beside=$$?; cat build/check.log; exit $$((tests || beside))
+test-whole: $(VENV)/.test debian
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(WHOLE_TESTS)
+
+test-servers: $(VENV)/.test triton debian
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(BUSY_TESTS) $(WHOLE_TESTS))
+
+# All tests. Those that wait run in two processes side by side: their ports are locked (tests/fakes/process.py).
+# What needs no quiet machine runs beside them in what time they leave; there a test may take long without being at fault.
+# Output of all but test-whole comes at the end.
+check:
+	@mkdir -p build
+	@$(MAKE) -j4 --output-sync=target --no-print-directory lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
+	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj2 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
+	beside=$$!; $(MAKE) --no-print-directory test-servers >build/check-servers.log 2>&1 & servers=$$!; \
+	$(MAKE) --no-print-directory test-whole; whole=$$?; wait $$servers; servers=$$?; cat build/check-servers.log; \
+	wait $$beside; beside=$$?; cat build/check.log; exit $$((whole || servers || beside))
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools deploy

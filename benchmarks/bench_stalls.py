@@ -27,9 +27,9 @@ from typing import Any
 import yaml
 
 from benchmarks.bench_views import quantile, run_good
-from tests.fakes import frames as fr
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.floods.backend import Counters, GrpcConnection
+from tests.wire import frames as fr
 
 LASTS_S = 5.0
 TICK_S = 0.001

@@ -26,6 +26,8 @@ if [ "$(id -u)" -ne 0 ]; then
   run=(sudo "${run[@]}")
 fi
 command -v apt-get >/dev/null || fail "no apt-get here; install the equivalent of: ${wanted[*]}"
+# apt does one thing at a time; others that call this meanwhile wait.
+run=(flock --close "${BASH_SOURCE[0]}" "${run[@]}")
 install=("${run[@]}" apt-get install -y -q --no-install-recommends "${wanted[@]}")
 "${install[@]}" >/dev/null 2>&1 ||
   { "${run[@]}" apt-get update -q >/dev/null && "${install[@]}" >/dev/null; } ||

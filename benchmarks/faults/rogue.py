@@ -17,10 +17,11 @@ from random import Random
 from typing import Any
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes import frames as fr
-from tests.fakes import http1_backend as h1
 from tests.fakes.process import free_ports
 from tests.triton.target import Target
+from tests.wire import frames as fr
+from tests.wire import http1 as h1
+from tests.wire.http2 import Peer, raw_backend
 
 NAME = "scripted"
 MODEL = "ledger"
@@ -55,7 +56,7 @@ class Rogue:
         """Serve while the block runs."""
         async with (
             h1.scripted_backend(self._http) as http,
-            fr.raw_backend(lambda _: self._grpc) as grpc,
+            raw_backend(lambda _: self._grpc) as grpc,
         ):
             self.target = Target(http.target, grpc.target)
             yield self
@@ -97,7 +98,7 @@ class Rogue:
 
     # gRPC
 
-    async def _grpc(self, peer: fr.Peer) -> None:
+    async def _grpc(self, peer: Peer) -> None:
         answered: set[int] = set()
         leaves = False
         while (found := await _next(peer)) is not None:
@@ -115,7 +116,7 @@ class Rogue:
                 leaves = True
                 peer.send(fr.goaway(found.stream))
 
-    def _infer(self, peer: fr.Peer, stream: int, asked: pb.ModelInferRequest) -> None:
+    def _infer(self, peer: Peer, stream: int, asked: pb.ModelInferRequest) -> None:
         self._note(asked.id)
         if self._misbehaves:
             self._rng.choice(_GRPC_MISDEEDS)(peer, stream)
@@ -131,7 +132,7 @@ class Rogue:
         asyncio.get_running_loop().call_later(_SERVICE_S, peer.send, reply)
 
 
-async def _next(peer: fr.Peer) -> fr.Frame | None:
+async def _next(peer: Peer) -> fr.Frame | None:
     while True:
         try:
             return await peer.next()
@@ -210,7 +211,7 @@ _HTTP_MISDEEDS: tuple[Callable[[h1.Peer], Awaitable[None]], ...] = (
 
 
 def _sends(make: Callable[[int], bytes], *, hangs_up: bool = False) -> GrpcMisdeed:
-    def misdeed(peer: fr.Peer, stream: int) -> None:
+    def misdeed(peer: Peer, stream: int) -> None:
         peer.send(make(stream))
         if hangs_up:
             peer.writer.close()
@@ -218,7 +219,7 @@ def _sends(make: Callable[[int], bytes], *, hangs_up: bool = False) -> GrpcMisde
     return misdeed
 
 
-GrpcMisdeed = Callable[[fr.Peer, int], None]
+GrpcMisdeed = Callable[[Peer, int], None]
 _GRPC_MISDEEDS: tuple[GrpcMisdeed, ...] = (
     _sends(lambda stream: fr.rst(stream, fr.REFUSED_STREAM)),
     _sends(lambda stream: fr.rst(stream, fr.INTERNAL_ERROR)),

@@ -18,7 +18,8 @@ from typing import cast
 
 from hpack import Decoder
 
-from benchmarks.load import frames, payloads
+from benchmarks.load import payloads
+from tests.wire import frames
 
 _ANSWER_HEAD = b"\x88" + frames.literal(b"content-type", b"application/grpc")
 _TRAILERS = frames.literal(b"grpc-status", b"0")
@@ -26,7 +27,6 @@ _UNKNOWN = _ANSWER_HEAD + frames.literal(b"grpc-status", b"12")
 _RESULT = payloads.small_stream_answer()
 _CREDIT_STEP = 1 << 20
 _KNOWN_BLOCKS = 4096
-_PADDED, _PRIORITY = 8, 32
 
 _paths: dict[bytes, str] = {}
 
@@ -36,22 +36,18 @@ class BackendConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._reader = frames.FrameReader()
+        self._reader = frames.FrameReader(skips=len(frames.PREFACE))
         self._decoder = Decoder()
-        self._to_preface = len(frames.PREFACE)
         self._uncredited = 0
         self._begun: dict[int, int] = {}
         """Bytes of the message under way, by open stream."""
         self._called: dict[int, str] = {}
-        self._transport.write(frames.opening(header_table=0))
+        self._transport.write(frames.opening({frames.HEADER_TABLE_SIZE: 0}))
 
     def data_received(self, data: bytes) -> None:
-        if self._to_preface:
-            skipped = min(self._to_preface, len(data))
-            self._to_preface -= skipped
-            data = data[skipped:]
         out: list[bytes] = []
-        for kind, flags, stream, payload in self._reader.feed(data):
+        for found in self._reader.feed(data):
+            kind, flags, stream, payload = found
             if kind == frames.DATA:
                 self._on_data(out, flags, stream, payload)
             elif kind == frames.HEADERS:
@@ -59,21 +55,20 @@ class BackendConnection(asyncio.Protocol):
             elif kind == frames.RST_STREAM:
                 self._begun.pop(stream, None)
                 self._called.pop(stream, None)
-            elif kind in {frames.SETTINGS, frames.PING} and not flags & frames.ACK:
-                echoed = payload if kind == frames.PING else b""
-                out.append(frames.frame(kind, frames.ACK, 0, echoed))
+            elif reply := frames.due_reply(found):
+                out.append(reply)
         if out:
             self._transport.write(b"".join(out))
 
     def _on_headers(self, out: list[bytes], flags: int, stream: int, block: bytes) -> None:
-        if flags & _PADDED:
+        if flags & frames.PADDED:
             block = block[1 : len(block) - block[0]]
-        if flags & _PRIORITY:
+        if flags & frames.PRIORITY_FLAG:
             block = block[5:]
         path = self._path(block)
         if path == payloads.STREAM_PATH:
             self._begun[stream] = 0
-            out.append(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, _ANSWER_HEAD))
+            out.append(frames.headers(stream, _ANSWER_HEAD))
         else:
             self._called[stream] = path
         if flags & frames.END_STREAM:
@@ -96,22 +91,21 @@ class BackendConnection(asyncio.Protocol):
             self._uncredited = 0
         if stream in self._begun:
             whole, self._begun[stream] = divmod(self._begun[stream] + len(payload), len(_RESULT))
-            out += [frames.frame(frames.DATA, 0, stream, _RESULT)] * whole
+            out += [frames.data(stream, _RESULT)] * whole
         if flags & frames.END_STREAM:
             self._end(out, stream)
 
     def _end(self, out: list[bytes], stream: int) -> None:
-        last = frames.END_HEADERS | frames.END_STREAM
         if self._begun.pop(stream, None) is not None:
-            out.append(frames.frame(frames.HEADERS, last, stream, _TRAILERS))
+            out.append(frames.headers(stream, _TRAILERS, end=True))
             return
         answer = payloads.GRPC_ANSWERS.get(self._called.pop(stream, "")[1:])
         if answer is None:
-            out.append(frames.frame(frames.HEADERS, last, stream, _UNKNOWN))
+            out.append(frames.headers(stream, _UNKNOWN, end=True))
             return
-        out.append(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, _ANSWER_HEAD))
-        out.append(frames.frame(frames.DATA, 0, stream, answer))
-        out.append(frames.frame(frames.HEADERS, last, stream, _TRAILERS))
+        out.append(frames.headers(stream, _ANSWER_HEAD))
+        out.append(frames.data(stream, answer))
+        out.append(frames.headers(stream, _TRAILERS, end=True))
 
 
 async def serve(ports: list[int]) -> None:

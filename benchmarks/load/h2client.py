@@ -18,8 +18,9 @@ import struct
 import sys
 import time
 
-from benchmarks.load import frames, payloads
+from benchmarks.load import payloads
 from benchmarks.load.tally import tally
+from tests.wire import frames
 
 _RECEIVE_BYTES = 1 << 18
 _TRACEPARENT_BYTES = 55
@@ -94,35 +95,33 @@ class Connection:
         if not data:
             raise LoadError("the proxy closed a connection")
         now = time.perf_counter()
-        for kind, flags, stream, payload in self._reader.feed(data):
+        for found in self._reader.feed(data):
+            kind, flags, stream, payload = found
             if kind == frames.DATA:
                 self.on_data(stream, payload, now)
             elif kind != frames.HEADERS:
-                self._on_control(kind, flags, stream, payload)
+                self._on_control(found)
                 continue
             if flags & frames.END_STREAM:
                 self.on_end(stream, now)
         if self.sent:
             self.flush()
 
-    def _on_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == frames.SETTINGS and not flags & frames.ACK:
-            settings = frames.settings_in(payload)
-            self.stream_window = settings.get(frames.INITIAL_WINDOW_SETTING, self.stream_window)
-            self.socket.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+    def _on_control(self, found: frames.Frame) -> None:
+        if reply := frames.due_reply(found):
+            self.socket.sendall(reply)
+        if found.kind == frames.SETTINGS and not found.flags & frames.ACK:
+            self.stream_window = found.values.get(frames.INITIAL_WINDOW_SIZE, self.stream_window)
             self.is_open = True
-        elif kind == frames.PING and not flags & frames.ACK:
-            self.socket.sendall(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.WINDOW_UPDATE:
-            credit = struct.unpack(">I", payload)[0]
-            if stream:
-                self.credit_stream(stream, credit)
+        elif found.kind == frames.WINDOW_UPDATE:
+            if found.stream:
+                self.credit_stream(found.stream, found.increment)
             else:
-                self.window += credit
-        elif kind == frames.RST_STREAM:
-            raise LoadError(f"stream {stream} was reset, code {payload.hex()}")
-        elif kind == frames.GOAWAY:
-            raise LoadError(f"GOAWAY {payload.hex()}")
+                self.window += found.increment
+        elif found.kind == frames.RST_STREAM:
+            raise LoadError(f"stream {found.stream} was reset, code {found.code}")
+        elif found.kind == frames.GOAWAY:
+            raise LoadError(f"GOAWAY {found.payload.hex()}")
 
 
 class UniqueCalls(Connection):
@@ -201,7 +200,7 @@ class Streams(Connection):
         block = header_prefix(payloads.STREAM_PATH)
         for stream in self._ready:
             self._room[stream] = self.stream_window
-            self.socket.sendall(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block))
+            self.socket.sendall(frames.headers(stream, block))
         self.flush()
 
     def credit_stream(self, stream: int, credit: int) -> None:
@@ -221,7 +220,7 @@ class Streams(Connection):
             self.sent += 1
             self._missing[stream] = size
             self._started[stream] = now
-            out.append(frames.frame(frames.DATA, 0, stream, self._message))
+            out.append(frames.data(stream, self._message))
         self._ready = waiting
         if out:
             self.socket.sendall(b"".join(out))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.load import frames
+from tests.wire import frames
 
 _RECEIVE_BYTES = 1 << 18
 _CONNECT_LIMIT_S = 10.0
@@ -209,12 +209,13 @@ class Http2Link(Link):
         return b"".join(parts)
 
     def _take(self, data: bytes, now: float) -> None:
-        for kind, flags, stream, payload in self._reader.feed(data):
+        for found in self._reader.feed(data):
+            kind, flags, stream, payload = found
             if kind == frames.DATA:
                 if payload:
                     self._good.add(stream)
             elif kind != frames.HEADERS:
-                self._on_control(kind, flags, stream, payload)
+                self._on_control(found)
                 continue
             if flags & frames.END_STREAM:
                 is_good = stream in self._good and stream not in self._bodies
@@ -223,30 +224,28 @@ class Http2Link(Link):
                     del self._rooms[stream]
                 self._answered(self, self._due.pop(stream), is_good, now)
 
-    def _on_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == frames.WINDOW_UPDATE:
-            credit = struct.unpack(">I", payload)[0]
+    def _on_control(self, found: frames.Frame) -> None:
+        if reply := frames.due_reply(found):
+            self._send(reply)
+        stream = found.stream
+        if found.kind == frames.WINDOW_UPDATE:
             if stream == 0:
-                self._window += credit
+                self._window += found.increment
             elif stream in self._rooms:
-                self._rooms[stream] += credit
+                self._rooms[stream] += found.increment
             for each in [stream] if stream in self._bodies else list(self._bodies):
                 if data := self._data(each):
                     self._send(data)
-        elif kind == frames.SETTINGS and not flags & frames.ACK:
-            settings = frames.settings_in(payload)
-            window = settings.get(frames.INITIAL_WINDOW_SETTING, self._stream_window)
+        elif found.kind == frames.SETTINGS and not found.flags & frames.ACK:
+            window = found.values.get(frames.INITIAL_WINDOW_SIZE, self._stream_window)
             for each in self._rooms:
                 self._rooms[each] += window - self._stream_window
             self._stream_window = window
             self.is_open = True
-            self._send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
-        elif kind == frames.PING and not flags & frames.ACK:
-            self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.RST_STREAM and stream in self._due:
-            raise LoadError(f"stream {stream} was reset, code {payload.hex()}")
-        elif kind == frames.GOAWAY:
-            raise LoadError(f"GOAWAY {payload.hex()}")
+        elif found.kind == frames.RST_STREAM and stream in self._due:
+            raise LoadError(f"stream {stream} was reset, code {found.code}")
+        elif found.kind == frames.GOAWAY:
+            raise LoadError(f"GOAWAY {found.payload.hex()}")
 
 
 def tls_context(protocol: str) -> ssl.SSLContext:

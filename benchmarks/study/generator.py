@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.load import frames, payloads
+from benchmarks.load import payloads
 from benchmarks.load.h2client import header_prefix
 from benchmarks.load.timer import Timer
 from benchmarks.study.gpus import COLUMNS
@@ -31,6 +31,7 @@ from benchmarks.study.wires import (
     Wire,
     grpc_timeout,
 )
+from tests.wire import frames
 
 HTTP, GRPC = "http", "grpc"
 _GRPC_WIRES = 8

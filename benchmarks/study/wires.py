@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from hpack import Decoder
 
-from benchmarks.load import frames
 from benchmarks.load.links import LoadError
+from tests.wire import frames
 
 GOOD, RESET, CLOSED, LATE, NEVER, UNSENT = "good", "reset", "closed", "late", "never", "unsent"
 """Outcomes; an answer that is an error has its HTTP status or gRPC code instead."""
@@ -27,8 +26,6 @@ Ended = Callable[[Any, int, str], None]
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 _READ_BYTES = 1 << 17
-_CANCEL = struct.pack(">I", 8)
-"""Code of a reset (RFC 9113, section 7)."""
 
 
 class Wire:
@@ -133,7 +130,7 @@ class GrpcWire(Wire):
         self._streams: dict[int, int] = {}
         self._good: set[int] = set()
         # Without a dynamic table every block of fields can be read alone, or left unread.
-        self._send(frames.PREFACE + frames.opening(header_table=0))
+        self._send(frames.PREFACE + frames.opening({frames.HEADER_TABLE_SIZE: 0}))
 
     def ask(self, number: int, head: bytes, body: bytes) -> None:
         """Send a call."""
@@ -141,20 +138,20 @@ class GrpcWire(Wire):
         self._stream += 2
         self._requests[stream] = number
         self._streams[number] = stream
-        opening = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, head)
+        opening = frames.headers(stream, head)
         if self._held or len(body) > self._window:
             self._held.append((stream, body))
             self._send(opening)
             return
         self._window -= len(body)
-        self._send(opening + frames.frame(frames.DATA, frames.END_STREAM, stream, body))
+        self._send(opening + frames.data(stream, body, end=True))
 
     def give_up(self, number: int) -> None:
         """Reset the stream of a call."""
         stream = self._streams.pop(number)
         del self._requests[stream]
         self._good.discard(stream)
-        self._send(frames.frame(frames.RST_STREAM, 0, stream, _CANCEL))
+        self._send(frames.rst(stream))
 
     def close(self) -> None:
         super().close()
@@ -165,7 +162,8 @@ class GrpcWire(Wire):
             self._ended(self, number, CLOSED)
 
     def _take(self, data: bytes) -> None:
-        for kind, flags, stream, payload in self._reader.feed(data):
+        for found in self._reader.feed(data):
+            kind, flags, stream, payload = found
             if kind == frames.DATA:
                 if payload:
                     self._good.add(stream)
@@ -176,7 +174,7 @@ class GrpcWire(Wire):
                 self.close()
                 return
             elif kind != frames.HEADERS:
-                self._on_control(kind, flags, stream, payload)
+                self._on_control(found)
                 continue
             if flags & frames.END_STREAM:
                 is_good = stream in self._good
@@ -189,21 +187,19 @@ class GrpcWire(Wire):
             del self._streams[number]
             self._ended(self, number, outcome)
 
-    def _on_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == frames.WINDOW_UPDATE and stream == 0:
-            self._window += int.from_bytes(payload, "big")
+    def _on_control(self, found: frames.Frame) -> None:
+        if found.kind == frames.WINDOW_UPDATE and found.stream == 0:
+            self._window += found.increment
             self._send_held()
-        elif kind == frames.SETTINGS and not flags & frames.ACK:
-            self._send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
-        elif kind == frames.PING and not flags & frames.ACK:
-            self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif reply := frames.due_reply(found):
+            self._send(reply)
 
     def _send_held(self) -> None:
         while self._held and len(self._held[0][1]) <= self._window:
             stream, body = self._held.popleft()
             if stream in self._requests:
                 self._window -= len(body)
-                self._send(frames.frame(frames.DATA, frames.END_STREAM, stream, body))
+                self._send(frames.data(stream, body, end=True))
 
 
 def _code(block: bytes, kind: int) -> str:

@@ -12,18 +12,18 @@ from hashlib import sha256
 
 from lb.kserve import inference_pb2 as pb
 from tests.against.plans import MODELS, STATEFUL, STREAM_INFER, Act, Reply, Request
-from tests.fakes.frames import (
+from tests.wire.frames import (
     INTERNAL_ERROR,
     PREFACE,
     REFUSED_STREAM,
     FieldPair,
-    Peer,
     data,
     headers,
     message,
     rst,
     settings,
 )
+from tests.wire.http2 import Peer
 
 LEAVE_S = 0.5
 """How long a backend looks whether an attempt is taken back whose client has left."""

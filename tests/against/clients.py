@@ -9,7 +9,8 @@ import re
 from lb.kserve import inference_pb2 as pb
 from tests.against.backends import Registry, digest
 from tests.against.plans import Plan, Protocol, Request
-from tests.fakes.frames import ConnectionOver, FieldPair, Peer, data, greet, headers, message, rst
+from tests.wire.frames import FieldPair, data, headers, message, rst
+from tests.wire.http2 import ConnectionOver, Peer, greet
 
 LIMIT_S = 20.0
 """For what is answered in milliseconds; a request that hangs shows as that."""

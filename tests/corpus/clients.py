@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from tests.fakes.http1_backend import RawClient
+from tests.wire.http1 import RawClient
 
 _BYTEWISE: Final = 300
 """So many bytes at both ends of a long text go one by one, the rest in pieces."""

@@ -20,7 +20,7 @@ from tests.corpus.http2_row import (
     instead,
     without,
 )
-from tests.fakes.frames import (
+from tests.wire.frames import (
     METHOD_PATH,
     NO_ERROR,
     FieldPair,

@@ -11,19 +11,15 @@ from tests.corpus.grpc_backends import BackendRow
 from tests.corpus.http2_play import PAUSE_S, Ledger, connected, hear, send_in_pieces
 from tests.corpus.http2_process import PACES, Served, serving
 from tests.corpus.http2_row import TOKEN_FIELD
-from tests.fakes import frames as fr
-from tests.fakes.frames import (
-    HANG_PATH,
-    ConnectionOver,
-    Peer,
-    RawBackend,
-    Script,
-    eventually,
-    raw_backend,
-)
+from tests.wire import frames as fr
+from tests.wire.frames import HANG_PATH
+from tests.wire.http2 import ConnectionOver, Peer, RawBackend, Script, greet, raw_backend
+from tests.wire.waiting import eventually
 
-HEAD_TIMEOUT_S = 1
-"""How long the process waits for a backend's SETTINGS."""
+_HEAD_TIMEOUT_S = 30
+"""The time for a backend's SETTINGS and heads: a busy machine is slow to send them byte by byte."""
+_SHORT_HEAD_TIMEOUT_S = 2
+"""The same where a row waits for its end."""
 
 _PROCESSES = 4
 """Rows are about one backend's connection each, so they cannot share a process at a time."""
@@ -119,7 +115,7 @@ class Round:
 
     async def hold_good(self, client: Peer) -> int:
         """Keep the good backend busy, so that calls go to the bad one; returns the stream."""
-        await fr.greet(client)
+        await greet(client)
         for stream in (1, 3):
             token = b"held-%d" % stream
             client.send(fr.headers(stream, fr.request_fields((TOKEN_FIELD, token), path=HANG_PATH)))
@@ -144,7 +140,7 @@ class Round:
             more.append((b"grpc-timeout", row.timeout))
         async with connected(self.served.ports["plain"]) as client:
             client.credits = False
-            await fr.greet(client)
+            await greet(client)
             client.send(fr.call(1, None, *more))
             await hear(row.right, client)
             last = client.heads[1][-1] if row.carries else []
@@ -167,14 +163,14 @@ class Round:
         await self.bad.hang_up()
         after = token + b"-after"
         async with connected(self.served.ports["plain"]) as client:
-            await fr.greet(client)
+            await greet(client)
             client.send(fr.call(1, None, (TOKEN_FIELD, after)))
             await client.until_over(1)
             assert client.status(1) == 0, client.heads
         assert self.bad.arrivals[after], "the backend was taken out"
 
 
-async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
+async def _play_some(folder: Path, rows: Iterable[BackendRow], head_timeout_s: int) -> Verdicts:
     """Play rows at both paces, one after the other against one process."""
     verdicts: dict[tuple[str, str], BaseException | None] = {}
     bad, good = BadBackend(), Ledger()
@@ -188,7 +184,7 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
             for name, one in zip(("bad", "good"), behind, strict=True)
         ]
         settings = {
-            "timeouts": {"head": f"{HEAD_TIMEOUT_S}s"},
+            "timeouts": {"head": f"{head_timeout_s}s"},
             # The balancer's own questions would take rows that are meant for calls.
             "model_table": {"refresh": "1h"},
             # Rows show what becomes of one attempt: nothing goes again, and nobody is ejected.
@@ -213,11 +209,15 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
 
 async def play_all(folder: Path, rows: Sequence[BackendRow]) -> Verdicts:
     """Play every row at both paces, spread over some processes."""
-    parts = [rows[number::_PROCESSES] for number in range(min(_PROCESSES, len(rows)))]
-    folders = [folder / str(number) for number, _ in enumerate(parts)]
-    for one in folders:
-        one.mkdir()
-    found = await asyncio.gather(*map(_play_some, folders, parts))
+    quick = [row for row in rows if row.acknowledges]
+    parts = [(quick[number::_PROCESSES], _HEAD_TIMEOUT_S) for number in range(_PROCESSES)]
+    parts.append(([row for row in rows if not row.acknowledges], _SHORT_HEAD_TIMEOUT_S))
+    playing = []
+    for number, (some, head_timeout_s) in enumerate(parts):
+        if some:
+            (one := folder / str(number)).mkdir()
+            playing.append(_play_some(one, some, head_timeout_s))
+    found = await asyncio.gather(*playing)
     return {key: flaw for part in found for key, flaw in part.items()}
 
 

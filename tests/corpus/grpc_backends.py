@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.corpus.http2_row import Reset, Status
-from tests.fakes.frames import (
+from tests.wire.frames import (
     CANCEL,
     DATA,
     ENABLE_PUSH,

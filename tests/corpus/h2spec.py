@@ -38,7 +38,7 @@ from tests.corpus.http2_row import (
     fields,
     instead,
 )
-from tests.fakes.frames import (
+from tests.wire.frames import (
     COMPRESSION_ERROR,
     DATA,
     ENABLE_PUSH,

@@ -18,7 +18,7 @@ from tests.corpus.http2_row import (
     Status,
     fields,
 )
-from tests.fakes.frames import (
+from tests.wire.frames import (
     COMPRESSION_ERROR,
     ENHANCE_YOUR_CALM,
     FieldPair,

@@ -31,7 +31,7 @@ from tests.corpus.http2_row import (
     call,
     fields,
 )
-from tests.fakes.frames import (
+from tests.wire.frames import (
     ACK,
     DATA,
     ENABLE_PUSH,

@@ -23,8 +23,10 @@ from tests.corpus.http2_row import (
     SettingsFirst,
     Status,
 )
-from tests.fakes import frames as fr
-from tests.fakes.frames import HANG_PATH, FieldPair, Peer, RawBackend, Script, answer, eventually
+from tests.wire import frames as fr
+from tests.wire.frames import HANG_PATH, FieldPair, answer
+from tests.wire.http2 import Peer, RawBackend, Script, greet
+from tests.wire.waiting import eventually
 
 PIECES = 400
 """Long rows are sent in about so many pieces where short ones go byte by byte."""
@@ -218,7 +220,7 @@ async def play(
     if any(isinstance(step, Payload) for step in row.steps):
         peer.credits = False
     if row.greets:
-        await fr.greet(peer)
+        await greet(peer)
     sending: asyncio.Task[None] | None = None
     try:
         for step in row.steps:
@@ -259,7 +261,7 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 async def good_call(port: int, tls: ssl.SSLContext | None = None) -> None:
     """A call on a fresh connection is answered."""
     async with connected(port, tls) as peer:
-        await fr.greet(peer)
+        await greet(peer)
         peer.send(fr.call(1))
         await peer.until_over(1)
         assert peer.status(1) == 0, peer.heads

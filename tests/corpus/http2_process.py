@@ -17,8 +17,8 @@ from tests.corpus import serving as process
 from tests.corpus.http2_play import PAUSE_S, Ledger, check_arrivals, connected, good_call, play
 from tests.corpus.http2_row import Row
 from tests.corpus.serving import Serving
-from tests.fakes.frames import raw_backend
 from tests.fakes.tls import World
+from tests.wire.http2 import raw_backend
 
 TRANSPORTS = ("plain", "tls")
 PACES = ("at once", "byte by byte")

@@ -1,6 +1,6 @@
 """What a row of the HTTP/2 corpus is: frames as bytes, the right answer as data, and a source.
 
-Frames are built by `tests.fakes.frames`, which shares nothing with the product. Who plays a row:
+Frames are built by `tests.wire.frames`, which shares nothing with the product. Who plays a row:
 `tests.corpus.http2_play`.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.fakes.frames import (
+from tests.wire.frames import (
     HANG_PATH,
     METHOD_PATH,
     FieldPair,

@@ -19,6 +19,8 @@ from tests.fakes.tls import World
 _REPOSITORY: Final = Path(__file__).parents[2]
 _START_S: Final = 30.0
 _TRIES: Final = 5
+_PATIENT: Final = {"timeouts": {"head": "60s"}}
+"""A busy machine is slow to send long heads byte by byte; lateness has rows of its own."""
 _LISTENERS: Final = ("http", "https", "grpc", "grpcs", "metrics", "admin")
 
 
@@ -119,7 +121,7 @@ async def serving(
     """
     running = None
     for _ in range(_TRIES):
-        running = await _start(folder, world, {"backends": backends, **sections})
+        running = await _start(folder, world, {"backends": backends, **_PATIENT, **sections})
         if running is not None:
             break
     assert running is not None, "no free ports"

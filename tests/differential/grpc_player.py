@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hpack import Decoder
 
 from tests.differential.cases import GrpcCase, Pair
-from tests.fakes import frames as fr
+from tests.wire import frames as fr
 
 SILENT_S = 20.0
 """Who says nothing for so long is silent. Loading a model takes seconds on a busy machine."""

@@ -10,7 +10,7 @@ from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.ledger import Ledger
-from tests.fakes.frames import settings
+from tests.wire.frames import settings
 
 WINDOW = 2000
 FRAME_LIMIT = 16_384

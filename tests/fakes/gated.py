@@ -17,7 +17,6 @@ from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from lb.telemetry.record import RequestRecord
 from tests.fakes.grpc_server import grpc_channel, path
-from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
 from tests.fakes.relay import (
     Options,
     QueueView,
@@ -26,6 +25,7 @@ from tests.fakes.relay import (
     running_relay,
     snapshot_of,
 )
+from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 
 _PATIENCE_S = 10.0
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)

@@ -8,7 +8,7 @@ import struct
 
 from aiohttp import web
 
-from tests.fakes.http1_backend import eventually
+from tests.wire.waiting import eventually
 
 
 async def ask_and_leave(app: web.Application, request: bytes) -> None:

@@ -10,9 +10,9 @@ from lb.domain.backend import AppProtocol
 from lb.wire.http2 import frames as fr
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
-from tests.fakes.frames import Frame
 from tests.fakes.relay import USUAL, Form, Http2Facts, Options, Relay
 from tests.fakes.transport import FakeTransport
+from tests.wire.frames import Frame
 
 GREETING = fr.settings({}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
 

@@ -10,7 +10,10 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.fakes.relay import Options
+from tests.fakes.stream_backend import step
+from tests.wire.frames import (
     DATA,
     HEADERS,
     OK_TRAILERS,
@@ -22,9 +25,6 @@ from tests.fakes.frames import (
     headers,
     request_fields,
 )
-from tests.fakes.links import PaperRelay
-from tests.fakes.relay import Options
-from tests.fakes.stream_backend import step
 
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
 ROUTES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fakes.frames import (
+from tests.wire.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,
     OK_TRAILERS,
@@ -13,12 +13,10 @@ from tests.fakes.frames import (
     WINDOW_UPDATE,
     FieldPair,
     Frame,
-    Peer,
-    RawBackend,
-    Script,
     data,
     headers,
 )
+from tests.wire.http2 import Peer, RawBackend, Script
 
 POUR_PATH: Final = b"/test.Service/Pour"
 CHUNK: Final = bytes(16_384)

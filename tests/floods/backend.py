@@ -16,8 +16,8 @@ from typing import Any, cast
 import uvloop
 from hpack import Decoder
 
-from tests.fakes import frames as fr
 from tests.floods.observation import BIG_BYTES, BIG_MODEL, GOOD_MODEL, STREAM_PATH, Handled
+from tests.wire import frames as fr
 
 _READY_PATH = b"/inference.GRPCInferenceService/ServerReady"
 _PIECE = bytes(16_384)
@@ -97,8 +97,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._buffer = b""
-        self._greeted = False
+        self._reader = fr.FrameReader(skips=len(fr.PREFACE))
         self._streams: dict[int, Stream] = {}
         self._credit = 65_535
         self._initial = 65_535
@@ -126,24 +125,11 @@ class GrpcConnection(asyncio.Protocol):
         self._send_all()
 
     def data_received(self, data: bytes) -> None:
-        data = self._buffer + data
-        pos = 0
-        if not self._greeted:
-            if len(data) < len(fr.PREFACE):
-                self._buffer = data
-                return
-            self._greeted = True
-            pos = len(fr.PREFACE)
-        while pos + 9 <= len(data):
-            stop = pos + 9 + int.from_bytes(data[pos : pos + 3], "big")
-            if stop > len(data):
-                break
-            stream_id = int.from_bytes(data[pos + 5 : pos + 9], "big")
-            self._frame(data[pos + 3], data[pos + 4], stream_id, data[pos + 9 : stop])
-            pos = stop
-        self._buffer = data[pos:]
+        for found in self._reader.feed(data):
+            self._frame(found)
 
-    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+    def _frame(self, found: fr.Frame) -> None:
+        kind, flags, stream_id, payload = found
         if kind == fr.DATA:
             self._data(stream_id, payload, bool(flags & fr.END_STREAM))
         elif kind == fr.HEADERS:
@@ -153,13 +139,11 @@ class GrpcConnection(asyncio.Protocol):
             if stream is not None and stream.request is not None:
                 stream.request.end("cancelled")
         elif kind == fr.SETTINGS and not flags & fr.ACK:
-            values = fr.Frame(kind, flags, stream_id, payload).values
-            self._initial = values.get(fr.INITIAL_WINDOW_SIZE, self._initial)
-            self.transport.write(fr.SETTINGS_ACK)
+            self._initial = found.values.get(fr.INITIAL_WINDOW_SIZE, self._initial)
         elif kind == fr.WINDOW_UPDATE:
-            self._window(stream_id, int.from_bytes(payload, "big"))
-        elif kind == fr.PING and not flags & fr.ACK:
-            self.transport.write(fr.ping(payload, ack=True))
+            self._window(stream_id, found.increment)
+        if reply := fr.due_reply(found):
+            self.transport.write(reply)
 
     def _head(self, stream_id: int, block: bytes, end: bool) -> None:
         stream = self._streams.get(stream_id)

@@ -23,6 +23,7 @@ _MOST = {
     "DATA of one byte": 2200,
 }
 """Where it differs from the rest of its group."""
+_REFILL_PER_S = {"DATA of one byte": 100.0}
 _OVER_TLS = (
     "rapid reset",
     "made-you-reset: WINDOW_UPDATE 0",
@@ -42,6 +43,8 @@ class Flood:
     """The other side must end every connection of it."""
     most: int = 0
     """Units that may be accepted on one connection; 0: not counted."""
+    refill_per_s: float = 20.0
+    """How many more each second allows."""
     codes: frozenset[str] = frozenset()
     """GOAWAY codes or HTTP statuses that are right; empty: any. "closed" stands for none, which is
     all that a peer sees who does not read."""
@@ -73,6 +76,7 @@ def _frame_floods() -> list[Flood]:
             name,
             play,
             most=_MOST.get(name, most),
+            refill_per_s=_REFILL_PER_S.get(name, Flood.refill_per_s),
             codes=CALM if play.reads else _UNREAD,
             tls=name in _OVER_TLS,
         )

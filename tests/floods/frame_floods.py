@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.fakes import frames as fr
 from tests.floods.line import CODES, Target, greeted
 from tests.floods.observation import BIG_MODEL, HANG_MODEL, STREAM_PATH
 from tests.floods.play import Frames, Played, Size
+from tests.wire import frames as fr
 
 _HEAD = fr.literals(fr.request_fields(path=STREAM_PATH))
 _UNARY_HEAD = fr.literals(fr.request_fields())

@@ -17,10 +17,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from hpack import Decoder
-
-from tests.fakes import frames as fr
 from tests.floods.observation import GOOD_MODEL
+from tests.wire import frames as fr
+from tests.wire.http2 import Peer
 
 RATE = 50.0
 """Requests per second."""
@@ -47,88 +46,62 @@ def tls_context(ca: str, protocol: str) -> ssl.SSLContext | None:
     return context
 
 
-class GrpcClient(asyncio.Protocol):
+class GrpcClient:
     """One HTTP/2 connection for unary calls."""
 
-    transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self._buffer = b""
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
         self._next = 1
-        self._decoder = Decoder()
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._bodies: dict[int, bytes] = {}
-        self.over = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.write(fr.PREFACE + fr.settings())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(f"connection lost: {exc}")
-
-    def _fail(self, why: str) -> None:
-        self.over = True
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionError(why))
-        self._waiting.clear()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self.is_over = False
+        self._reading = asyncio.create_task(self._read())
 
     async def call(self, body: bytes) -> bytes:
-        """The answer's message.
+        """Send a call and return the message of its answer.
 
         Raises:
             ConnectionError: there was none, or a status other than OK.
         """
         stream, self._next = self._next, self._next + 2
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[stream] = future
-        self.transport.write(fr.call(stream, body))
-        return bytes(await future)
+        over = self._waiting[stream] = asyncio.get_running_loop().create_future()
+        self._peer.send(fr.call(stream, body))
+        await over
+        if (code := self._peer.resets.get(stream)) is not None:
+            raise ConnectionError(f"reset, code {code}")
+        if (status := self._peer.status(stream)) != 0:
+            text = self._peer.fields(stream).get(b"grpc-message", b"").decode()
+            raise ConnectionError(f"status {status} {text}")
+        return bytes(self._peer.bodies.get(stream, b""))
 
-    def data_received(self, data: bytes) -> None:
-        data = self._buffer + data
-        pos = 0
-        while pos + 9 <= len(data):
-            stop = pos + 9 + int.from_bytes(data[pos : pos + 3], "big")
-            if stop > len(data):
-                break
-            stream = int.from_bytes(data[pos + 5 : pos + 9], "big")
-            self._frame(fr.Frame(data[pos + 3], data[pos + 4], stream, data[pos + 9 : stop]))
-            pos = stop
-        self._buffer = data[pos:]
+    async def _read(self) -> None:
+        """Wake calls whose streams are over; once the connection is, fail the others."""
+        why = "connection lost"
+        try:
+            while (found := await self._peer.next()) is not None:
+                if found.kind == fr.GOAWAY:
+                    why = f"GOAWAY, code {found.code}"
+                    break
+                if self._peer.is_over(found.stream):
+                    self._wake(found.stream)
+        except (OSError, TimeoutError) as error:
+            why = repr(error)
+        self.is_over = True
+        for stream in tuple(self._waiting):
+            self._wake(stream, ConnectionError(why))
 
-    def _frame(self, frame: fr.Frame) -> None:
-        kind, flags, stream, payload = frame
-        if kind == fr.DATA:
-            self._bodies[stream] = self._bodies.get(stream, b"") + payload
-            if payload:
-                self.transport.write(fr.window_update(0, len(payload)))
-        elif kind == fr.HEADERS:
-            fields = {bytes(n): bytes(v) for n, v in self._decoder.decode(payload, True)}
-            if flags & fr.END_STREAM:
-                self._end(stream, fields)
-        elif kind == fr.RST_STREAM:
-            future = self._waiting.pop(stream, None)
-            if future is not None and not future.done():
-                future.set_exception(ConnectionError(f"reset, code {frame.code}"))
-        elif kind == fr.GOAWAY:
-            self._fail(f"GOAWAY, code {frame.code}")
-        elif kind == fr.SETTINGS and not flags & fr.ACK:
-            self.transport.write(fr.SETTINGS_ACK)
-
-    def _end(self, stream: int, fields: dict[bytes, bytes]) -> None:
-        future = self._waiting.pop(stream, None)
-        body = self._bodies.pop(stream, b"")
-        if future is None or future.done():
+    def _wake(self, stream: int, error: ConnectionError | None = None) -> None:
+        over = self._waiting.pop(stream, None)
+        if over is None or over.done():  # its call may have given up
             return
-        status = fields.get(b"grpc-status", b"none")
-        if status == b"0":
-            future.set_result(body)
+        if error is None:
+            over.set_result(None)
         else:
-            text = fields.get(b"grpc-message", b"").decode()
-            future.set_exception(ConnectionError(f"status {status.decode()} {text}"))
+            over.set_exception(error)
+
+    def close(self) -> None:
+        """Leave."""
+        self._reading.cancel()
+        self._peer.abort()
 
 
 class Client:
@@ -145,15 +118,16 @@ class Client:
 
     async def _dial_grpc(self) -> GrpcClient:
         name = "localhost" if self._grpc_tls else None
-        loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(
-            GrpcClient, "127.0.0.1", self._grpc_port, ssl=self._grpc_tls, server_hostname=name
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._grpc_port, ssl=self._grpc_tls, server_hostname=name
         )
-        return client
+        peer = Peer(reader, writer)
+        peer.send(fr.PREFACE, fr.settings())
+        return GrpcClient(peer)
 
     async def _grpc(self, token: bytes, fresh: bool) -> None:
         client = self._shared
-        if fresh or client is None or client.over:
+        if fresh or client is None or client.is_over:
             client = await self._dial_grpc()
             if not fresh:
                 self._shared = client
@@ -161,7 +135,7 @@ class Client:
             fr.message(b"\x0a" + bytes((len(GOOD_MODEL),)) + GOOD_MODEL + token)
         )
         if fresh:
-            client.transport.close()
+            client.close()
         if not body.endswith(token):
             raise ConnectionError("somebody else's answer")
 
@@ -204,7 +178,7 @@ class Client:
         for _, writer in self._idle:
             writer.close()
         if self._shared is not None:
-            self._shared.transport.close()
+            self._shared.close()
 
 
 async def _run(http_port: int, grpc_port: int, ca: str) -> list[Sample]:

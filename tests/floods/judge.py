@@ -83,9 +83,10 @@ class Verdict:
         flood, played, faults = self.flood, self.played, []
         if flood.is_cut and played.cut < played.lines:
             faults.append(f"{played.lines - played.cut} of {played.lines} never cut")
-        if flood.is_cut and flood.most and not 0 <= played.accepted <= flood.most:
+        most = flood.most + int(flood.refill_per_s * played.counted_s)
+        if flood.is_cut and flood.most and not 0 <= played.accepted <= most:
             accepted = played.accepted if played.accepted >= 0 else "all"
-            faults.append(f"{accepted} accepted, at most {flood.most} allowed")
+            faults.append(f"{accepted} accepted, at most {most} allowed")
         wrong = set(played.codes) - flood.codes
         if flood.is_cut and flood.codes and wrong:
             faults.append(f"ended with {', '.join(sorted(wrong))}")

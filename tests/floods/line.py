@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fakes import frames as fr
+from tests.wire import frames as fr
 
 _NEVER = 0.0
 _LOOK_S = 0.05
@@ -97,7 +97,7 @@ class Line(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.left = False
         """We hung up ourselves."""
-        self._buffer = b""
+        self._reader = fr.FrameReader()
         self._change = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -128,20 +128,11 @@ class Line(asyncio.Protocol):
         if not self.reads and self.transport is not None:
             self.transport.pause_reading()
         if self.http2:
-            self._parse(self._buffer + data)
+            for found in self._reader.feed(data):
+                self._frame(found)
         elif not self.code:
             self.code = data[9:12].decode()
         self._change.set()
-
-    def _parse(self, data: bytes) -> None:
-        pos = 0
-        while pos + 9 <= len(data):
-            stop = pos + 9 + int.from_bytes(data[pos : pos + 3], "big")
-            if stop > len(data):
-                break
-            self._frame(fr.Frame(data[pos + 3], data[pos + 4], 0, data[pos + 9 : stop]))
-            pos = stop
-        self._buffer = data[pos:]
 
     def _frame(self, frame: fr.Frame) -> None:
         if frame.kind == fr.PING and frame.flags & fr.ACK:

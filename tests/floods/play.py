@@ -48,6 +48,8 @@ class Played:
     ended: float = 0.0
     accepted: int = -1
     """Units until the end of the connection that was counted; -1 where it was not ended."""
+    counted_s: float = 0.0
+    """How long that connection lived: time refills what a peer may do."""
     lines: int = 0
     cut: int = 0
     """Connections (or streams, where only they end) that the other side ended."""
@@ -99,6 +101,7 @@ class Frames:
         played = Played(started=time.monotonic())
         if self.counted:
             line, played.accepted = await self._count(target)
+            played.counted_s = max(0.0, line.cut_at - line.opened_at)
             played.add((line,), one_by_one=True)
         for number in range(size.lines):
             if number:

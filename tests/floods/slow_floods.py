@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from tests.fakes import frames as fr
 from tests.floods.line import Line, Target, dial, greeted
 from tests.floods.play import Played, Size, Slow, gather_lines
+from tests.wire import frames as fr
 
 _BIG = b"POST /v2/models/big/infer HTTP/1.1\r\nHost: lb\r\nContent-Length: 0\r\n\r\n"
 _PIPELINED = (
@@ -146,7 +146,12 @@ async def warm_up(target: Target) -> None:
 async def exceed_client_limit(target: Target, size: Size) -> Played:
     """More connections than one address may have. Only those beyond the limit count."""
     played = Played(started=time.monotonic())
-    lines = await gather_lines(lambda: _idle(target), CLIENT_LIMIT, played)
+    lines: list[Line] = []
+    while len(lines) < CLIENT_LIMIT:
+        made = await gather_lines(lambda: _idle(target), CLIENT_LIMIT - len(lines), played)
+        await asyncio.gather(*(line.until_answered(size.patience_s) for line in made))
+        # On a busy machine a request may come too late for the time-out: then another stands in.
+        lines += [line for line in made if line.code == "200"]
     more = await gather_lines(lambda: _idle(target), 2 * size.held, played)
     await asyncio.gather(*(line.until_cut(size.patience_s) for line in more))
     await asyncio.sleep(max(0.0, played.started + size.lasts_s - time.monotonic()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import uvloop
 
 from lb.simulator.process import Ports
+from tests.fakes.http1_setup import Setup, http1_setup
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
 
@@ -37,3 +38,10 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
         yield Ports.from_json(log.read_text().splitlines()[0])
     finally:
         process.close()
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    """An HTTP/1.1 relay with a client, before a backend that answers every request."""
+    async with http1_setup() as made:
+        yield made

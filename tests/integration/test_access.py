@@ -18,13 +18,9 @@ from lb.domain.backend import BackendKind
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import (
-    Peer,
-    eventually,
-    raw_client,
-    scripted_backend,
-)
 from tests.fakes.relay import running_http1_relay, running_relay
+from tests.wire.http1 import Peer, raw_client, scripted_backend
+from tests.wire.waiting import eventually
 
 SECRET = "0123456789abcdef"
 BEARER = f"Authorization: Bearer {SECRET}".encode()

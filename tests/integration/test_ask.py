@@ -15,8 +15,8 @@ from lb.domain.outcome import Outcome
 from lb.net.ask import asker as asker_module
 from lb.net.ask.asker import Asker
 from tests.fakes.grpc_server import grpc_server, path
-from tests.fakes.http1_backend import Peer, reply, scripted_backend
 from tests.fakes.tls import World
+from tests.wire.http1 import Peer, reply, scripted_backend
 
 BOTH_LOOPS = True
 

@@ -20,8 +20,7 @@ from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.proxy_headers import binary_header, text_header
 from tests.fakes.tls import World
-
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+from tests.wire.http1 import GET
 
 
 class Balancer:
@@ -122,16 +121,16 @@ def test_proxy_headers_tell_the_client_on_plain_and_tls_listeners(
             with balancer.connect() as plain:
                 for byte in header:
                     plain.sendall(bytes((byte,)))
-                plain.sendall(_GET)
+                plain.sendall(GET)
                 assert answer(plain) == b"HTTP/1.1 200 OK"
             with balancer.connect(balancer.https) as plain:
                 plain.sendall(header)
                 with context.wrap_socket(plain) as secure:
-                    secure.sendall(_GET)
+                    secure.sendall(GET)
                     assert answer(secure) == b"HTTP/1.1 200 OK"
         for port in (balancer.http, balancer.https):
             with balancer.connect(port) as plain:
-                plain.sendall(_GET)
+                plain.sendall(GET)
                 assert answer(plain) == b""
         with balancer.connect():
             pass  # as health checks do
@@ -150,7 +149,7 @@ def test_a_trusted_proxy_names_its_clients_request_by_request(
     try:
         with balancer.connect() as proxy:
             for field in (b"6.6.6.6, 203.0.113.1", b"203.0.113.2, 127.0.0.1", b"nobody"):
-                proxy.sendall(_GET.replace(b"Host", b"X-Forwarded-For: %s\r\nHost" % field))
+                proxy.sendall(GET.replace(b"Host", b"X-Forwarded-For: %s\r\nHost" % field))
                 assert answer(proxy) == b"HTTP/1.1 200 OK"
             own = f"127.0.0.1:{proxy.getsockname()[1]}"
         expected = ["203.0.113.1", "203.0.113.2", own]
@@ -169,10 +168,10 @@ def test_a_proxy_header_of_anyone_else_is_a_bad_request(tmp_path: Path, triton: 
     try:
         for header in (text_header("127.0.0.1"), binary_header("127.0.0.1")):
             with balancer.connect() as client:
-                client.sendall(header + _GET)
+                client.sendall(header + GET)
                 assert answer(client) == b"HTTP/1.1 400 Bad Request"
         with balancer.connect() as client:
-            client.sendall(_GET)
+            client.sendall(GET)
             assert answer(client) == b"HTTP/1.1 200 OK"
     finally:
         balancer.close()
@@ -186,18 +185,18 @@ def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, trit
         while len(crowd) < 400:
             crowd.append(balancer.connect())
             if len(crowd) % 10 == 0:
-                good.sendall(_GET)
+                good.sendall(GET)
                 assert answer(good) == b"HTTP/1.1 200 OK"
         assert "ok" in balancer.ask_metrics("/readyz").lower()
         cpu_s = _cpu_seconds(balancer.process.pid)
         for _ in range(20):
-            good.sendall(_GET)
+            good.sendall(GET)
             assert answer(good) == b"HTTP/1.1 200 OK"
             time.sleep(0.05)
         assert _cpu_seconds(balancer.process.pid) - cpu_s < 0.5
         # Those that wait are served as others go, in their order.
         for client in crowd:
-            client.sendall(_GET)
+            client.sendall(GET)
             assert answer(client) == b"HTTP/1.1 200 OK"
             client.close()
         log = balancer.process.log.read_text()
@@ -219,7 +218,7 @@ def test_silent_connections_keep_nobody_from_asking_for_our_health(
         for _ in range(3):
             assert "ok" in balancer.ask_metrics("/readyz").lower()
         good = balancer.connect()
-        good.sendall(_GET)
+        good.sendall(GET)
         assert answer(good) == b"HTTP/1.1 200 OK"
         good.close()
     finally:
@@ -240,7 +239,7 @@ def test_one_client_with_too_many_connections_loses_the_newest(
     try:
         inside = [balancer.connect() for _ in range(3)]
         for client in inside:
-            client.sendall(_GET)
+            client.sendall(GET)
             assert answer(client) == b"HTTP/1.1 200 OK"
         for _ in range(2):
             with balancer.connect() as client:
@@ -250,7 +249,7 @@ def test_one_client_with_too_many_connections_loses_the_newest(
 
         def may_enter() -> bool:
             with balancer.connect() as client:
-                client.sendall(_GET)
+                client.sendall(GET)
                 return answer(client) == b"HTTP/1.1 200 OK"
 
         wait_until(may_enter, timeout_s=5, what="a place for one more")

@@ -17,15 +17,8 @@ from tests.corpus.clients import corpus_client, pieces_of
 from tests.corpus.observer import told
 from tests.corpus.serving import Serving, serving
 from tests.fakes.certificates import Pair, expired
-from tests.fakes.http1_backend import (
-    Answer,
-    Peer,
-    RawClient,
-    ScriptedBackend,
-    reply,
-    scripted_backend,
-)
 from tests.fakes.tls import World
+from tests.wire.http1 import Answer, Peer, RawClient, ScriptedBackend, reply, scripted_backend
 
 _AT_ONCE = 25
 _CLOSED_WITHIN_S = 5.0

@@ -22,9 +22,11 @@ from tests.corpus.http2_process import (
     serving,
 )
 from tests.corpus.http2_row import TOKEN, TOKEN_FIELD, Row, Status
-from tests.fakes import frames as fr
-from tests.fakes.frames import HANG_PATH, Peer, RawBackend, Script, eventually, raw_backend
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
+from tests.wire import frames as fr
+from tests.wire.frames import HANG_PATH
+from tests.wire.http2 import Peer, RawBackend, Script, greet, raw_backend
+from tests.wire.waiting import eventually
 
 DENIED_BY_ID = {row.id: row for row in DENIED}
 LIMITED_BY_ID = {row.id: row for row in LIMITED}
@@ -114,7 +116,7 @@ async def cancelled(
 ) -> float:
     """Begin a call, leave it, and return the seconds until the backend hears of that."""
     async with connected(served.ports[transport], served.tls(transport)) as client:
-        await fr.greet(client)
+        await greet(client)
         before = _carrying(backend)
         client.send(sent)
         await eventually(lambda: _carrying(backend) - before)
@@ -202,7 +204,7 @@ async def heard(port: int, row: Row) -> Heard:
     right = row.right
     assert isinstance(right, Status)
     async with connected(port) as client:
-        await fr.greet(client)
+        await greet(client)
         client.send(row.sent.replace(TOKEN, b"real-----@"))
         await client.until_over(right.stream)
         fields = {

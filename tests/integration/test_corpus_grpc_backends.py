@@ -17,10 +17,11 @@ from tests.corpus.grpc_backend_play import Verdicts, play_all_now
 from tests.corpus.grpc_backends import BY_ID, DEVIATIONS, ROWS
 from tests.corpus.http2_play import connected
 from tests.corpus.http2_process import PACES, Served, serving, wanted_ids
-from tests.fakes import frames as fr
 from tests.fakes.certificates import Authority, expired
 from tests.fakes.grpc_server import grpc_server
 from tests.fakes.tls import World
+from tests.wire import frames as fr
+from tests.wire.http2 import greet
 
 UNAVAILABLE = 14
 
@@ -113,7 +114,7 @@ REASONS = {
 async def call(served: Served) -> tuple[int | None, str]:
     """One call: its status and message."""
     async with connected(served.ports["plain"]) as client:
-        await fr.greet(client)
+        await greet(client)
         client.send(fr.call(1))
         await client.until_over(1)
         return client.status(1), client.fields(1).get(b"grpc-message", b"").decode()

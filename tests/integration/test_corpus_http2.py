@@ -20,8 +20,8 @@ def verdicts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def lateness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    """The same for a process that waits a second for preface, SETTINGS and heads."""
-    return play_wanted(request, tmp_path_factory, LATE, timeouts={"head": "1s"})
+    """The same for a process that waits three seconds for preface, SETTINGS and heads."""
+    return play_wanted(request, tmp_path_factory, LATE, timeouts={"head": "3s"})
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

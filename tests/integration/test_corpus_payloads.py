@@ -21,8 +21,8 @@ from tests.corpus.http1_rows import Row
 from tests.corpus.observer import observing_backend
 from tests.corpus.serving import Serving, serving
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_channel, path
-from tests.fakes.http1_backend import Peer, reply, scripted_backend
 from tests.fakes.tls import World
+from tests.wire.http1 import Peer, reply, scripted_backend
 
 _RULES: dict[str, tuple[Sequence[Row], dict[str, Any]]] = {
     "by default": (payloads.OPEN, {}),

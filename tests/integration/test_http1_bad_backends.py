@@ -4,40 +4,29 @@ never used again, and nothing of one answer reaches the next client."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome, Reason
 from tests.corpus.backends import ALL, End, Misdeed, Sees
-from tests.fakes.http1_backend import (
+from tests.fakes.http1_setup import Setup
+from tests.fakes.relay import running_http1_relay
+from tests.wire.http1 import (
+    GET,
     Peer,
-    RawClient,
     Script,
-    ScriptedBackend,
-    eventually,
+    post,
     raw_client,
     reply,
     scripted_backend,
 )
-from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
-_INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\n"
 _CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
-Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
-
-
-@pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
-    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
-        async with raw_client(relay.port) as client:
-            yield backend, relay, client
-        await eventually(relay.is_clean)
 
 
 def saying(data: bytes, *, step: int = 0, then_close: bool = False) -> Script:
@@ -69,7 +58,7 @@ async def test_broken_head_is_answered_for_the_backend(
     if step and len(row.wire) > 10_000:
         step = 4001
     backend.script = saying(row.wire, step=step)
-    await client.send(_GET)
+    await client.send(GET)
     answer = await client.answer()
     assert (answer.status, answer.complete) == (502, True)
     assert len(answer.interim) <= 10
@@ -78,7 +67,7 @@ async def test_broken_head_is_answered_for_the_backend(
     assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
     assert relay.upstream_connections == 0
     backend.script = saying(reply())
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).body == b"ok"
 
 
@@ -101,7 +90,7 @@ async def test_answer_that_stops_is_never_complete(setup: Setup, row: Misdeed, h
             await peer.reset()
 
     backend.script = script
-    await client.send(_INFER)
+    await client.send(post())
     answer = await client.answer("POST")
     assert answer.status == 200
     assert not answer.complete
@@ -116,7 +105,7 @@ async def test_answer_that_stops_is_never_complete(setup: Setup, row: Misdeed, h
 async def test_broken_chunks_are_never_complete(setup: Setup, row: Misdeed, step: int) -> None:
     backend, relay, client = setup
     backend.script = saying(row.wire, step=step)
-    await client.send(_GET)
+    await client.send(GET)
     answer = await client.answer()
     assert answer.status in (200, 502)
     assert answer.status == 502 or not answer.complete
@@ -134,7 +123,7 @@ async def test_reset_in_a_body_until_close_is_a_cut(setup: Setup) -> None:
         await peer.reset()
 
     backend.script = script
-    await client.send(_GET)
+    await client.send(GET)
     assert not (await client.answer()).complete
 
 
@@ -158,7 +147,7 @@ async def test_bytes_behind_an_answer_reach_nobody(setup: Setup, row: Misdeed, s
     backend, relay, client = setup
     backend.script = saying(row.wire + row.surplus, step=step)
     for _ in range(3):
-        await client.send(_GET.replace(b"GET", row.method))
+        await client.send(GET.replace(b"GET", row.method))
         answer = await client.answer(row.method.decode())
         assert (answer.status, answer.complete) == (row.status, True)
         assert answer.body == row.body
@@ -178,12 +167,12 @@ async def test_unsolicited_bytes_close_an_idle_connection(setup: Setup) -> None:
         await peer.closed()
 
     backend.script = script
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).body == b"ok"
     assert relay.idle_upstreams == 1
     speak.set()
     await eventually(lambda: relay.upstream_connections == 0)
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).body == b"ok"
 
 
@@ -200,7 +189,7 @@ async def test_backend_that_speaks_before_it_is_asked_answers_nothing_later(setu
     backend.script = script
     seen = []
     for _ in range(4):
-        await client.send(_GET)
+        await client.send(GET)
         seen.append((await client.answer()).body)
         await eventually(lambda: relay.upstream_connections == 0)
     assert all(body in (b"early", b"ok") or body.startswith(b'{"error"') for body in seen)
@@ -234,12 +223,12 @@ async def test_upgrade_is_never_a_tunnel(setup: Setup) -> None:
 
     backend.script = script
     await client.send(
-        _GET.replace(b"\r\n\r\n", b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        GET.replace(b"\r\n\r\n", b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
     )
     answer = await client.answer()
     assert (answer.status, answer.body) == (200, b"ok")
     assert b"upgrade" not in answer.fields
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).status == 200
 
 
@@ -256,7 +245,7 @@ async def test_loss_on_a_fresh_connection_is_not_repeated(setup: Setup, how: str
             await peer.reset()
 
     backend.script = script
-    await client.send(_INFER)
+    await client.send(post())
     answer = await client.answer("POST")
     assert answer.status == 502
     assert answer.body == (
@@ -265,7 +254,7 @@ async def test_loss_on_a_fresh_connection_is_not_repeated(setup: Setup, how: str
     assert len(backend.requests) == 1
     assert relay.outcomes.seen == [("b0", Outcome.LOST)]
     backend.script = saying(reply())
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).status == 200, "the client's connection lives on"
 
 
@@ -281,7 +270,7 @@ async def test_request_on_a_connection_that_was_closing_is_sent_again(
         await peer.reader.read(1)
         await peer.reset()
 
-    infer = _INFER.replace(b": 5\r\n\r\nhello", b": %d\r\n\r\n" % len(body)) + body
+    infer = post(body)
     backend.script = closes_on_the_second
     await client.send(infer)
     assert (await client.answer("POST")).status == 200
@@ -306,9 +295,9 @@ async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup, kept: b
         await peer.reset()
 
     backend.script = closes_on_the_second
-    await client.send(_GET)
+    await client.send(GET)
     assert (await client.answer()).status == 200
-    infer = _INFER.replace(b": 5\r\n\r\nhello", b": 90000\r\n\r\n") + b"x" * 85_000
+    infer = post(b"x" * 85_000, size=90_000)
     await client.send(infer)
     if kept:
         await eventually(lambda: bool(relay.outcomes.seen))
@@ -343,7 +332,7 @@ async def test_refused_connection_is_tried_elsewhere(unused_tcp_port: int) -> No
         running_http1_relay(f"127.0.0.1:{unused_tcp_port}", backend.target) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_INFER)
+        await client.send(post())
         assert (await client.answer("POST")).body == b"ok"
         assert relay.outcomes.seen == [("b0", Outcome.CONNECT_REFUSED)]
         port = relay.backends[0].port(AppProtocol.HTTP)
@@ -359,7 +348,7 @@ async def test_large_upload_is_tried_elsewhere_when_connecting_fails(unused_tcp_
         running_http1_relay(f"127.0.0.1:{unused_tcp_port}", backend.target) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_INFER.replace(b": 5\r\n\r\nhello", b": %d\r\n\r\n" % len(body)) + body)
+        await client.send(post(body))
         assert (await client.answer("POST")).body == b"ok"
         assert backend.requests[0].body == body
         assert relay.ledger.held == 0
@@ -371,7 +360,7 @@ async def test_no_backend_left_is_said(unused_tcp_port: int) -> None:
         raw_client(relay.port) as client,
     ):
         for _ in range(2):
-            await client.send(_INFER)
+            await client.send(post())
             answer = await client.answer("POST")
             assert answer.status == 503
             assert answer.body == b'{"error": "backend b0 (http) refused the connection"}'
@@ -381,7 +370,7 @@ async def test_no_backend_left_is_said(unused_tcp_port: int) -> None:
 
 async def test_empty_pool_and_full_backends_are_said() -> None:
     async with running_http1_relay() as relay, raw_client(relay.port) as client:
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert (answer.status, answer.fields[b"retry-after"]) == (503, b"1")
         assert relay.finished.records[0].reason is Reason.NO_BACKEND
@@ -399,9 +388,9 @@ async def test_empty_pool_and_full_backends_are_said() -> None:
         raw_client(relay.port) as first,
         raw_client(relay.port) as second,
     ):
-        await first.send(_GET)
+        await first.send(GET)
         await eventually(lambda: len(backend.requests) == 1)
-        await second.send(_GET)
+        await second.send(GET)
         assert (await second.answer()).status == 503
         assert relay.finished.records[0].reason is Reason.BACKENDS_FULL
         gate.set()

@@ -12,13 +12,9 @@ import pytest
 from lb.domain.outcome import Reason
 from tests.corpus.http1 import ALL
 from tests.corpus.http1_rows import Row
-from tests.fakes.http1_backend import (
-    ScriptedBackend,
-    eventually,
-    raw_client,
-    scripted_backend,
-)
 from tests.fakes.relay import running_http1_relay
+from tests.wire.http1 import ScriptedBackend, raw_client, scripted_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 SOON_S = 4.0

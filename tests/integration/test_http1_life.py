@@ -14,52 +14,31 @@ import pytest
 from lb.domain.backend import AppProtocol, BackendKind, Port
 from lb.domain.outcome import Outcome, Reason
 from lb.net.splice import MOST
-from tests.fakes.http1_backend import (
+from tests.fakes.http1_setup import Serving, Setup, http1_serving
+from tests.fakes.relay import RunningRelay, running_http1_relay, snapshot_of
+from tests.wire.http1 import (
+    GET,
     Peer,
     RawClient,
-    ScriptedBackend,
-    eventually,
+    post,
     raw_client,
     reply,
     scripted_backend,
 )
-from tests.fakes.relay import RunningRelay, running_http1_relay, snapshot_of
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
-
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
-_INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
-Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
-Serving = tuple[ScriptedBackend, RunningRelay]
-
-
-def _upload(size: int) -> bytes:
-    return b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
 
 
 def _port(relay: RunningRelay, index: int = 0) -> Port:
     return relay.backends[index].port(AppProtocol.HTTP)
 
 
-async def until_clean(relay: RunningRelay) -> None:
-    """Nothing of any request is left behind."""
-    await eventually(relay.is_clean)
-
-
-@pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
-    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
-        async with raw_client(relay.port) as client:
-            yield backend, relay, client
-        await until_clean(relay)
-
-
 @pytest.fixture
 async def serving() -> AsyncIterator[Serving]:
     """As `setup`, without a client."""
-    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
-        yield backend, relay
-        await until_clean(relay)
+    async with http1_serving() as made:
+        yield made
 
 
 # Early answers
@@ -83,7 +62,7 @@ async def test_early_answer_arrives_although_the_upload_goes_on(setup: Setup, th
 
     backend.script = script
     size = 16 << 20
-    sending = asyncio.ensure_future(_send_all(client, _upload(size), size))
+    sending = asyncio.ensure_future(_send_all(client, post(b"", size=size), size))
     answer = await client.answer("POST")
     assert (answer.status, answer.body, answer.complete) == (400, b"too much", True)
     assert answer.fields[b"connection"] == b"close"
@@ -112,7 +91,7 @@ async def test_client_that_reads_late_still_gets_an_early_answer(setup: Setup) -
         await peer.send(reply(b"no", status=b"403 Forbidden"))
 
     backend.script = script
-    await _send_all(client, _upload(8 << 20), 8 << 20)
+    await _send_all(client, post(b"", size=8 << 20), 8 << 20)
     assert (await client.answer("POST")).status == 403
 
 
@@ -127,7 +106,7 @@ async def test_answer_that_begins_early_may_end_after_the_upload(setup: Setup) -
         await peer.closed()
 
     backend.script = script
-    await client.send(_upload(10) + b"hello")
+    await client.send(post(b"", size=10) + b"hello")
     assert b"ok" in await client.reader.readuntil(b"ok\r\n")
     await client.send(b"world")
     assert await client.reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
@@ -150,7 +129,7 @@ async def test_inference_on_a_triton_stays_in_flight_when_its_client_leaves(setu
             await peer.send(reply(b"x" * 300_000))
 
     backend.script = script
-    await client.send(_INFER)
+    await client.send(post())
     await eventually(lambda: len(backend.requests) == 1)
     client.reset()
     await eventually(lambda: len(relay.finished.records) == 1)
@@ -159,11 +138,11 @@ async def test_inference_on_a_triton_stays_in_flight_when_its_client_leaves(setu
     assert not any(client.is_busy for client in relay.clients)
     assert (_port(relay).in_flight, relay.backends[0].in_flight) == (1, 1)
     gate.set()
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert _port(relay).codes == {200: 1}
     assert relay.idle_upstreams == 1
     async with raw_client(relay.port) as second:
-        await second.send(_GET)
+        await second.send(GET)
         assert (await second.answer()).status == 200
     assert backend.connections == 1
 
@@ -190,11 +169,11 @@ async def test_other_requests_are_cancelled_when_their_client_leaves(
         running_http1_relay(backend.target, kind=kind) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_INFER.replace(b"/v2/models/simple/infer", path))
+        await client.send(post().replace(b"/v2/models/simple/infer", path))
         await eventually(lambda: len(backend.requests) == 1)
         client.reset()
         await asyncio.wait_for(cancelled.wait(), 5)
-        await until_clean(relay)
+        await eventually(relay.is_clean)
         assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
         assert relay.finished.records[0].reason is Reason.CLIENT_GONE
 
@@ -212,13 +191,13 @@ async def test_upload_that_its_client_leaves_is_never_completed(
 
     backend.script = script
     if chunked:
-        head = _upload(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        head = post(b"", size=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         await client.send(head + b"5\r\nhello\r\n")
     else:
-        await client.send(_upload(10) + b"hello")
+        await client.send(post(b"", size=10) + b"hello")
     await eventually(lambda: len(backend.requests) == 1)
     client.reset()
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
     await eventually(lambda: b"hello" in seen or not seen)
     assert b"0\r\n\r\n" not in seen
@@ -235,10 +214,10 @@ async def test_client_that_leaves_during_its_answer_ends_the_stream(setup: Setup
             await asyncio.sleep(0.005)
 
     backend.script = script
-    await client.send(_INFER.replace(b"/infer", b"/generate_stream"))
+    await client.send(post().replace(b"/infer", b"/generate_stream"))
     await client.reader.readuntil(b"event")
     client.reset()
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
     assert relay.upstream_connections == 0
 
@@ -247,9 +226,9 @@ async def test_connection_for_a_client_that_left_meanwhile_is_kept(
     setup: Setup,
 ) -> None:
     backend, relay, client = setup
-    await client.send(_INFER)
+    await client.send(post())
     client.reset()
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert relay.backends[0].in_flight == 0
     assert len(relay.finished.records) in (0, 1)
     await eventually(lambda: relay.client_connections == 0)
@@ -300,7 +279,7 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
     with ExitStack() as stack:
         socks = [stack.enter_context(_small_buffers(relay.port)) for _ in range(connections)]
         for sock in socks:
-            await loop.sock_sendall(sock, _GET)
+            await loop.sock_sendall(sock, GET)
         await eventually(lambda: len(backend.requests) == connections, 60)
         await _bytes_in_flight(relay)
         waiting = [client.transport.get_write_buffer_size() for client in relay.clients]
@@ -310,7 +289,7 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
         assert max(waiting) <= most
         # Those whose answers are pumped leave what they do not take in the kernel's sockets.
         assert (connections - MOST) * 65536 < relay.ledger.held <= connections * most
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert relay.ledger.held == 0
 
 
@@ -331,7 +310,7 @@ async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
 
     async def upload() -> None:
         nonlocal sent
-        await client.send(_upload(size))
+        await client.send(post(b"", size=size))
         while sent < size:
             await client.send(b"x" * 65536)
             sent += 65536
@@ -362,7 +341,7 @@ async def test_backend_that_stops_taking_an_upload_is_given_up() -> None:
         running_http1_relay(backend.target, options={"body_timeout_s": 0.3}) as relay,
         raw_client(relay.port) as client,
     ):
-        uploading = asyncio.ensure_future(client.send(_upload(64 << 20) + bytes(64 << 20)))
+        uploading = asyncio.ensure_future(client.send(post(b"", size=64 << 20) + bytes(64 << 20)))
         answer = await client.answer("POST")
         assert answer.status == 504
         assert b"stopped taking the request" in answer.body
@@ -370,7 +349,7 @@ async def test_backend_that_stops_taking_an_upload_is_given_up() -> None:
         assert relay.finished.records[0].reason is Reason.UPSTREAM_STALLED
         uploading.cancel()
         await asyncio.gather(uploading, return_exceptions=True)
-    await until_clean(relay)
+    await eventually(relay.is_clean)
 
 
 async def test_client_that_takes_nothing_is_given_up() -> None:
@@ -386,10 +365,10 @@ async def test_client_that_takes_nothing_is_given_up() -> None:
     ):
         sock = _small_buffers(relay.port)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, _GET)
+        await loop.sock_sendall(sock, GET)
         await eventually(lambda: len(relay.finished.records) == 1)
         assert relay.finished.records[0].reason is Reason.CLIENT_STALLED
-        await until_clean(relay)
+        await eventually(relay.is_clean)
         await eventually(lambda: not relay.client_connections)
         assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
         sock.close()
@@ -409,7 +388,7 @@ async def test_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
     ):
         sock = _small_buffers(relay.port)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, _GET)
+        await loop.sock_sendall(sock, GET)
         got = bytearray()
         for _ in range(30):
             await asyncio.sleep(0.05)
@@ -434,7 +413,7 @@ async def test_client_that_pipelines_without_reading_is_bounded(serving: Serving
     backend.script = script
     sock = _small_buffers(relay.port)
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(sock, _GET * 400)
+    await loop.sock_sendall(sock, GET * 400)
     await _bytes_in_flight(relay)
     (connection,) = relay.clients
     assert connection.transport.get_write_buffer_size() <= 65536 + 262_144
@@ -456,13 +435,13 @@ async def test_request_that_takes_too_long_is_answered() -> None:
         running_http1_relay(backend.target, options={"request_timeout_s": 0.1}) as relay,
         raw_client(relay.port) as client,
     ):
-        for wire in (_INFER, _INFER, _INFER.replace(b"POST", b"PUT", 1)):
+        for wire in (post(), post(), post().replace(b"POST", b"PUT", 1)):
             await client.send(wire)
             answer = await client.answer("POST")
             assert answer.status == 504
         assert {record.reason for record in relay.finished.records} == {Reason.DEADLINE}
         assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)] * 3
-        await until_clean(relay)
+        await eventually(relay.is_clean)
 
 
 async def test_idle_connections_to_backends_are_closed_in_time() -> None:
@@ -471,7 +450,7 @@ async def test_idle_connections_to_backends_are_closed_in_time() -> None:
         running_http1_relay(backend.target, options={"upstream_idle_s": 0.1}) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_GET)
+        await client.send(GET)
         assert (await client.answer()).status == 200
         assert relay.idle_upstreams == 1
         await eventually(lambda: relay.upstream_connections == 0)
@@ -499,12 +478,12 @@ async def test_connections_to_a_backend_that_gets_nothing_new_are_closed() -> No
     ):
         await slow.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
         await eventually(lambda: len(backend.requests) == 1)
-        await quick.send(_GET)
+        await quick.send(GET)
         assert (await quick.answer()).status == 200
         assert (relay.idle_upstreams, relay.upstream_connections) == (1, 2)
         relay.pool.publish(snapshot_of([], 2))
         await eventually(lambda: relay.upstream_connections == 1)
-        await quick.send(_GET)
+        await quick.send(GET)
         assert (await quick.answer()).status == 503
         gate.set()
         assert (await slow.answer()).status == 200
@@ -558,8 +537,8 @@ async def test_draining_closes_idle_clients_and_finishes_the_others(setup: Setup
 
     backend.script = script
     async with raw_client(relay.port) as idle, raw_client(relay.port) as late:
-        await client.send(_INFER)
-        await late.send(_GET[:10])
+        await client.send(post())
+        await late.send(GET[:10])
         await eventually(lambda: len(backend.requests) == 1)
         await eventually(lambda: relay.client_connections == 3)
         relay.begin_drain()
@@ -570,7 +549,7 @@ async def test_draining_closes_idle_clients_and_finishes_the_others(setup: Setup
         assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
         assert await client.is_closed()
         assert not any(connection.is_busy for connection in relay.clients)
-        await late.send(_GET[10:])
+        await late.send(GET[10:])
         answer = await late.answer()
         assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
         assert await late.is_closed()
@@ -595,7 +574,7 @@ async def test_an_answer_that_could_not_say_so_is_not_the_last_one(setup: Setup)
         await peer.send(reply())
 
     backend.script = script
-    await client.send(_INFER)
+    await client.send(post())
     await eventually(lambda: [each.is_answering for each in relay.clients] == [True])
     relay.limit_age(0.01)
     await eventually(lambda: [each.is_leaving for each in relay.clients] == [True])
@@ -603,7 +582,7 @@ async def test_an_answer_that_could_not_say_so_is_not_the_last_one(setup: Setup)
     answer = await client.answer("POST")
     assert answer.body == b"abcdef"
     assert b"connection" not in answer.fields
-    await client.send(_INFER)
+    await client.send(post())
     answer = await client.answer("POST")
     assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
     assert await client.is_closed()
@@ -616,7 +595,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
     async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:
-            await client.send(_GET)
+            await client.send(GET)
             await eventually(lambda: len(backend.requests) == 1)
             await relay.aclose()
             assert not (await client.answer()).complete
@@ -640,11 +619,11 @@ async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
 
     backend.script = script
     body = b"x" * 60_000
-    await client.send(_upload(len(body)) + body)
+    await client.send(post(b"", size=len(body)) + body)
     await eventually(lambda: len(backend.requests) == 1)
     assert 60_000 < relay.ledger.held < 61_000
     async with raw_client(relay.port) as second:
-        await second.send(_upload(50_000) + body[:50_000])
+        await second.send(post(b"", size=50_000) + body[:50_000])
         answer = await client.answer("POST")
         assert (answer.status, answer.fields[b"retry-after"]) == (503, b"1")
         assert await client.is_closed()
@@ -660,7 +639,7 @@ async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
 async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
     backend, relay = serving
     async with raw_client(relay.port) as warm:
-        await warm.send(_INFER)
+        await warm.send(post())
         assert (await warm.answer("POST")).complete
     await eventually(lambda: not relay.client_connections)
     gc.collect()
@@ -671,7 +650,7 @@ async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
     async def run() -> None:
         async with raw_client(relay.port) as client:
             for _ in range(25):
-                await client.send(_INFER * 50)
+                await client.send(post() * 50)
                 expected = len(reply()) * 50
                 await client.reader.readexactly(expected)
 
@@ -680,7 +659,7 @@ async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
     relay.finished.records.clear()
     backend.requests.clear()
     await eventually(lambda: not relay.client_connections)
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert len(relay.timers) <= timers + 9
     assert relay.traffic.connections == 0
     assert sum(_port(relay).codes.values()) == 10_001

@@ -7,15 +7,9 @@ import asyncio
 import random
 
 from tests.corpus.http1 import ALL
-from tests.fakes.http1_backend import (
-    Peer,
-    RawClient,
-    eventually,
-    raw_client,
-    reply,
-    scripted_backend,
-)
 from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.http1 import Peer, RawClient, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 

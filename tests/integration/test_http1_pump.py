@@ -13,28 +13,22 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.net.splice import MOST
-from tests.fakes.http1_backend import (
+from tests.fakes.http1_setup import Setup, http1_setup
+from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.http1 import (
+    GET,
     Peer,
-    RawClient,
-    ScriptedBackend,
-    eventually,
+    post,
     raw_client,
     reply,
     scripted_backend,
 )
-from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 _BODY = random.Random(1).randbytes(3 << 20)
 _LONG = 64 << 20
-Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
-
-
-def _upload(body: bytes, size: int = 0) -> bytes:
-    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
-    return head % (size or len(body)) + body
 
 
 async def _echo(peer: Peer) -> None:
@@ -55,29 +49,18 @@ async def _send_until_pumped(
     return sent
 
 
-async def until_clean(relay: RunningRelay) -> None:
-    """Nothing of any request is left behind."""
-    await eventually(relay.is_clean)
-
-
 @pytest.fixture
 async def setup() -> AsyncIterator[Setup]:
     # What is kept for another attempt does not pass unseen.
-    options = {"retained_size": 65536}
-    async with (
-        scripted_backend(_echo) as backend,
-        running_http1_relay(backend.target, options=options) as relay,
-    ):
-        async with raw_client(relay.port) as client:
-            yield backend, relay, client
-        await until_clean(relay)
+    async with http1_setup(_echo, {"retained_size": 65536}) as made:
+        yield made
 
 
 async def test_long_bodies_pass_unchanged_both_ways(setup: Setup) -> None:
     backend, relay, client = setup
     for number in range(3):
         body = _BODY[number:]
-        sending = asyncio.ensure_future(client.send(_upload(body)))
+        sending = asyncio.ensure_future(client.send(post(body)))
         answer = await client.answer("POST")
         await sending
         assert answer.complete
@@ -106,7 +89,7 @@ async def test_bodies_that_come_and_go_in_bits_pass_unchanged(setup: Setup) -> N
             await asyncio.sleep(0)
 
     backend.script = script
-    sending = asyncio.ensure_future(client.send(_upload(_BODY), step=40_000))
+    sending = asyncio.ensure_future(client.send(post(_BODY), step=40_000))
     answer = await client.answer("POST")
     await sending
     assert backend.requests[0].body == _BODY
@@ -115,7 +98,7 @@ async def test_bodies_that_come_and_go_in_bits_pass_unchanged(setup: Setup) -> N
 
 async def test_a_client_that_leaves_an_answer_leaves_the_connection_to_others(setup: Setup) -> None:
     backend, relay, client = setup
-    await client.send(_upload(b"", 5) + b"hello")
+    await client.send(post(b"", size=5) + b"hello")
     assert (await client.answer("POST")).body == b"hello"
 
     async def script(peer: Peer) -> None:
@@ -133,13 +116,13 @@ async def test_a_client_that_leaves_an_answer_leaves_the_connection_to_others(se
         (upstream,) = relay.upstream_transports
         upstream.abort()
         await eventually(lambda: not relay.upstream_transports)
-        await other.send(_upload(b"hello"))
+        await other.send(post(b"hello"))
         reading = asyncio.ensure_future(other.reader.read(-1))
         await eventually(lambda: relay.pumps == 1)
         other.reset()
         await asyncio.gather(reading, return_exceptions=True)
-        await until_clean(relay)
-    await client.send(_upload(b"again"))
+        await eventually(relay.is_clean)
+    await client.send(post(b"again"))
     assert (await client.answer("POST")).body == b"after"
     assert backend.connections == 2
 
@@ -156,11 +139,11 @@ async def test_a_backend_that_goes_in_an_answer_cuts_it(setup: Setup, how: str) 
             await peer.reset()
 
     backend.script = script
-    await client.send(_GET)
+    await client.send(GET)
     answer = await client.answer()
     assert not answer.complete
     assert answer.body == bytes(len(answer.body))
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert relay.outcomes.seen == [("b0", Outcome.LOST)]
 
 
@@ -178,7 +161,7 @@ async def test_early_answers_arrive_although_the_upload_goes_on(setup: Setup, th
             await asyncio.Event().wait()
 
     backend.script = script
-    uploading = asyncio.ensure_future(client.send(_upload(bytes(24 << 20))))
+    uploading = asyncio.ensure_future(client.send(post(bytes(24 << 20))))
     answer = await client.answer("POST")
     assert (answer.status, answer.body) == (400, b"too much")
     await asyncio.gather(uploading, return_exceptions=True)
@@ -188,16 +171,16 @@ async def test_early_answers_arrive_although_the_upload_goes_on(setup: Setup, th
 async def test_a_client_that_leaves_its_upload_leaves_nothing(setup: Setup) -> None:
     backend, relay, _ = setup
     async with raw_client(relay.port) as other:
-        await other.send(_upload(b"", _LONG))
+        await other.send(post(b"", size=_LONG))
         await _send_until_pumped(relay, other.send)
         other.reset()
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     async with raw_client(relay.port) as other:
-        await other.send(_upload(b"", _LONG))
+        await other.send(post(b"", size=_LONG))
         await _send_until_pumped(relay, other.send)
         other.half_close()
         assert (await other.answer("POST")).status == 400
-    await until_clean(relay)
+    await eventually(relay.is_clean)
     assert backend.requests[0].body == b""
 
 
@@ -211,7 +194,7 @@ async def test_what_comes_after_an_answer_is_not_passed_on(setup: Setup) -> None
 
     backend.script = script
     for number in range(2):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert answer.body == _BODY
         assert backend.connections == number + 1
@@ -227,14 +210,14 @@ async def test_more_long_answers_at_once_than_there_are_pumps_all_arrive() -> No
 
     async def ask(port: int) -> bytes:
         async with raw_client(port) as client:
-            await client.send(_GET)
+            await client.send(GET)
             await client.reader.readuntil(b"\r\n\r\n")
             return await client.reader.readexactly(len(_BODY))
 
     async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
         bodies = await asyncio.gather(*(ask(relay.port) for _ in range(count)))
         assert bodies == [_BODY] * count
-        await until_clean(relay)
+        await eventually(relay.is_clean)
 
 
 async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> None:
@@ -250,7 +233,7 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
     async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
         socks = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(connections)]
         for sock in socks:
-            sock.sendall(_GET)
+            sock.sendall(GET)
         await eventually(lambda: relay.pumps == connections, 30)
         await eventually(
             lambda: (
@@ -265,7 +248,7 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
         assert 0 < relay.ledger.held <= connections * (262_144 + 16_384)
         for sock in socks:
             sock.close()
-        await until_clean(relay)
+        await eventually(relay.is_clean)
         assert (relay.ledger.held, relay.pumps) == (0, 0)
 
 
@@ -286,6 +269,6 @@ async def test_a_backend_that_takes_an_upload_slowly_is_not_given_up() -> None:
         running_http1_relay(backend.target, options={"body_timeout_s": 0.25}) as relay,
         raw_client(relay.port) as client,
     ):
-        sending = asyncio.ensure_future(client.send(_upload(bytes(size))))
+        sending = asyncio.ensure_future(client.send(post(bytes(size))))
         assert (await client.answer("POST")).body == b"taken"
         await sending

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from ipaddress import ip_network
 
@@ -13,44 +12,21 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from tests.fakes.http1_backend import (
+from tests.fakes.http1_setup import Setup
+from tests.fakes.relay import running_http1_relay
+from tests.wire.http1 import (
+    GET,
+    INFER,
     Peer,
-    RawClient,
-    ScriptedBackend,
-    eventually,
+    post,
+    post_chunked,
     raw_client,
     reply,
     scripted_backend,
 )
-from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
-
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
-_INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n"
-Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
-
-
-def _post(body: bytes, fields: bytes = b"") -> bytes:
-    return _INFER + fields + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def _chunked(*chunks: bytes) -> bytes:
-    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
-    return _INFER + b"Transfer-Encoding: chunked\r\n\r\n" + framed
-
-
-async def until_clean(relay: RunningRelay) -> None:
-    """Nothing of any request is left behind."""
-    await eventually(relay.is_clean)
-
-
-@pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
-    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
-        async with raw_client(relay.port) as client:
-            yield backend, relay, client
-        await until_clean(relay)
 
 
 async def test_request_and_answer_pass_unchanged(setup: Setup) -> None:
@@ -62,7 +38,7 @@ async def test_request_and_answer_pass_unchanged(setup: Setup) -> None:
         await peer.closed()
 
     backend.script = script
-    request = _post(b"hello", b"X-Request-Id: r-1\r\nx-ODD:  b\r\n")
+    request = post(b"hello", b"X-Request-Id: r-1\r\nx-ODD:  b\r\n")
     await client.send(request)
     answer = await client.answer()
     assert (answer.status, answer.body, answer.complete) == (200, b"abc", True)
@@ -82,7 +58,7 @@ async def test_request_and_answer_pass_unchanged(setup: Setup) -> None:
 async def test_connections_are_kept_on_both_sides(setup: Setup) -> None:
     backend, relay, client = setup
     for _ in range(5):
-        await client.send(_GET)
+        await client.send(GET)
         assert (await client.answer()).body == b"ok"
     assert backend.connections == 1
     assert relay.traffic.accepted == 1
@@ -96,7 +72,7 @@ async def test_bodies_of_known_length_arrive(setup: Setup, step: int, size: int)
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     if step and size > 1000:
         body = body[:700]
-    await client.send(_post(body), step=step)
+    await client.send(post(body), step=step)
     assert (await client.answer()).complete
     assert backend.requests[0].body == body
 
@@ -107,7 +83,7 @@ async def test_chunked_bodies_are_chunked_anew_without_extensions_and_trailers(
 ) -> None:
     backend, _, client = setup
     wire = (
-        _INFER + b"Transfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
+        INFER + b"Transfer-Encoding: chunked\r\nTrailer: x\r\n\r\n"
         b"5;ext=1\r\nhello\r\n1\r\n,\r\n6\r\n world\r\n0\r\nx: y\r\n\r\n"
     )
     await client.send(wire, step=step)
@@ -121,7 +97,7 @@ async def test_chunked_bodies_are_chunked_anew_without_extensions_and_trailers(
 async def test_storm_of_tiny_chunks_becomes_few(setup: Setup) -> None:
     backend, _, client = setup
     body = bytes(range(256)) * 200
-    await client.send(_chunked(*(body[at : at + 1] for at in range(len(body)))))
+    await client.send(post_chunked(*(body[at : at + 1] for at in range(len(body)))))
     assert (await client.answer()).complete
     assert backend.requests[0].body == body
     assert backend.requests[0].chunks <= 64
@@ -129,7 +105,9 @@ async def test_storm_of_tiny_chunks_becomes_few(setup: Setup) -> None:
 
 async def test_chunks_sent_slowly_are_gathered(setup: Setup) -> None:
     backend, relay, client = setup
-    head, _, chunks = _chunked(*(b"%03d" % number for number in range(300))).partition(b"\r\n\r\n")
+    head, _, chunks = post_chunked(*(b"%03d" % number for number in range(300))).partition(
+        b"\r\n\r\n"
+    )
     await client.send(head + b"\r\n\r\n")
     for at in range(0, len(chunks), 8):
         await client.send(chunks[at : at + 8])
@@ -142,7 +120,7 @@ async def test_chunks_sent_slowly_are_gathered(setup: Setup) -> None:
 
 async def test_gathered_chunks_do_not_wait_for_the_next_one(setup: Setup) -> None:
     backend, _, client = setup
-    head, _, _ = _chunked().partition(b"\r\n\r\n")
+    head, _, _ = post_chunked().partition(b"\r\n\r\n")
     await client.send(head + b"\r\n\r\n")
     await eventually(lambda: len(backend.requests) == 1)
     for _ in range(40):
@@ -167,7 +145,7 @@ async def test_chunked_answers_arrive(setup: Setup, chunks: list[bytes]) -> None
 
     backend.script = script
     for _ in range(2):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert (answer.body, answer.complete) == (b"".join(chunks), True)
         assert answer.trailers == {b"x-sum": b"7"}
@@ -192,7 +170,7 @@ async def test_events_are_passed_on_as_they_come(setup: Setup) -> None:
         await peer.closed()
 
     backend.script = script
-    await client.send(_post(b"{}").replace(b"/infer", b"/generate_stream"))
+    await client.send(post(b"{}").replace(b"/infer", b"/generate_stream"))
     await client.reader.readuntil(b"\r\n\r\n")
     for number in range(3):
         event = await client.reader.readuntil(b"\n\n\r\n")
@@ -210,7 +188,7 @@ async def test_answer_until_close_is_chunked_and_the_client_stays(setup: Setup) 
 
     backend.script = script
     for _ in range(2):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert (answer.body, answer.complete) == (b"hello", True)
         assert answer.fields[b"transfer-encoding"] == b"chunked"
@@ -227,7 +205,7 @@ async def test_head_answers_have_no_body(setup: Setup) -> None:
 
     backend.script = script
     for _ in range(3):
-        await client.send(_GET.replace(b"GET", b"HEAD"))
+        await client.send(GET.replace(b"GET", b"HEAD"))
         answer = await client.answer("HEAD")
         assert (answer.status, answer.fields[b"content-length"], answer.body) == (200, b"5", b"")
     assert backend.connections == 1
@@ -244,7 +222,7 @@ async def test_bodyless_statuses_have_no_body(setup: Setup, status: bytes) -> No
 
     backend.script = script
     for _ in range(2):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert (answer.status, answer.body) == (int(status[:3]), b"")
     assert backend.connections == 1
@@ -295,7 +273,7 @@ async def test_many_pipelined_requests_wait_in_bounded_memory(setup: Setup) -> N
 
     backend.script = script
     count = 6_000
-    sending = asyncio.ensure_future(client.send(_GET * count))
+    sending = asyncio.ensure_future(client.send(GET * count))
     await eventually(lambda: relay.ledger.held > 64 * 1024)
     most = 0
     for _ in range(50):
@@ -320,7 +298,7 @@ async def test_client_that_half_closes_is_gone(setup: Setup, *, has_begun: bool)
         await peer.closed()
 
     backend.script = script
-    await client.send(_GET + _GET)
+    await client.send(GET + GET)
     await eventually(lambda: len(backend.requests) == 1)
     if has_begun:
         await client.reader.readuntil(b"hell")
@@ -353,7 +331,7 @@ async def test_client_that_half_closes_still_gets_its_answer_where_that_is_set(
         await peer.closed()
 
     backend.script = script
-    await client.send(_GET)
+    await client.send(GET)
     client.half_close()
     await eventually(lambda: len(backend.requests) == 1)
     gate.set()
@@ -363,14 +341,14 @@ async def test_client_that_half_closes_still_gets_its_answer_where_that_is_set(
 
 @pytest.mark.parametrize(
     ("last", "status"),
-    [(b"", None), (b"GET / HT", 400), (_INFER + b"Content-Length: 5\r\n\r\nhell", 400)],
+    [(b"", None), (b"GET / HT", 400), (INFER + b"Content-Length: 5\r\n\r\nhell", 400)],
 )
 async def test_pipelined_requests_are_answered_after_a_half_close(
     setup: Setup, last: bytes, status: int | None
 ) -> None:
     _, relay, client = setup
     relay.configure(aborts_on_half_close=False)
-    await client.send(_GET + _GET + last)
+    await client.send(GET + GET + last)
     client.half_close()
     for _ in range(2):
         assert (await client.answer()).body == b"ok"
@@ -382,7 +360,7 @@ async def test_pipelined_requests_are_answered_after_a_half_close(
 
 async def test_connection_close_is_obeyed_and_announced(setup: Setup) -> None:
     backend, _, client = setup
-    await client.send(_GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + _GET)
+    await client.send(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET)
     answer = await client.answer()
     assert (answer.body, answer.fields[b"connection"]) == (b"ok", b"close")
     assert await client.is_closed()
@@ -399,7 +377,7 @@ async def test_backend_that_closes_does_not_close_the_client(setup: Setup) -> No
 
     backend.script = script
     for _ in range(3):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert answer.body == b"ok"
         assert b"connection" not in answer.fields
@@ -440,7 +418,7 @@ async def test_http10_client_may_keep_its_connection(setup: Setup) -> None:
 
 async def test_continue_is_answered_here_and_not_passed_on(setup: Setup) -> None:
     backend, _, client = setup
-    await client.send(_post(b"", b"Expect: 100-continue\r\n").replace(b": 0", b": 5"))
+    await client.send(post(b"", b"Expect: 100-continue\r\n").replace(b": 0", b": 5"))
     assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert len(backend.requests) == 1
     await client.send(b"hello")
@@ -452,7 +430,7 @@ async def test_continue_is_answered_here_and_not_passed_on(setup: Setup) -> None
 
 async def test_client_that_does_not_wait_gets_no_continue(setup: Setup) -> None:
     backend, _, client = setup
-    await client.send(_post(b"hello", b"Expect: 100-continue\r\n"))
+    await client.send(post(b"hello", b"Expect: 100-continue\r\n"))
     assert (await client.answer()).interim == []
     assert backend.requests[0].body == b"hello"
 
@@ -466,7 +444,7 @@ async def test_final_answer_instead_of_continue_ends_the_connection(setup: Setup
         await peer.closed()
 
     backend.script = script
-    await client.send(_post(b"", b"Expect: 100-continue\r\n").replace(b": 0", b": 5"))
+    await client.send(post(b"", b"Expect: 100-continue\r\n").replace(b": 0", b": 5"))
     answer = await client.answer()
     assert answer.status == 417
     assert answer.fields[b"connection"] == b"close"
@@ -485,7 +463,7 @@ async def test_interim_answers_are_passed_on_but_continue_is_not(setup: Setup) -
         await peer.closed()
 
     backend.script = script
-    await client.send(_GET)
+    await client.send(GET)
     answer = await client.answer()
     assert (answer.body, answer.interim) == (b"ok", [103])
 
@@ -505,7 +483,7 @@ async def test_client_is_named_only_if_asked_for(known: bool, trusted: bool) -> 
     ):
         for _ in range(2):
             claims = b"\r\nX-Forwarded-For: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\n\r\n"
-            await client.send(_GET.replace(b"\r\n\r\n", claims))
+            await client.send(GET.replace(b"\r\n\r\n", claims))
             assert (await client.answer()).complete
     for received in backend.requests:
         believed = trusted or not known
@@ -524,14 +502,14 @@ async def test_our_hop_marker_comes_last_and_the_body_whole(setup: Setup, size: 
     relay.use_identity(own)
     body = bytes(number % 251 for number in range(size))
     for field in (b"", b"CDN-Loop: a.cdn, " + other + b"\r\n"):
-        wire = _post(body, field)
+        wire = post(body, field)
         await client.send(wire)
         assert (await client.answer()).status == 200
         received = backend.requests[-1]
         sent = wire[: wire.index(b"\r\n\r\n") + 2]
         assert received.head == sent + b"cdn-loop: " + own + b"\r\n\r\n"
         assert received.body == body
-    await client.send(_post(body, b"CDN-Loop: " + own + b"\r\n"))
+    await client.send(post(body, b"CDN-Loop: " + own + b"\r\n"))
     assert (await client.answer()).status == 508
     assert len(backend.requests) == 2
 
@@ -552,9 +530,9 @@ async def test_a_balancer_is_told_that_a_request_did_not_run_if_no_backend_had_i
             relay.use_identity(b"triton-lb-fedcba9876543210")
             client = await stack.enter_async_context(raw_client(relay.port))
             for _ in range(4):  # whichever is the first
-                await client.send(_post(b"{}", b"CDN-Loop: triton-lb-0123456789abcdef\r\n"))
+                await client.send(post(b"{}", b"CDN-Loop: triton-lb-0123456789abcdef\r\n"))
                 answer = await client.answer("POST")
                 assert answer.status in (502, 503)
                 why = answer.fields.get(b"triton-lb-not-run")
                 assert why == (None if may_have_run else b"connect_refused")
-            await until_clean(relay)
+            await eventually(relay.is_clean)

@@ -11,7 +11,9 @@ import pytest
 
 from tests.corpus.grpc_backends import ROWS, BackendRow
 from tests.corpus.http2_play import hear
-from tests.fakes.frames import (
+from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.relay import running_relay
+from tests.wire.frames import (
     CANCEL,
     COMPRESSION_ERROR,
     ENHANCE_YOUR_CALM,
@@ -23,23 +25,16 @@ from tests.fakes.frames import (
     PROTOCOL_ERROR,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
-    Peer,
-    RawBackend,
-    Script,
     answer,
     call,
     data,
     headers,
     message,
-    raw_backend,
-    raw_client,
-    replies,
     rst,
     settings,
     window_update,
 )
-from tests.fakes.grpc_server import grpc_channel, path
-from tests.fakes.relay import running_relay
+from tests.wire.http2 import Peer, RawBackend, Script, raw_backend, raw_client, replies
 
 BOTH_LOOPS = True
 MODES = pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "in pieces"])

@@ -13,27 +13,23 @@ import psutil
 import pytest
 
 from lb.domain.outcome import Reason
-from tests.fakes.frames import (
+from tests.fakes.pouring import POUR_PATH, pours, sized
+from tests.fakes.relay import RunningRelay, running_relay
+from tests.wire.frames import (
     INITIAL_WINDOW_SIZE,
     MAX_CONCURRENT_STREAMS,
     RST_STREAM,
-    Peer,
     call,
     data,
-    eventually,
     headers,
-    listens,
     named,
-    plays,
-    raw_backend,
-    raw_client,
     request_fields,
     rst,
     settings,
     window_update,
 )
-from tests.fakes.pouring import POUR_PATH, pours, sized
-from tests.fakes.relay import RunningRelay, running_relay
+from tests.wire.http2 import Peer, listens, plays, raw_backend, raw_client
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 KIB, MIB = 1024, 1024 * 1024

@@ -8,8 +8,8 @@ import pytest
 
 from tests.corpus import grpc, http2
 from tests.corpus.http2_play import Ledger, check_arrivals, connected, play
-from tests.fakes.frames import raw_backend
 from tests.fakes.relay import running_relay
+from tests.wire.http2 import raw_backend
 
 TOKEN = b"in-process"
 ROWS = http2.BY_ID | grpc.BY_ID

@@ -12,7 +12,8 @@ import pytest
 
 from lb.domain.backend import parse_address
 from lb.domain.outcome import Outcome, Reason
-from tests.fakes.frames import (
+from tests.fakes.relay import Options, RunningRelay, running_relay, snapshot_of
+from tests.wire.frames import (
     CANCEL,
     DATA,
     GOAWAY,
@@ -29,31 +30,32 @@ from tests.fakes.frames import (
     RESPONSE_FIELDS,
     RST_STREAM,
     SETTINGS_ACK,
-    Peer,
-    RawBackend,
-    Script,
     answer,
     call,
     data,
-    eventually,
     frame,
     goaway,
     headers,
-    listens,
     literals,
     message,
     named,
     ping,
-    plays,
-    raw_backend,
-    raw_client,
-    replies,
     request_fields,
     rst,
     settings,
     window_update,
 )
-from tests.fakes.relay import Options, RunningRelay, running_relay, snapshot_of
+from tests.wire.http2 import (
+    Peer,
+    RawBackend,
+    Script,
+    listens,
+    plays,
+    raw_backend,
+    raw_client,
+    replies,
+)
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 UNAVAILABLE, EXHAUSTED = 14, 8

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,13 +12,12 @@ import aiohttp
 import grpc
 import grpc.aio
 import pytest
-import yaml
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.http1_backend import eventually
 from tests.fakes.mlserver import STREAMED, MlServer, mlserver
-from tests.fakes.process import ENVIRONMENT, ChildProcess
+from tests.fakes.serving import Serving
 from tests.fakes.tf_serving import TfServing, spec, tf_serving
+from tests.wire.waiting import eventually
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
@@ -69,21 +66,15 @@ async def balanced(
         "access_log": {"mode": "all", "path": str(folder / "access.log")},
         **sections,
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    log = folder / "serve.log"
-    command = (sys.executable, "-m", "lb", "serve", "--config", str(folder / "config.yaml"))
-    process = ChildProcess(command, log=log, env=ENVIRONMENT)
+    balancer = Serving(folder, config)
     try:
-        await eventually(lambda: " serving " in log.read_text() or not process.is_running, START_S)
-        line = next((line for line in log.read_text().splitlines() if " serving " in line), "")
-        assert line, log.read_text()
-        clients = Clients(folder, dict(re.findall(r"(http|grpc)=(\S+)", line)))
+        clients = Clients(folder, await asyncio.to_thread(balancer.until_serving))
         try:
             yield clients
         finally:
             await clients.aclose()
     finally:
-        process.close()
+        balancer.process.close()
 
 
 @pytest.fixture

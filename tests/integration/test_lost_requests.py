@@ -15,9 +15,10 @@ from lb.domain.schedule import Capacity, Plan
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, path
-from tests.fakes.http1_backend import eventually, raw_client
 from tests.fakes.relay import running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamClient, step, stream_backend
+from tests.wire.http1 import raw_client
+from tests.wire.waiting import eventually
 
 SIDES = {"grpc": grpc_side, "http": http_side}
 _WITHIN_S = 30.0

@@ -25,11 +25,11 @@ from lb.domain.backend import Address
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
-from tests.fakes.http1_backend import eventually
 from tests.fakes.leaving import ask_and_leave
 from tests.fakes.metrics import Counters
 from tests.fakes.promtool import criticism_of
 from tests.fakes.tls import World
+from tests.wire.waiting import eventually
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Client = TestClient[web.Request, web.Application]

@@ -6,8 +6,6 @@ They have no lists of models, so they are ejected as a whole; with lists: `bench
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,13 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 
-from tests.fakes.http1_backend import eventually
-from tests.fakes.process import ENVIRONMENT, ChildProcess
+from tests.fakes.serving import Serving
 
-START_S = 20.0
 BACK_S = 40.0
 GOOD_S = 0.02
 MODEL = "/v2/models/m/infer"
@@ -109,15 +104,9 @@ async def balanced(tmp_path: Path) -> AsyncIterator[Balanced]:
             "slow_start": {"window": "0s"},
             "retry": {"attempts": 1},
         }
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-        log = tmp_path / "serve.log"
-        command = (sys.executable, "-m", "lb", "serve", "--config", str(tmp_path / "config.yaml"))
-        process = ChildProcess(command, log=log, env=ENVIRONMENT)
-        stack.callback(process.close)
-        await eventually(lambda: " serving " in log.read_text() or not process.is_running, START_S)
-        line = next((line for line in log.read_text().splitlines() if " serving " in line), "")
-        assert line, log.read_text()
-        addresses = dict(re.findall(r"(http|admin)=(\S+)", line))
+        balancer = Serving(tmp_path, config)
+        stack.callback(balancer.process.close)
+        addresses = await asyncio.to_thread(balancer.until_serving)
         made = Balanced(servers, *(f"http://{addresses[each]}" for each in ("http", "admin")))
         stack.push_async_callback(made.session.close)
         yield made

@@ -5,10 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,39 +14,11 @@ from typing import Any
 
 import grpc
 import pytest
-import yaml
 
 from lb.kserve import messages
 from lb.simulator.process import Ports
-from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
-
-
-class Serving:
-    """`triton-lb serve` with a configuration, all ports free ones."""
-
-    def __init__(self, folder: Path, config: dict[str, Any], **environment: str) -> None:
-        path = folder / "config.yaml"
-        path.write_text(yaml.safe_dump(config))
-        self.process = ChildProcess(
-            (sys.executable, "-m", "lb", "serve", "--config", str(path)),
-            log=folder / "serve.log",
-            env={**ENVIRONMENT, **environment},
-        )
-
-    @property
-    def log(self) -> str:
-        return self.process.log.read_text()
-
-    def until_serving(self) -> dict[str, str]:
-        """Wait for the start-up line and return its addresses by listener."""
-        wait_until(
-            lambda: " serving " in self.log or not self.process.is_running,
-            timeout_s=20,
-            what="the start-up line",
-        )
-        line = next((line for line in self.log.splitlines() if " serving " in line), "")
-        assert line, self.log
-        return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
+from tests.fakes.process import wait_until
+from tests.fakes.serving import Serving
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import raw_client
 from tests.fakes.relay import running_relay, snapshot_of
+from tests.wire.http1 import raw_client
 
 SIDES = {"grpc": grpc_side, "http": http_side}
 

@@ -17,7 +17,6 @@ from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from tests.fakes.gated import Side, grpc_side, http_side, until
-from tests.fakes.http1_backend import Peer, eventually, raw_client, reply, scripted_backend
 from tests.fakes.relay import (
     HedgeView,
     RunningRelay,
@@ -25,6 +24,8 @@ from tests.fakes.relay import (
     running_relay,
     snapshot_of,
 )
+from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 _LIMIT_S = 20.0
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"

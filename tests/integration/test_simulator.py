@@ -71,7 +71,8 @@ def test_health_metadata_and_config(client: Any, module: Any) -> None:
     assert client.is_server_ready()
     assert client.is_model_ready("simple", "1")
     assert not client.is_model_ready("unknown")
-    assert client.get_server_metadata(**as_dict)["name"] == "triton"
+    server = client.get_server_metadata(**as_dict)
+    assert (server["name"], server["version"]) == ("triton", "2.51.0")
     metadata = client.get_model_metadata("simple", **as_dict)
     assert [tensor["name"] for tensor in metadata["outputs"]] == ["OUTPUT0", "OUTPUT1"]
     config = client.get_model_config("simple", **as_dict)

@@ -12,10 +12,10 @@ import grpc
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, Plan
-from tests.fakes.frames import eventually
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 PLAN = Plan(limits={}, default=Capacity(1, is_auto=True))

@@ -14,10 +14,10 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
-from tests.fakes.frames import eventually
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import FewestInFlight, Options, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 SEQ = ModelFacts(is_stateful=True, is_decoupled=False, idle_s=5.0)
@@ -88,10 +88,16 @@ async def two() -> AsyncIterator[Setup]:
 async def test_sequences_of_one_stream_are_spread_and_stay_where_they_began() -> None:
     async with running(3) as setup:
         stream = setup.stream()
+        # Where answers come before all have begun, the time that they took has a say.
+        for backend in setup.backends:
+            backend.gate.clear()
         for round_ in range(4):
             await stream.send(
                 *(step("seq", n, f"{n}", start=round_ == 0, end=round_ == 3) for n in range(1, 31))
             )
+            await eventually(lambda: sum(len(each.seen) for each in setup.backends) >= 30)
+            for backend in setup.backends:
+                backend.gate.set()
             answers = await stream.answers(30)
             assert [name for name, _ in answers] == [str(n) for n in range(1, 31)]
             if round_ == 0:

@@ -21,13 +21,11 @@ from lb.probes.plan import ProbeChoice, ProbeKind, plan_probe
 from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.certificates import Authority, Pair, expired
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import World
+from tests.wire.http1 import GET, Peer, raw_client, reply, scripted_backend
 
 BOTH_LOOPS = True
-
-_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ async def test_http_is_relayed_over_verified_connections(world: World) -> None:
         raw_client(relay.port) as client,
     ):
         for _ in range(3):
-            await client.send(_GET)
+            await client.send(GET)
             assert (await client.answer()).status == 200
         body = bytes(5 << 20)
         await client.send(
@@ -151,7 +149,7 @@ async def test_a_request_whose_backend_cannot_be_verified_goes_to_another(world:
         running_http1_relay(bad.target, good.target, tls=BackendTls(ca=world.ca)) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_GET)
+        await client.send(GET)
         assert (await client.answer()).status == 200
         assert relay.outcomes.seen == [("b0", Outcome.CONNECT_FAILED)]
         assert (len(bad.requests), len(good.requests)) == (0, 1)
@@ -182,7 +180,7 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
             address = parse_address(backend.target)
             transport, talk = await dial(loop, address, Talk, 2.0, tls=tls)
             reused.append(transport.get_extra_info("ssl_object").session_reused)
-            transport.write(_GET)
+            transport.write(GET)
             await talk.heard
             transport.close()
             await talk.gone
@@ -208,7 +206,7 @@ async def test_a_body_without_length_needs_a_goodbye(world: World, says_goodbye:
         running_http1_relay(backend.target, tls=BackendTls(ca=world.ca)) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(_GET)
+        await client.send(GET)
         answer = await client.answer()
         assert answer.body == b"all of it?"
         assert answer.complete is says_goodbye

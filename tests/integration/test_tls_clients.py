@@ -20,10 +20,11 @@ from lb.net.tls.server import ClientCertificates
 from lb.net.tls.watch import FileWatch
 from tests.fakes.certificates import CLIENT, SERVER, Authority, expired
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_server, path
-from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend, soon
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import Listening, World, look, shake, tls_listener
 from tests.fakes.tls_records import logging_context, trickle, writer_of
+from tests.wire.http1 import Peer, reply, scripted_backend
+from tests.wire.waiting import eventually, soon
 
 BOTH_LOOPS = True
 

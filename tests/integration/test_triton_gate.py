@@ -7,15 +7,9 @@ import asyncio
 import pytest
 
 from lb.domain.outcome import Reason
-from tests.fakes.http1_backend import (
-    Peer,
-    Script,
-    eventually,
-    raw_client,
-    reply,
-    scripted_backend,
-)
 from tests.fakes.relay import running_http1_relay
+from tests.wire.http1 import Peer, Script, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 

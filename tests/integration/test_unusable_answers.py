@@ -17,23 +17,21 @@ from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, Plan
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.conduct import Told
-from tests.fakes.frames import (
+from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
+from tests.wire.frames import (
     OK_TRAILERS,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
-    Peer,
-    RawBackend,
-    Script,
     data,
     headers,
     message,
-    raw_backend,
     rst,
 )
-from tests.fakes.grpc_server import grpc_channel, path
-from tests.fakes.http1_backend import Peer as Http1Peer
-from tests.fakes.http1_backend import eventually, raw_client, reply, scripted_backend
-from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
+from tests.wire.http1 import Peer as Http1Peer
+from tests.wire.http1 import raw_client, reply, scripted_backend
+from tests.wire.http2 import Peer, RawBackend, Script, raw_backend
+from tests.wire.waiting import eventually
 
 GOOD = message(pb.ModelInferResponse(model_name="m", id="good").SerializeToString())
 LONG = message(bytes(200_000))

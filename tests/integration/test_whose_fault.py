@@ -9,27 +9,23 @@ import pytest
 
 from lb.domain.backend import Backend
 from tests.fakes.conduct import Told
-from tests.fakes.frames import (
+from tests.fakes.relay import running_http1_relay, running_relay
+from tests.wire.frames import (
     INTERNAL_ERROR,
     METHOD_PATH,
-    Peer,
-    RawBackend,
-    Script,
     answer,
     call,
     data,
     headers,
     named,
-    plays,
-    raw_backend,
-    raw_client,
     request_fields,
     rst,
 )
-from tests.fakes.http1_backend import Peer as Http1Peer
-from tests.fakes.http1_backend import eventually, reply, scripted_backend
-from tests.fakes.http1_backend import raw_client as http1_client
-from tests.fakes.relay import running_http1_relay, running_relay
+from tests.wire.http1 import Peer as Http1Peer
+from tests.wire.http1 import raw_client as http1_client
+from tests.wire.http1 import reply, scripted_backend
+from tests.wire.http2 import Peer, RawBackend, Script, plays, raw_backend, raw_client
+from tests.wire.waiting import eventually
 
 BAD = (b"x-bad", b"yes")
 _INTERNAL, _UNKNOWN = 13, 2

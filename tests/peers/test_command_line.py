@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.frames import message
 from tests.fakes.grpc_server import path
 from tests.peers.balancer import Balancer, run
+from tests.wire.frames import message
 
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 DOWNLOAD = 8 << 20

@@ -14,9 +14,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tests.corpus.http2_play import connected
-from tests.fakes import frames as f
 from tests.fakes.grpc_server import path
 from tests.peers.balancer import Balancer
+from tests.wire import frames as f
+from tests.wire.http2 import Peer, greet
 
 SECONDS = float(os.environ.get("PEERS_SECONDS", "3"))
 """How long cancels go on; a minute in `make peers`."""
@@ -31,7 +32,7 @@ REPEAT = path("Repeat").encode()
 class GoPeer:
     """Reads all that comes, and reacts as Go does."""
 
-    def __init__(self, peer: f.Peer) -> None:
+    def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.next_stream = 1
         self.pings = 0
@@ -87,7 +88,7 @@ async def _play(balancer: Balancer, work: Work, *, is_tls: bool) -> GoPeer:
     tls = balancer.world.client_context("h2") if is_tls else None
     port = balancer.port("grpcs" if is_tls else "grpc")
     async with connected(port, tls) as peer:
-        await f.greet(peer)
+        await greet(peer)
         go = GoPeer(peer)
         reading = asyncio.create_task(go.read())
         try:

@@ -11,9 +11,9 @@ import h2.connection
 import h2.events as ev
 import h2.settings
 
-from tests.fakes.frames import message, request_fields
 from tests.fakes.grpc_server import path
 from tests.peers.balancer import Balancer
+from tests.wire.frames import message, request_fields
 
 SMALL_WINDOW = 1000
 

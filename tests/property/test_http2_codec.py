@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.flow import Payload, Pipe
 from tests.fakes.codec import NotingCodec
-from tests.fakes.frames import frame as raw_frame
 from tests.reference.http2_receive import receive_plainly
+from tests.wire.frames import frame as raw_frame
 
 STREAM = st.sampled_from([1, 3, 5])
 CUTS = st.lists(st.integers(0, 4000), max_size=12) | st.just(range(4000))

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.fakes import frames as f
 from tests.fakes.links import GREETING, PaperRelay, Side
 from tests.fakes.relay import snapshot_of
+from tests.wire import frames as f
 
 CEILING = 40_000
 OPTIONS = {

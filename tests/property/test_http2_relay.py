@@ -22,14 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.wire.http2.flow import UNCOUNTED
-from tests.fakes.frames import (
-    METHOD_PATH,
-    OK_TRAILERS,
-    RESPONSE_FIELDS,
-    FieldPair,
-    request_fields,
-)
 from tests.fakes.links import PaperRelay, Side
+from tests.wire.frames import METHOD_PATH, OK_TRAILERS, RESPONSE_FIELDS, FieldPair, request_fields
 
 WINDOW = 3000
 OPTIONS = {"stream_window": WINDOW, "stream_window_max": 4 * WINDOW, "retained_size": 1000}

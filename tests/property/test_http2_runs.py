@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.wire.http2 import frames as fr
-from tests.fakes.frames import (
+from tests.fakes.links import GREETING, PaperRelay, Side
+from tests.fakes.relay import SINGLE_FRAMES, USUAL, counts_runs
+from tests.wire.frames import (
     DATA,
     INITIAL_WINDOW_SIZE,
     RESPONSE_FIELDS,
@@ -20,11 +22,7 @@ from tests.fakes.frames import (
     request_fields,
     window_update,
 )
-from tests.fakes.frames import (
-    settings as settings_frame,
-)
-from tests.fakes.links import GREETING, PaperRelay, Side
-from tests.fakes.relay import SINGLE_FRAMES, USUAL, counts_runs
+from tests.wire.frames import settings as settings_frame
 
 _SIZES = st.lists(
     st.tuples(st.sampled_from([4096, 5000, 16_384, 100]), st.integers(1, 9)), min_size=1, max_size=4

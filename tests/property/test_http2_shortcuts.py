@@ -14,9 +14,9 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, Plan
 from lb.wire.http2 import frames as fr
-from tests.fakes import frames as ff
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
 from tests.fakes.relay import USUAL, WITHOUT_SHORT_WAYS, Options
+from tests.wire import frames as ff
 
 FIELDS: list[tuple[ff.FieldPair, ...]] = [
     (),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
 from lb.wire.http2.frames import window_update
-from tests.fakes.frames import (
+from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.wire.frames import (
     CANCEL,
     DATA,
     HEADERS,
@@ -24,10 +25,7 @@ from tests.fakes.frames import (
     headers,
     rst,
 )
-from tests.fakes.frames import (
-    settings as settings_frame,
-)
-from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.wire.frames import settings as settings_frame
 
 BACKENDS = 3
 OPTIONS = {

@@ -15,7 +15,9 @@ from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import window_update
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.fakes.stream_backend import step
+from tests.wire.frames import (
     DATA,
     HEADERS,
     OK_TRAILERS,
@@ -24,8 +26,6 @@ from tests.fakes.frames import (
     headers,
     request_fields,
 )
-from tests.fakes.links import PaperRelay, Side
-from tests.fakes.stream_backend import step
 
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
 BACKENDS = 3

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import grpc
-from hpack import Decoder, Encoder
-from hyperframe.frame import (
-    DataFrame,
-    Frame,
-    GoAwayFrame,
-    HeadersFrame,
-    PingFrame,
-    RstStreamFrame,
-    SettingsFrame,
-    WindowUpdateFrame,
-)
+from hpack import Decoder
 
 from tests.triton.target import WAIT_S
+from tests.wire import frames as fr
 
 SERVICE = "/inference.GRPCInferenceService/"
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -97,47 +87,38 @@ def call_on_the_wire(
     `metadata` goes out as it is, whatever gRPC would make of it.
     """
     host, _, port = address.rpartition(":")
-    prefixed = struct.pack("!BI", 0, len(request)) + request
-    fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", SERVICE + method),
-        (":authority", "triton.test"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-        *metadata,
-    ]
-    head = HeadersFrame(1, Encoder().encode(fields), flags=["END_HEADERS"])
-    body = DataFrame(1, prefixed, flags=["END_STREAM"])
+    fields = fr.request_fields(
+        *((name.encode(), value.encode()) for name, value in metadata),
+        path=(SERVICE + method).encode(),
+    )
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        frames = (SettingsFrame(0), head, body)
-        connection.sendall(preface + b"".join(frame.serialize() for frame in frames))
+        connection.sendall(
+            fr.PREFACE
+            + fr.settings()
+            + fr.headers(1, fields)
+            + fr.data(1, fr.message(request), end=True)
+        )
         return _read_answer(connection)
 
 
 def _read_answer(connection: socket.socket) -> WireOutcome:
     outcome = WireOutcome()
     decoder = Decoder()
-    decoder.max_allowed_table_size = 4096
-    with connection.makefile("rb") as stream:
-        while True:
-            frame, length = Frame.parse_frame_header(memoryview(stream.read(9)))
-            frame.parse_body(memoryview(stream.read(length)))
-            if isinstance(frame, SettingsFrame) and "ACK" not in frame.flags:
-                connection.sendall(SettingsFrame(0, flags=["ACK"]).serialize())
-            elif isinstance(frame, PingFrame) and "ACK" not in frame.flags:
-                connection.sendall(PingFrame(0, frame.opaque_data, flags=["ACK"]).serialize())
-            elif isinstance(frame, HeadersFrame):
-                outcome.heads.append(decoder.decode(frame.data, raw=True))
-            elif isinstance(frame, DataFrame):
-                outcome.data += frame.data
-                credit = WindowUpdateFrame(0, window_increment=frame.flow_controlled_length)
-                connection.sendall(credit.serialize() if frame.flow_controlled_length else b"")
-            elif isinstance(frame, RstStreamFrame):
-                outcome.reset = frame.error_code
+    reader = fr.FrameReader()
+    while received := connection.recv(65_536):
+        for found in reader.feed(received):
+            connection.sendall(fr.due_reply(found))
+            if found.kind == fr.HEADERS:
+                outcome.heads.append(decoder.decode(found.payload, raw=True))
+            elif found.kind == fr.DATA:
+                outcome.data += found.payload
+                credit = fr.window_update(0, len(found.payload))
+                connection.sendall(credit if found.payload else b"")
+            elif found.kind == fr.RST_STREAM:
+                outcome.reset = found.code
                 return outcome
-            elif isinstance(frame, GoAwayFrame):
-                raise ConnectionError(f"GOAWAY {frame.error_code} {frame.additional_data!r}")
-            if frame.stream_id == 1 and "END_STREAM" in frame.flags:
+            elif found.kind == fr.GOAWAY:
+                raise ConnectionError(f"GOAWAY {found.code} {found.payload[8:]!r}")
+            if found.stream == 1 and found.ends_stream:
                 return outcome
+    raise ConnectionError("closed before the answer had ended")

@@ -9,9 +9,9 @@ from lb.domain.errors import UpstreamError
 from lb.net.ask.grpc import GrpcTalk
 from lb.net.ask.http import HttpTalk
 from lb.wire.http2 import frames as fr
-from tests.fakes import frames as f
 from tests.fuzz.target import Target, same_for_every_cutting
 from tests.fuzz.targets.codec import FRAME_WORDS
+from tests.wire import frames as f
 
 _LIMIT = 1000
 _MESSAGE = 100_000

@@ -11,9 +11,9 @@ from hpack.exceptions import HPACKError
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.frames import Http2Error, StreamError
 from lb.wire.http2.heads import RequestHead, ResponseHead
-from tests.fakes import frames as f
 from tests.fuzz.target import Target
 from tests.reference import http2_fields as plain
+from tests.wire import frames as f
 
 _LIMIT = 4096
 _CACHES = HeadCaches()

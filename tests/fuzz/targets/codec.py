@@ -16,9 +16,9 @@ from hyperframe.frame import (
 
 from lb.wire.http2 import frames as fr
 from tests.corpus import grpc, http2
-from tests.fakes import frames as f
 from tests.fakes.codec import NotingCodec
 from tests.fuzz.target import Target, same_for_every_cutting
+from tests.wire import frames as f
 
 _ANSWER = 17
 """Bytes of the longest frame that one frame of the peer makes us write at once, a PING's."""

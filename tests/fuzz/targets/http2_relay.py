@@ -15,11 +15,11 @@ import h2.exceptions
 from lb.wire.field_names import REDIRECT
 from lb.wire.hops import HOPS
 from lb.wire.http2 import frames as fr
-from tests.fakes import frames as f
 from tests.fakes.links import PaperRelay, Side
 from tests.fuzz.target import Target, cuttings
 from tests.fuzz.targets.codec import FRAME_WORDS, ROWS
 from tests.fuzz.watching import no_failure_is_logged
+from tests.wire import frames as f
 
 _CEILING = 1 << 20
 _MATTERS_OF_TASTE = (

@@ -2,24 +2,12 @@ from __future__ import annotations
 
 from lb.balancing.round_robin import RoundRobin
 from lb.domain.pool import Picker
-from tests.fakes.backends import make_backend, make_backends
+from tests.fakes.backends import make_backends
 
 
 def names(picker: Picker, count: int) -> str:
     """The last letters of the next picks."""
     return "".join(picked.name[-1] for _ in range(count) if (picked := picker.pick()) is not None)
-
-
-def test_equal_backends_take_turns_whatever_their_load() -> None:
-    assert names(RoundRobin().build(make_backends(9, 0, 4)), 6) == "012012"
-
-
-def test_the_turns_of_a_heavy_backend_are_spread_over_the_round() -> None:
-    heavy, b, c = make_backend("a", weight=5.0), make_backend("b"), make_backend("c")
-    order = names(RoundRobin().build((heavy, b, c)), 14)
-    assert order.count("a") == 10
-    assert "bc" not in order
-    assert "cb" not in order
 
 
 def test_a_full_backend_loses_its_turn_and_comes_back_without_a_backlog() -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from benchmarks.faults.between import NO_FAULT, Between, Fault
-from tests.fakes.http1_backend import eventually
+from tests.wire.waiting import eventually
 
 PATIENCE_S = 30.0
 PAUSE_S = 0.2

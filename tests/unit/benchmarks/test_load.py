@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hyperframe.frame import Frame
 
-from benchmarks.load import frames, payloads
+from benchmarks.load import payloads
 from benchmarks.load.processes import Child, Cores
 from benchmarks.load.tally import percentile, tally
 from lb.kserve import inference_pb2 as pb
@@ -53,33 +52,6 @@ def test_answers_of_the_health_calls_say_true() -> None:
     for path in ("ServerReady", "ServerLive"):
         answer = payloads.GRPC_ANSWERS[f"inference.GRPCInferenceService/{path}"]
         assert pb.ServerReadyResponse.FromString(answer[5:]).ready
-
-
-@pytest.mark.parametrize("step", [97, 1009, 16384, 100_000])
-def test_frame_reader_finds_the_same_frames_at_every_split(step: int) -> None:
-    sent = [
-        (frames.SETTINGS, 0, 0, b""),
-        (frames.HEADERS, frames.END_HEADERS, 1, b"x" * 300),
-        (frames.DATA, frames.END_STREAM, 1, b"y" * 70_000),
-        (frames.PING, frames.ACK, 0, b"12345678"),
-    ]
-    wire = b"".join(frames.frame(*each) for each in sent)
-    reader = frames.FrameReader()
-    found = [
-        each
-        for start in range(0, len(wire), step)
-        for each in reader.feed(wire[start : start + step])
-    ]
-    assert found == sent
-
-
-def test_frames_are_what_another_implementation_reads() -> None:
-    wire = frames.frame(frames.DATA, frames.END_STREAM, 5, b"abc")
-    parsed, length = Frame.parse_frame_header(memoryview(wire[:9]))
-    parsed.parse_body(memoryview(wire[9:]))
-    assert (type(parsed).__name__, parsed.stream_id, length) == ("DataFrame", 5, 3)
-    assert parsed.data == b"abc"
-    assert parsed.flags == {"END_STREAM"}
 
 
 def test_percentile_takes_the_value_below_which_the_share_lies() -> None:

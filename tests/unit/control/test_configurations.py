@@ -19,7 +19,7 @@ from lb.kserve.configuration import Configuration
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually
+from tests.wire.waiting import eventually
 
 M, N = (b"m", b"1"), (b"n", b"1")
 

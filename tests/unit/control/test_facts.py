@@ -13,7 +13,7 @@ from lb.kserve.facts import Configured
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually, soon
+from tests.wire.waiting import eventually, soon
 
 STATELESS, STATEFUL = ModelFacts(is_stateful=False), ModelFacts(is_stateful=True, idle_s=5.0)
 

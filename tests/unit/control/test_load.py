@@ -14,7 +14,8 @@ from lb.domain.backend import AdminState, Backend, BackendKind, BackendSpec, par
 from lb.domain.load import LoadReport
 from lb.health.port import Finding
 from lb.net.ask.asker import Asker
-from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
+from tests.wire.http1 import Peer, Script, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 PAGE = (
     b'nv_inference_pending_request_count{model="m",version="1"} 5\n'

@@ -18,8 +18,8 @@ from lb.kserve.operations import grpc_operation
 from lb.probes.probe import ProbeResult
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import SEQUENCES, FakeTriton, FakeTritons
+from tests.wire.waiting import eventually, soon
 
 HTTP = AppProtocol.HTTP
 FAR_S = 3600.0

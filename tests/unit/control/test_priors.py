@@ -17,9 +17,9 @@ from lb.domain.load import Measured
 from lb.health.models import Version
 from lb.health.port import Finding
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
+from tests.wire.waiting import eventually
 
 READY = frozenset({(b"m", b"1")})
 

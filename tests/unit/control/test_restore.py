@@ -29,9 +29,9 @@ from lb.kserve.operations import grpc_operation
 from lb.kserve.repository import Region
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
+from tests.wire.waiting import eventually, soon
 
 READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
 FAR = ModelTableSettings(refresh=3600.0)

@@ -19,9 +19,9 @@ from lb.domain.backend import AppProtocol
 from lb.health.port import Finding
 from lb.settings.passive import ModelTableSettings, WarmUpSettings
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
+from tests.wire.waiting import eventually, soon
 
 FAR = ModelTableSettings(refresh=3600.0)
 """Nothing is asked on the schedule."""

@@ -23,7 +23,7 @@ from lb.net.sockets import (
     unsent_bytes,
 )
 from tests.fakes.deaf import make_deaf
-from tests.fakes.http1_backend import eventually
+from tests.wire.waiting import eventually
 
 Runner = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from lb.net.splice import LEAST, MOST, PIPE_BYTES, Pump, Pumps, is_plain
-from tests.fakes.http1_backend import eventually
 from tests.fakes.transport import FakeTransport
+from tests.wire.waiting import eventually
 
 Runner = Callable[[Coroutine[Any, Any, None]], None]
 HIGH = 65536

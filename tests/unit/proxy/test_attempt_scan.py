@@ -8,8 +8,8 @@ from lb.domain.backend import Address, Backend, BackendSpec, Port
 from lb.domain.outcome import Outcome
 from lb.proxy.attempt_scan import AttemptScan
 from lb.proxy.exchange import Attempt, Exchange
-from tests.fakes.frames import data, headers, named, request_fields
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import data, headers, named, request_fields
 
 
 class Sending:

@@ -12,8 +12,8 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.hedging import Hedger
 from lb.proxy.http2.attempt import GrpcAttempt
-from tests.fakes.frames import answer, data, headers, named, request_fields
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import answer, data, headers, named, request_fields
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 

@@ -224,20 +224,6 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     bench.assert_idle()
 
 
-def test_one_that_waits_makes_room_for_a_higher_priority() -> None:
-    bench = Bench(max_waiting=1)
-    first, bulk = bench.come(), bench.come(priority=3)
-    urgent = bench.come(priority=1)
-    bench.turn()
-    assert bulk.refused is not None
-    assert bulk.refused.reason is Reason.QUEUE_SHED
-    first.end()
-    bench.turn()
-    assert urgent.at == "b0"
-    urgent.end()
-    bench.assert_idle()
-
-
 def test_nobody_waits_longer_than_the_limit() -> None:
     bench = Bench(max_wait_s=0.9)
     first, second = bench.come(), bench.come()

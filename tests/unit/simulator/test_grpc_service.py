@@ -14,7 +14,7 @@ from lb.kserve import messages
 from lb.kserve.messages import Method, Request, Response
 from lb.simulator.grpc_service import make_grpc_server
 from lb.simulator.server import SimulatedTriton
-from tests.unit.simulator.samples import repeat, request_for, sleep
+from tests.unit.simulator.samples import repeat, request_for
 
 
 class Client:
@@ -54,22 +54,6 @@ async def refusal(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.call(method, request)
     return caught.value.code(), caught.value.details() or ""
-
-
-async def test_server_is_live_ready_and_describes_itself(client: Client) -> None:
-    assert (await client.call(messages.SERVER_LIVE, pb.ServerLiveRequest())).live
-    assert (await client.call(messages.SERVER_READY, pb.ServerReadyRequest())).ready
-    metadata = await client.call(messages.SERVER_METADATA, pb.ServerMetadataRequest())
-    assert (metadata.name, metadata.version) == ("triton", "2.51.0")
-
-
-async def test_models_describe_themselves(client: Client) -> None:
-    metadata = await client.call(messages.MODEL_METADATA, pb.ModelMetadataRequest(name="simple"))
-    assert [tensor.name for tensor in metadata.inputs] == ["INPUT0", "INPUT1"]
-    config = await client.call(messages.MODEL_CONFIG, pb.ModelConfigRequest(name="simple"))
-    assert config.config.max_batch_size == 8
-    index = await client.call(messages.REPOSITORY_INDEX, pb.RepositoryIndexRequest())
-    assert ("simple", "1", "READY") in {(m.name, m.version, m.state) for m in index.models}
 
 
 async def test_readiness_of_an_unknown_model_is_false_and_no_error(client: Client) -> None:
@@ -128,16 +112,6 @@ async def test_message_that_does_not_parse_is_refused(client: Client) -> None:
         await client.channel.unary_unary(messages.MODEL_INFER.path)(b"\xff\xff")
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert caught.value.details() == "Unable to parse request"
-
-
-async def test_streams_answer_each_request(client: Client) -> None:
-    call = client.stream()
-    for request in (sleep(0, "a"), sleep(0, "b"), repeat([1, 2], "c")):
-        await call.write(request)
-    await call.done_writing()
-    answers = [answer.infer_response.id async for answer in call]
-    assert sorted(answers) == ["a", "b", "c", "c"]
-    assert await call.code() is grpc.StatusCode.OK
 
 
 async def test_cancelled_stream_cancels_its_inferences(client: Client) -> None:

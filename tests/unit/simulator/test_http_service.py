@@ -5,7 +5,6 @@ Expected answers are those of Triton 2.51 to the same requests.
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator
@@ -116,17 +115,6 @@ async def test_answers_are_tritons(
         assert not {"Date", "Server", "Connection"} & set(response.headers)
 
 
-async def test_server_and_models_describe_themselves(client: Client) -> None:
-    server = await (await client.get("/v2")).json()
-    assert (server["name"], server["version"]) == ("triton", "2.51.0")
-    model = await (await client.get("/v2/models/simple/versions/1")).json()
-    assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
-    config = await (await client.get("/v2/models/repeat_int32/config?a=b")).json()
-    assert config["model_transaction_policy"] == {"decoupled": True}
-    index = await (await client.post("/v2/repository/index")).json()
-    assert {"name": "simple", "version": "1", "state": "READY"} in index
-
-
 async def test_settings_are_those_of_a_triton_without_options(client: Client) -> None:
     assert (await (await client.get("/v2/logging")).json())["log_info"] is True
     assert (await (await client.get("/v2/trace/setting")).json())["trace_level"] == ["OFF"]
@@ -139,20 +127,6 @@ async def test_inferences_are_counted_in_the_statistics(client: Client) -> None:
     everything = await (await client.get("/v2/models/stats")).json()
     assert one in everything["model_stats"]
     assert len(everything["model_stats"]) == 5
-
-
-@pytest.mark.parametrize(
-    ("encoding", "encoded"),
-    [
-        ("identity", BINARY),
-        ("gzip", gzip.compress(BINARY)),
-        ("deflate", zlib.compress(BINARY)),
-    ],
-)
-async def test_compressed_requests_are_read(client: Client, encoding: str, encoded: bytes) -> None:
-    response = await client.post(ECHO, data=encoded, headers=SIZE | {"Content-Encoding": encoding})
-    assert (response.status, await response.read()) == (200, ANSWER)
-    assert response.headers["Content-Type"] == "application/json"
 
 
 @pytest.mark.parametrize(

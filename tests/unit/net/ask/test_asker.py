@@ -13,7 +13,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.asker import Asker, _Turns
 from tests.fakes.grpc_server import grpc_server, path
-from tests.fakes.http1_backend import Peer, reply, scripted_backend
+from tests.wire.http1 import Peer, reply, scripted_backend
 
 HEADERS = (("authorization", "Bearer x"),)
 

@@ -16,7 +16,7 @@ from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
 from lb.telemetry.counts import OwnCalls
 from lb.wire.ledger import Ledger
-from tests.fakes.http1_backend import Peer, Script, reply
+from tests.wire.http1 import Peer, Script, reply
 
 
 def serving(*answers: tuple[int, bytes] | bytes) -> Script:

@@ -22,8 +22,8 @@ from lb.proxy.fan_out.calls import Calls
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result
 from tests.fakes.grpc_server import grpc_server
-from tests.fakes.http1_backend import scripted_backend
 from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving
+from tests.wire.http1 import scripted_backend
 
 _FILES = [f"file:{number}" for number in range(30_000)]
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')

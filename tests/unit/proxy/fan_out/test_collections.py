@@ -13,8 +13,8 @@ import pytest
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.question import Departure, Question, Reply
-from tests.fakes.http1_backend import eventually
 from tests.unit.proxy.fan_out.stage import http_question
+from tests.wire.waiting import eventually
 
 INDEX = http_question(b"POST", b"/v2/repository/index")
 LIMIT = 10

@@ -19,7 +19,6 @@ from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Departure, Question, Reply
 from lb.proxy.fan_out.result import Result
-from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
 from tests.unit.proxy.fan_out.stage import (
     Stage,
     backend_at,
@@ -28,6 +27,8 @@ from tests.unit.proxy.fan_out.stage import (
     serving,
     silent,
 )
+from tests.wire.http1 import Peer, Script, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b"{}")
 UNLOAD = http_question(b"POST", b"/v2/repository/models/m/unload")

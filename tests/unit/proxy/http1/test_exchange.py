@@ -80,20 +80,6 @@ async def test_answer_that_was_too_fast_for_its_client_is_not_read_for_nobody() 
     assert sides.is_clean()
 
 
-async def test_backend_that_breaks_the_protocol_is_named() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_GET)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nA B: c\r\n\r\n")
-    assert client.take().endswith(
-        b'{"error": "backend b0 (http) broke the protocol: malformed response head"}'
-    )
-    assert backend.ended == "abort"
-    assert sides.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
-    assert sides.is_clean()
-
-
 async def test_connection_closes_after_an_answer_that_began_before_the_drain() -> None:
     sides = Sides()
     connection, _ = sides.upstream()
@@ -104,18 +90,6 @@ async def test_connection_closes_after_an_answer_that_began_before_the_drain() -
     connection.data_received(b"0\r\n\r\n")
     assert client.take() == _STREAM + b"0\r\n\r\n"
     assert client.ended == "close"
-
-
-async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
-    sides = Sides(backends=0)
-    server, client = sides.client()
-    for _ in range(2):
-        server.data_received(_GET)
-        assert client.take().startswith(b"HTTP/1.1 503")
-    assert client.ended == ""
-    assert [record.reason for record in sides.finished.records] == [Reason.NO_BACKEND] * 2
-    assert sides.traffic.answers == {None: {503: 2}}, "facts are complete when a request is over"
-    assert sides.is_clean()
 
 
 def _error(status: int, text: str) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from lb.proxy.http1.options import Http1Options
-from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_sides import Sides
+from tests.wire.waiting import eventually
 
 
 async def test_connection_used_last_is_taken_first() -> None:

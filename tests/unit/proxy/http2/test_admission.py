@@ -8,17 +8,8 @@ from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
-    GOAWAY,
-    HEADERS,
-    answer,
-    call,
-    data,
-    headers,
-    message,
-    request_fields,
-)
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import GOAWAY, HEADERS, answer, call, data, headers, message, request_fields
 
 SECRET = b"0123456789abcdef"
 GOOD = (b"authorization", b"Bearer " + SECRET)

@@ -18,9 +18,9 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import REGISTER_BYTES, RESERVED
 from lb.proxy.fan_out.question import Reply
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import DATA, HEADERS, RST_STREAM, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay, Side
 from tests.fakes.relay import RecordedFanOut
+from tests.wire.frames import DATA, HEADERS, RST_STREAM, data, headers, message, request_fields
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _INDEX = _SERVICE + b"RepositoryIndex"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lb.domain.outcome import Outcome
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.fakes.relay import snapshot_of
+from tests.wire.frames import (
     DATA,
     HEADERS,
     OK_TRAILERS,
@@ -16,8 +18,6 @@ from tests.fakes.frames import (
     headers,
     message,
 )
-from tests.fakes.links import PaperRelay
-from tests.fakes.relay import snapshot_of
 
 
 def hang(relay: PaperRelay, number: int) -> None:

@@ -7,7 +7,8 @@ import pytest
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.wire.grpc.status import GrpcStatus
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.wire.frames import (
     DATA,
     HEADERS,
     RESPONSE_FIELDS,
@@ -21,7 +22,6 @@ from tests.fakes.frames import (
     named,
     request_fields,
 )
-from tests.fakes.links import PaperRelay
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.wire.frames import (
     DATA,
     HEADERS,
     INITIAL_WINDOW_SIZE,
@@ -20,7 +21,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.links import PaperRelay
 
 
 def heads(frames: list[Frame]) -> list[int]:
@@ -34,20 +34,6 @@ async def test_first_block_says_that_we_use_no_table() -> None:
     client.sends(call(1), call(3))
     first, second = [frame for frame in backend.gets() if frame.kind == HEADERS]
     assert first.payload == b"\x20" + second.payload
-
-
-async def test_lost_call_that_may_run_twice_goes_elsewhere_a_little_later() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(0), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.goes()
-    assert second.gets() == client.gets() == []
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert heads(second.gets()) == [1]
-    second.sends(answer(1))
-    assert client.gets()
-    assert relay.is_clean()
 
 
 @pytest.mark.parametrize("size", [1_000, 16_384, 65_535])

@@ -6,8 +6,8 @@ from lb.kserve.operations import MODEL_INFER
 from lb.proxy.http2.decisions import Decisions
 from lb.wire.http2.fields import Field, encode_field
 from lb.wire.http2.heads import RequestHead, build_request
-from tests.fakes.frames import METHOD_PATH, FieldPair, request_fields
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import METHOD_PATH, FieldPair, request_fields
 
 
 def head_of(*more: FieldPair, path: bytes = METHOD_PATH) -> RequestHead:

@@ -8,7 +8,8 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.wire.frames import (
     DATA,
     HEADERS,
     RST_STREAM,
@@ -19,7 +20,6 @@ from tests.fakes.frames import (
     headers,
     request_fields,
 )
-from tests.fakes.links import PaperRelay
 
 _STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
 

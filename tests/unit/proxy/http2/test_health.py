@@ -16,7 +16,9 @@ from lb.kserve.health import Serving
 from lb.proxy.http2.health import serving, watched
 from lb.wire.http2.fields import encode_field
 from tests.fakes.backends import make_backends
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.fakes.relay import snapshot_of
+from tests.wire.frames import (
     DATA,
     HEADERS,
     RST_STREAM,
@@ -27,8 +29,6 @@ from tests.fakes.frames import (
     request_fields,
     rst,
 )
-from tests.fakes.links import PaperRelay
-from tests.fakes.relay import snapshot_of
 
 CHECK = b"/grpc.health.v1.Health/Check"
 WATCH = b"/grpc.health.v1.Health/Watch"

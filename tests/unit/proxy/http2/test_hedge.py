@@ -7,7 +7,8 @@ import pytest
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.wire.frames import (
     CANCEL,
     DATA,
     HEADERS,
@@ -27,7 +28,6 @@ from tests.fakes.frames import (
     rst,
     settings,
 )
-from tests.fakes.links import PaperRelay, Side
 
 
 class Hedged:

@@ -6,14 +6,8 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
-    call,
-    data,
-    headers,
-    named,
-    request_fields,
-)
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import call, data, headers, named, request_fields
 
 
 @pytest.mark.parametrize("begins_with", ["whole", "message", "end"])

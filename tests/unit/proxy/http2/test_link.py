@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.wire.frames import (
     DATA,
     GOAWAY,
     INITIAL_WINDOW_SIZE,
@@ -29,7 +30,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.links import PaperRelay, Side
 
 
 def start_answers(relay: PaperRelay, client: Side, *payloads: bytes) -> Side:

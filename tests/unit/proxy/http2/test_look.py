@@ -20,7 +20,9 @@ from lb.domain.pool import ModelRoute
 from lb.domain.sequence import SequenceKey
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.http2.look import LOOK_BYTES
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.fakes.relay import snapshot_of
+from tests.wire.frames import (
     DATA,
     HEADERS,
     MAX_CONCURRENT_STREAMS,
@@ -28,7 +30,6 @@ from tests.fakes.frames import (
     answer,
     call,
     data,
-    eventually,
     goaway,
     headers,
     message,
@@ -36,8 +37,7 @@ from tests.fakes.frames import (
     rst,
     settings,
 )
-from tests.fakes.links import PaperRelay, Side
-from tests.fakes.relay import snapshot_of
+from tests.wire.waiting import eventually
 
 STATEFUL = ModelRoute(facts=ModelFacts(is_stateful=True, idle_s=1.0))
 STATELESS = ModelRoute(facts=ModelFacts(is_stateful=False), is_plain=True)

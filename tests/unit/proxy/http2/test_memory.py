@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.wire.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,
     METHOD_PATH,
@@ -26,7 +27,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.links import PaperRelay, Side
 
 STREAM_PATH = METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
 LIVE_PATH = METHOD_PATH.replace(b"ModelInfer", b"ServerLive")

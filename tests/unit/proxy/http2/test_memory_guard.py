@@ -10,8 +10,8 @@ import pytest
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.regions import MAX_FIELDS
-from tests.fakes.frames import DATA, data, headers, message, request_fields, rst
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import DATA, data, headers, message, request_fields, rst
 
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"

@@ -10,16 +10,9 @@ import pytest
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.pool import UpstreamPool
-from tests.fakes.frames import (
-    HEADERS,
-    MAX_CONCURRENT_STREAMS,
-    SETTINGS_ACK,
-    answer,
-    call,
-    eventually,
-    settings,
-)
 from tests.fakes.links import GREETING, PaperRelay
+from tests.wire.frames import HEADERS, MAX_CONCURRENT_STREAMS, SETTINGS_ACK, answer, call, settings
+from tests.wire.waiting import eventually
 
 
 def pool_of(relay: PaperRelay, number: int = 0) -> UpstreamPool:

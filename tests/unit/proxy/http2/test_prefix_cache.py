@@ -9,8 +9,8 @@ import pytest
 from lb.domain.pool import PoolSnapshot
 from lb.proxy.http2.prefix_cache import KnownPrefix, PrefixCache
 from tests.fakes.backends import make_backends
-from tests.fakes.frames import named
 from tests.fakes.relay import snapshot_of
+from tests.wire.frames import named
 
 
 def start_of(message: bytes) -> bytes:

@@ -12,9 +12,9 @@ from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.wire.http2.fields import encode_field
-from tests.fakes.frames import HEADERS, FieldPair, call
 from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
+from tests.wire.frames import HEADERS, FieldPair, call
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from hpack import Encoder, NeverIndexedHeaderTuple
 
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.fakes.work import instructions
+from tests.wire.frames import (
     ENHANCE_YOUR_CALM,
     GOAWAY,
     HANG_PATH,
@@ -24,8 +26,6 @@ from tests.fakes.frames import (
     rst,
     settings,
 )
-from tests.fakes.links import PaperRelay, Side
-from tests.fakes.work import instructions
 
 
 def ended(client: Side) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.frames import DATA, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay
+from tests.wire.frames import DATA, data, headers, message, request_fields
 
 PREDICT = b"/tensorflow.serving.PredictionService/Predict"
 MULTI = b"/tensorflow.serving.PredictionService/MultiInference"

@@ -7,7 +7,8 @@ import pytest
 
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay, Side
+from tests.wire.frames import (
     DATA,
     INITIAL_WINDOW_SIZE,
     METHOD_PATH,
@@ -22,7 +23,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.links import PaperRelay, Side
 
 LIMIT_S = 20.0
 OPTIONS = Http2Options(stream_stalled_s=LIMIT_S)

@@ -11,16 +11,8 @@ from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from tests.fakes.conduct import Reports
-from tests.fakes.frames import (
-    DATA,
-    HEADERS,
-    OK_TRAILERS,
-    RESPONSE_FIELDS,
-    RST_STREAM,
-    data,
-    headers,
-)
 from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.wire.frames import DATA, HEADERS, OK_TRAILERS, RESPONSE_FIELDS, RST_STREAM, data, headers
 
 _BROKEN = "CUDA error: device-side assert triggered"
 _HEAD = headers(1, RESPONSE_FIELDS)

@@ -10,7 +10,9 @@ import pytest
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.relay import FewestInFlight, snapshot_of
+from tests.wire.frames import (
     CANCEL,
     DATA,
     INITIAL_WINDOW_SIZE,
@@ -26,8 +28,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.paper_streams import PaperStreams, request, result
-from tests.fakes.relay import FewestInFlight, snapshot_of
 
 
 def open_two(**more: object) -> PaperStreams:

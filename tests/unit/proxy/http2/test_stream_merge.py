@@ -11,7 +11,9 @@ from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import ENDED_S
 from lb.proxy.http2 import stream_merge
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.relay import snapshot_of
+from tests.wire.frames import (
     CANCEL,
     DATA,
     HEADERS,
@@ -26,8 +28,6 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.paper_streams import PaperStreams, request, result
-from tests.fakes.relay import snapshot_of
 
 STOPPED = ((b"grpc-status", b"14"), (b"grpc-message", b"Server exiting"))
 

@@ -16,7 +16,10 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
 from lb.proxy.http2 import stream_single
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.frames import (
+from tests.fakes.links import PaperRelay
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+from tests.fakes.relay import FewestInFlight, snapshot_of
+from tests.wire.frames import (
     DATA,
     ENHANCE_YOUR_CALM,
     INTERNAL_ERROR,
@@ -32,9 +35,6 @@ from tests.fakes.frames import (
     rst,
     window_update,
 )
-from tests.fakes.links import PaperRelay
-from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
-from tests.fakes.relay import FewestInFlight, snapshot_of
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _STREAM = _SERVICE + b"ModelStreamInfer"

@@ -13,9 +13,9 @@ from lb.domain.schedule import Capacity, Plan
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import ErrorCode
-from tests.fakes.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
 from tests.fakes.relay import snapshot_of
+from tests.wire.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
 
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 PLAN = Plan(limits={}, default=Capacity(1, is_auto=True))

@@ -6,7 +6,7 @@ import pytest
 
 from lb.wire.http2.beginnings import Beginning, Beginnings
 from lb.wire.http2.fields import FieldCache, encode_field
-from tests.fakes.frames import request_fields
+from tests.wire.frames import request_fields
 
 NOTHING: frozenset[bytes] = frozenset()
 START = b"".join(encode_field(*pair) for pair in request_fields())

@@ -9,7 +9,7 @@ from lb.wire.http2.codec import CONNECTION_WINDOW, COPY_BELOW
 from lb.wire.http2.frames import ErrorCode
 from lb.wire.http2.states import StreamState
 from tests.fakes.codec import FRAME_LIMIT, HEADER_LIMIT, WINDOW, NotingCodec
-from tests.fakes.frames import continuation, data, frame, headers, ping, rst, window_update
+from tests.wire.frames import continuation, data, frame, headers, ping, rst, window_update
 
 SETTINGS, PING, GOAWAY, DATA, PRIORITY = 4, 6, 7, 0, 2
 

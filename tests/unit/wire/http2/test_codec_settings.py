@@ -5,7 +5,7 @@ from __future__ import annotations
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.frames import DEFAULT_WINDOW, MAX_WINDOW
 from tests.fakes.codec import NotingCodec
-from tests.fakes.frames import INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, settings
+from tests.wire.frames import INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, settings
 
 
 class Counting(NotingCodec):

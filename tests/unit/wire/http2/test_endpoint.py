@@ -8,7 +8,7 @@ from lb.wire.http2.budget import Allowance, FloodGuard, Spending
 from lb.wire.http2.frames import ErrorCode, Http2Error
 from lb.wire.http2.states import Fate, StreamState
 from tests.fakes.codec import NotingCodec
-from tests.fakes.frames import DATA, HEADERS, RST_STREAM, WINDOW_UPDATE, data, rst
+from tests.wire.frames import DATA, HEADERS, RST_STREAM, WINDOW_UPDATE, data, rst
 
 
 def codec_with(stream: StreamState) -> NotingCodec:

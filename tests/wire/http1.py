@@ -17,20 +17,23 @@ from dataclasses import dataclass, field
 
 import h11
 
-_PATIENCE_S = 10.0
+from tests.wire.waiting import soon
+
+GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n"
+"""The head of an inference request without the fields of its body."""
 
 
-async def soon(awaitable: Awaitable[object], within_s: float = _PATIENCE_S) -> object:
-    """Await with a limit, so that a hanging test says where it hangs."""
-    return await asyncio.wait_for(awaitable, within_s)  # type: ignore[arg-type]
+def post(body: bytes = b"hello", fields: bytes = b"", *, size: int | None = None) -> bytes:
+    """An inference request; its head says that the body has `size` bytes, where that is given."""
+    length = len(body) if size is None else size
+    return INFER + fields + b"Content-Length: %d\r\n\r\n" % length + body
 
 
-async def eventually(is_so: Callable[[], bool], within_s: float = _PATIENCE_S) -> None:
-    """Return as soon as `is_so`; fail when it takes too long."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while not is_so():
-        assert asyncio.get_running_loop().time() < deadline, "what is waited for did not happen"
-        await asyncio.sleep(0.002)
+def post_chunked(*chunks: bytes) -> bytes:
+    """An inference request whose body comes in these chunks."""
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+    return INFER + b"Transfer-Encoding: chunked\r\n\r\n" + framed
 
 
 def reset_on_close(writer: asyncio.StreamWriter) -> None:
@@ -208,7 +211,7 @@ class RawClient:
 
     async def answer(self, method: str = "GET") -> Answer:
         """Read one answer, which may turn out to be cut."""
-        return await asyncio.wait_for(self._answer(method), _PATIENCE_S)
+        return await soon(self._answer(method))
 
     async def _answer(self, method: str) -> Answer:
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
@@ -247,7 +250,7 @@ class RawClient:
     async def is_closed(self) -> bool:
         """Wait until the relay closes; whether nothing more came before."""
         try:
-            rest = await asyncio.wait_for(self.reader.read(-1), _PATIENCE_S)
+            rest = await soon(self.reader.read(-1))
         except ConnectionResetError:
             return not self._left
         return not rest and not self._left

@@ -1,219 +1,34 @@
-"""HTTP/2 peers that speak in raw frames: what no library would send, on either side of the relay.
-
-Nothing here comes from `lb`: frames are built and read a second time, so that a mistake in the
-product's own tables shows.
-"""
+"""HTTP/2 peers on asyncio that send any frames: what no library would, on either side."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from hpack import Decoder
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
-PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
-END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 1, 1, 4, 8, 0x20
-
-NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 2, 3
-STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = 5, 6, 7, 8
-COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
-
-HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3
-INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
-
-WAIT_S = 30.0
-"""How long a peer waits for what must come; only a failing test gets there."""
-
-FieldPair = tuple[bytes, bytes]
-
-
-class Frame(NamedTuple):
-    """One frame as it came."""
-
-    kind: int
-    flags: int
-    stream: int
-    payload: bytes
-
-    @property
-    def code(self) -> int:
-        """The error code of RST_STREAM or GOAWAY."""
-        at = 0 if self.kind == RST_STREAM else 4
-        return int.from_bytes(self.payload[at : at + 4], "big")
-
-    @property
-    def last_stream(self) -> int:
-        """GOAWAY's last stream."""
-        return int.from_bytes(self.payload[:4], "big")
-
-    @property
-    def increment(self) -> int:
-        """WINDOW_UPDATE's increment."""
-        return int.from_bytes(self.payload, "big")
-
-    @property
-    def ends_stream(self) -> bool:
-        """Whether END_STREAM is set."""
-        return self.kind in (DATA, HEADERS) and bool(self.flags & END_STREAM)
-
-    @property
-    def values(self) -> dict[int, int]:
-        """SETTINGS by number."""
-        return dict(struct.iter_unpack(">HL", self.payload))
-
-
-# Building
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Any frame."""
-    return struct.pack(">L", len(payload))[1:] + struct.pack(">BBL", kind, flags, stream) + payload
-
-
-def _padded(payload: bytes, pad: int | None) -> tuple[bytes, int]:
-    if pad is None:
-        return payload, 0
-    return bytes((pad,)) + payload + bytes(pad), PADDED
-
-
-def data(stream: int, payload: bytes = b"", *, end: bool = False, pad: int | None = None) -> bytes:
-    """DATA."""
-    payload, flags = _padded(payload, pad)
-    return frame(DATA, flags | (END_STREAM if end else 0), stream, payload)
-
-
-def headers(
-    stream: int,
-    block: bytes | Iterable[FieldPair],
-    *,
-    end: bool = False,
-    done: bool = True,
-    pad: int | None = None,
-    priority: bytes | None = None,
-) -> bytes:
-    """HEADERS, from a block or from fields. `done` is END_HEADERS."""
-    payload = block if isinstance(block, bytes) else literals(block)
-    flags = (END_STREAM if end else 0) | (END_HEADERS if done else 0)
-    if priority is not None:
-        payload = priority + payload
-        flags |= PRIORITY_FLAG
-    payload, padding = _padded(payload, pad)
-    return frame(HEADERS, flags | padding, stream, payload)
-
-
-def continuation(stream: int, block: bytes, *, done: bool = True) -> bytes:
-    """CONTINUATION."""
-    return frame(CONTINUATION, END_HEADERS if done else 0, stream, block)
-
-
-def settings(values: Mapping[int, int] | Iterable[tuple[int, int]] = ()) -> bytes:
-    """SETTINGS; pairs may repeat a number."""
-    pairs = values.items() if isinstance(values, Mapping) else values
-    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HL", *pair) for pair in pairs))
-
-
-SETTINGS_ACK = frame(SETTINGS, ACK, 0)
-
-
-def ping(payload: bytes = b"12345678", *, ack: bool = False) -> bytes:
-    """PING."""
-    return frame(PING, ACK if ack else 0, 0, payload)
-
-
-def goaway(last: int = 0, code: int = NO_ERROR, text: bytes = b"", *, stream: int = 0) -> bytes:
-    """GOAWAY."""
-    return frame(GOAWAY, 0, stream, struct.pack(">LL", last, code) + text)
-
-
-def rst(stream: int, code: int = CANCEL) -> bytes:
-    """RST_STREAM."""
-    return frame(RST_STREAM, 0, stream, struct.pack(">L", code))
-
-
-def window_update(stream: int, increment: int) -> bytes:
-    """WINDOW_UPDATE."""
-    return frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", increment))
-
-
-def integer(value: int, bits: int, first: int = 0) -> bytes:
-    """RFC 7541 5.1."""
-    limit = (1 << bits) - 1
-    if value < limit:
-        return bytes((first | value,))
-    out = [first | limit]
-    value -= limit
-    while value >= 128:
-        out.append(value % 128 + 128)
-        value //= 128
-    return bytes((*out, value))
-
-
-def literal(name: bytes, value: bytes, first: int = 0) -> bytes:
-    """One field, literal with a literal name, not Huffman. `first` is 0, 0x10 or 0x40."""
-    return bytes((first,)) + integer(len(name), 7) + name + integer(len(value), 7) + value
-
-
-def literals(fields: Iterable[FieldPair]) -> bytes:
-    """A block of literals."""
-    return b"".join(literal(name, value) for name, value in fields)
-
-
-# gRPC
-
-
-def message(payload: bytes = b"", flag: int = 0) -> bytes:
-    """A length-prefixed message."""
-    return bytes((flag,)) + len(payload).to_bytes(4, "big") + payload
-
-
-def named(model: bytes = b"m", more: bytes = b"") -> bytes:
-    """The message of an inference request for `model`."""
-    return message(b"\x0a" + bytes((len(model),)) + model + more)
-
-
-METHOD_PATH = b"/inference.GRPCInferenceService/ModelInfer"
-HANG_PATH = b"/test.Service/Hang"
-"""`serve_calls` leaves such a call without an answer."""
-
-
-def request_fields(*more: FieldPair, path: bytes = METHOD_PATH) -> list[FieldPair]:
-    """A good gRPC request head, and more fields behind it."""
-    return [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", path),
-        (b":authority", b"lb.test"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-        *more,
-    ]
-
-
-def call(stream: int, body: bytes | None = None, *more: FieldPair) -> bytes:
-    """A whole unary request."""
-    payload = named() if body is None else body
-    return headers(stream, request_fields(*more)) + data(stream, payload, end=True)
-
-
-RESPONSE_FIELDS: list[FieldPair] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
-OK_TRAILERS: list[FieldPair] = [(b"grpc-status", b"0")]
-
-
-def answer(stream: int, body: bytes | None = None) -> bytes:
-    """A whole unary answer."""
-    return (
-        headers(stream, RESPONSE_FIELDS)
-        + data(stream, message() if body is None else body)
-        + headers(stream, OK_TRAILERS, end=True)
-    )
-
-
-# Peers
+from tests.wire.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HANG_PATH,
+    HEADERS,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    SETTINGS_ACK,
+    FieldPair,
+    Frame,
+    answer,
+    ping,
+    settings,
+    window_update,
+)
+from tests.wire.waiting import WAIT_S
 
 
 class ConnectionOver(AssertionError):
@@ -320,9 +135,13 @@ class Peer:
         """Read up to a frame of a kind, on a stream if given."""
         return await self.until(lambda f: f.kind == kind and stream in (None, f.stream))
 
+    def is_over(self, stream: int) -> bool:
+        """Whether the other side ended or reset a stream."""
+        return stream in self.ended or stream in self.resets
+
     async def until_over(self, stream: int) -> None:
         """Read until a stream was ended or reset by the other side."""
-        while stream not in self.ended and stream not in self.resets:
+        while not self.is_over(stream):
             await self.until(lambda f: f.stream == stream)
 
     async def until_closed(self) -> None:
@@ -492,10 +311,3 @@ async def listens(peer: Peer) -> None:
     """A script that only reads: the test says what is sent."""
     while await peer.next() is not None:
         pass
-
-
-async def eventually(is_so: Callable[[], object]) -> None:
-    """Return as soon as `is_so`; fail the test when that takes too long."""
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():  # noqa: ASYNC110  # what is waited for is the product's state
-            await asyncio.sleep(0.001)
