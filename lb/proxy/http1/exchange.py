@@ -81,7 +81,7 @@ class Http1Exchange(Exchange):
         self.request_id = plan.request_id
         self.token = ""
         self.tried = ()
-        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = None
+        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
         self.particulars = self.permit = self.reason = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
@@ -550,7 +550,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self._begun = False
-        self.outcome = self.queued = self.underway = None
+        self.outcome = self.ticket = self.underway = None
         self.plan = exchange.plan
         self.body = exchange.body
         self.client = exchange.server
@@ -737,9 +737,12 @@ class Http1Attempt(Attempt, AnswerSink):
         particulars = owner.particulars
         if owner.permit is None and (particulars is None or particulars.step is None):
             accounts.answered_whole(self, status, now, are_bytes_counted=True)
-            if particulars is not None and self.queued is not None:
-                now = accounts.clock()
-                accounts.queue.ended(owner.protocol, self.queued, _ANSWERED, status, now)
+            ticket = self.ticket
+            if ticket is not None:
+                if status == _OK:
+                    accounts.queue.answered(ticket, now)
+                else:
+                    accounts.queue.ended(self, _ANSWERED, status, now)
         else:
             accounts.attempt_ended(self, _ANSWERED, status)
             accounts.finish(owner)

@@ -121,7 +121,7 @@ class GrpcAttempt(Attempt):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self.begun = False
-        self.outcome = self.queued = self.underway = None
+        self.outcome = self.ticket = self.underway = None
         self.link: Link | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
@@ -247,7 +247,7 @@ class GrpcAttempt(Attempt):
             or not request.finished
             or status
             or request.held
-            or ((particulars := call.particulars) is not None and particulars.queued is None)
+            or ((particulars := call.particulars) is not None and not particulars.rows)
             or call.permit is not None
         ):
             self._end_slowly(trailers)
@@ -263,8 +263,8 @@ class GrpcAttempt(Attempt):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.accounts.answered_whole(self, status, now)
-        if self.queued is not None:
-            relay.accounts.queue.ended(call.protocol, self.queued, _ANSWERED, status, now)
+        if self.ticket is not None:
+            relay.accounts.queue.answered(self.ticket, now)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:

@@ -14,8 +14,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef
 from lb.domain.schedule import Plan
 from lb.domain.trial import Trial
-from lb.kserve.work import UNSAID
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.terms import TermsBook
 from tests.fakes.backends import make_backends
 from tests.fakes.records import INFER
@@ -49,7 +48,7 @@ class Bench:
     def find(self, version: bytes = b"", protocol: AppProtocol = AppProtocol.GRPC) -> object:
         exchange = Exchange(protocol, INFER, "10.0.0.9:4711", 1.0)
         exchange.model = b"m"
-        exchange.particulars = Particulars(version, Queued(1, UNSAID, 0))
+        exchange.particulars = Particulars(version, 1)
         return self.book.find(exchange, exchange.particulars)
 
 
@@ -108,7 +107,7 @@ def test_what_names_regions_has_terms_of_its_own() -> None:
     bench = Bench()
     exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
     exchange.model = b"m"
-    exchange.particulars = particulars = Particulars(b"", Queued(1, UNSAID, 0))
+    exchange.particulars = particulars = Particulars(b"", 1)
     particulars.regions = (b"r",)
     terms = bench.book.find(exchange, particulars)
     assert bench.book.find(exchange, particulars) is not terms
