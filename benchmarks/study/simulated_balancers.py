@@ -14,6 +14,7 @@ from lb.domain.schedule import (
     Plan,
     QueueRules,
     ScheduleRefused,
+    Terms,
     Ticket,
 )
 
@@ -49,8 +50,13 @@ class Scheduled:
         self.scheduler = Scheduler()
         self.world = world
         plans = {"": plan} if isinstance(plan, Plan) else plan
-        self.placements = {
-            model: (each, tuple(server.backend for server in world.serving(model)))
+        self.terms = {
+            model: Terms(
+                (model or _MODEL).encode(),
+                b"",
+                each,
+                tuple(server.backend for server in world.serving(model)),
+            )
             for model, each in plans.items()
         }
         """Plan and eligible backends of each model."""
@@ -59,8 +65,7 @@ class Scheduled:
 
     def ticket(self, request: Request, now: float) -> Ticket:
         """A ticket for a request that has just come."""
-        plan, backends = self.placements[request.model]
-        ticket = Ticket((request.model or _MODEL).encode(), b"", plan, backends, now)
+        ticket = Ticket(self.terms[request.model], now)
         ticket.rows = request.rows
         ticket.size = request.size
         ticket.deadline = request.deadline

@@ -61,7 +61,8 @@ class EligibleSet:
         self.is_closed = False
         """No model backend had room when it was checked last for a queued request."""
         self.is_retired = False
-        """It is of an old snapshot: its queue is only to be moved to other sets."""
+        """It is of an old snapshot, or was dropped: no other request is to use it, and its queue is
+        only to be moved to other sets."""
         self.freed = 0
         """Requests of the model that have ended since."""
         self.index: ModelBackendIndex | None = None

@@ -34,6 +34,7 @@ from lb.domain.schedule import (
     Plan,
     Refusal,
     ScheduleRefused,
+    Terms,
     Ticket,
     Wait,
 )
@@ -136,15 +137,14 @@ class Scheduler:
         # HOT PATH (benchmarks/bench_schedule.py). Nearly always the queue is empty, nothing is
         # reserved, and a ranking knows which idle model backend is best. `_place` is the reference.
         self._number = ticket.number = number = self._number + 1
-        model_queue = self._model_queues.get((ticket.model, ticket.version))
-        if model_queue is None:
-            model_queue = self._new_model_queue(ticket)
-        elif model_queue.plan is not ticket.plan:
-            model_queue.apply(ticket.plan, now)
-        if ticket.eligible is model_queue.last_eligible and not ticket.tried:
-            eligible_set = model_queue.last_set
-        else:
+        terms = ticket.terms
+        known: EligibleSet | None = terms.eligible_set
+        if known is None or known.is_retired or ticket.tried:
+            model_queue = self._model_queue(ticket, now)
             eligible_set = model_queue.eligible_set(ticket, now)
+        else:
+            eligible_set = known
+            model_queue = terms.model_queue
         if not number * _SCATTER & _ARRIVALS_SKIPPED and model_queue.runs_in_order:
             eligible_set.on_arrival(now)
         ranking = eligible_set.ranking
@@ -668,9 +668,11 @@ class Scheduler:
         if len(self._model_queues) >= _MAX_MODEL_QUEUES:
             for key, each in tuple(self._model_queues.items()):
                 if not (each.stats.in_flight or each.waiting or each.retired):
+                    each.drop_eligible_sets()
                     del self._model_queues[key]
-        model_queue = ModelQueue(ticket.model, ticket.version, ticket.plan, self._penalties)
-        self._model_queues[ticket.model, ticket.version] = model_queue
+        terms = ticket.terms
+        model_queue = ModelQueue(terms.model, terms.version, terms.plan, self._penalties)
+        self._model_queues[terms.model, terms.version] = model_queue
         return model_queue
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
@@ -720,7 +722,7 @@ class Scheduler:
         """
         renew = self._renew
         gone: list[Ticket] = []
-        renewed: dict[int, tuple[Plan, tuple[Backend, ...]] | None] = {}
+        renewed: dict[int, Terms | None] = {}
         left = _RENEWED_AT_ONCE
         while left and self._retired and renew is not None:
             eligible_set, model_queue = next(iter(self._retired.items()))
@@ -728,26 +730,21 @@ class Scheduler:
                 left -= 1
                 ticket = eligible_set.queue.pop_next(now)
                 self._left(model_queue, eligible_set)
-                group = id(ticket.eligible)
+                group = id(ticket.terms)
                 if group not in renewed:
-                    renewed[group] = renew(ticket)
-                found = renewed[group]
-                if found is None:
+                    found = renew(ticket)
+                    renewed[group] = found and Terms(ticket.model, ticket.version, *found)
+                terms = renewed[group]
+                if terms is None:
                     gone.append(ticket)
                 else:
-                    self._move(ticket, model_queue, found, now)
+                    self._move(ticket, model_queue, terms, now)
         return gone
 
-    def _move(
-        self,
-        ticket: Ticket,
-        model_queue: ModelQueue,
-        found: tuple[Plan, tuple[Backend, ...]],
-        now: float,
-    ) -> None:
+    def _move(self, ticket: Ticket, model_queue: ModelQueue, terms: Terms, now: float) -> None:
         """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
-        ticket.plan, ticket.eligible = found
+        ticket.terms = terms
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)

@@ -37,7 +37,7 @@ from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.hints import priority_of
 from lb.proxy.lost import report_lost
-from lb.proxy.terms import Terms, TermsBook
+from lb.proxy.terms import QueueTerms, TermsBook
 from lb.settings.model import Settings
 from lb.settings.scheduling import TenantBy
 from lb.settings.values import field_name
@@ -225,7 +225,7 @@ class Queue:
         self,
         exchange: Exchange,
         particulars: Particulars,
-        terms: Terms,
+        terms: QueueTerms,
         now: float,
         waiting: Waiting | None,
     ) -> Backend | None:
@@ -244,16 +244,8 @@ class Queue:
         # HOT PATH (benchmarks/bench_schedule.py). Most begin at once: they are counted here,
         # without a search for how long they waited; and nothing says how urgent they are. `_began`
         # and `_name_urgency` are the reference.
-        ticket = Ticket(
-            exchange.model,
-            terms.version,
-            terms.plan,
-            terms.eligible,
-            now,
-            particulars.rows,
-            particulars.size or exchange.bytes_in,
-            exchange.due,
-        )
+        size = particulars.size or exchange.bytes_in
+        ticket = Ticket(terms, now, particulars.rows, size, exchange.due)
         if exchange.tried:
             ticket.tried = exchange.tried
         if terms.options is not self.options:
@@ -279,7 +271,7 @@ class Queue:
         self,
         exchange: Exchange,
         ticket: Ticket,
-        terms: Terms,
+        terms: QueueTerms,
         now: float,
         waiting: Waiting | None,
         tried: tuple[Backend, ...],
@@ -297,7 +289,7 @@ class Queue:
         Raises:
             RequestRefused: it is not run.
         """
-        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, tried
+        ticket.terms, ticket.tried = terms, tried
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:
@@ -311,7 +303,7 @@ class Queue:
         return backend
 
     def _wait(
-        self, exchange: Exchange, waiting: Waiting | None, ticket: Ticket, terms: Terms
+        self, exchange: Exchange, waiting: Waiting | None, ticket: Ticket, terms: QueueTerms
     ) -> Backend | None:
         """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
         if waiting is not None and self._may_hold(ticket):
@@ -333,14 +325,14 @@ class Queue:
         return backend
 
     def beside(
-        self, ticket: Ticket, terms: Terms, tried: tuple[Backend, ...], now: float
+        self, ticket: Ticket, terms: QueueTerms, tried: tuple[Backend, ...], now: float
     ) -> Backend:
         """Place a second attempt, which has a ticket, beside those at the backends tried.
 
         Raises:
             RequestRefused: it could not begin at once, and it does not wait.
         """
-        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, tried
+        ticket.terms, ticket.tried = terms, tried
         backend = self.scheduler.hedge(ticket, now)
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
@@ -419,7 +411,7 @@ class Queue:
             return
         terms = self.terms.find(exchange, particulars)
         if terms is not None and attempt.backend in terms.eligible:
-            ticket.plan, ticket.eligible = terms.plan, terms.eligible
+            ticket.terms = terms
             self.scheduler.start(ticket, attempt.backend, now)
             attempt.ticket = ticket
 
@@ -431,7 +423,7 @@ class Queue:
 
     # Tickets
 
-    def _tell_usual(self, terms: Terms, model: bytes) -> None:
+    def _tell_usual(self, terms: QueueTerms, model: bytes) -> None:
         """Have terms say what the options say of a model."""
         terms.options = options = self.options
         terms.priority = options.priorities.get(model, options.priority) - 1

@@ -9,32 +9,26 @@ from typing import Final
 from lb.balancing.trial import TrialPicker
 from lb.domain.backend import Histogram
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import Plan, Terms
 from lb.proxy.exchange import Exchange, Particulars
 
 _MOST: Final = 1024
 """Versions of models that are remembered; they come from clients."""
 
 
-class Terms:
-    """How such a request is scheduled."""
+class QueueTerms(Terms):
+    """How such requests are scheduled, and what the queue has to know of all of them."""
 
-    __slots__ = (
-        "eligible", "is_urgency_named", "options", "placement", "plan", "priority", "trial",
-        "version", "waits",
-    )  # fmt: skip
+    __slots__ = ("is_urgency_named", "options", "placement", "priority", "trial", "waits")
 
     def __init__(
-        self, plan: Plan, placement: Placement, waits: Histogram, version: bytes = b""
+        self, model: bytes, version: bytes, plan: Plan, placement: Placement, waits: Histogram
     ) -> None:
-        self.plan = plan
+        super().__init__(model, version, plan, placement.eligible)
         self.placement = placement
-        self.eligible = placement.eligible
         picker = placement.picker
         self.trial = picker if isinstance(picker, TrialPicker) else None
         """Has a request for a backend that gets no others."""
-        self.version = version
-        """Whose executions they are; empty: only the backend knows."""
         self.waits = waits
         """How long requests of the model waited."""
         self.options: object = None
@@ -60,12 +54,12 @@ class TermsBook:
         self._placement = placement
         self._snapshot: PoolSnapshot | None = None
         """For which those hold that are known."""
-        self._known: tuple[dict[tuple[bytes, bytes], Terms], ...] = ({}, {})
+        self._known: tuple[dict[tuple[bytes, bytes], QueueTerms], ...] = ({}, {})
         """By protocol, model and version."""
         self.waits: dict[bytes, Histogram] = {}
         """How long scheduled requests that began had waited, by model."""
 
-    def find(self, exchange: Exchange, particulars: Particulars) -> Terms | None:
+    def find(self, exchange: Exchange, particulars: Particulars) -> QueueTerms | None:
         """The terms of an exchange; None where its model is not scheduled, or has no backend."""
         # HOT PATH (benchmarks/bench_schedule.py). `_make` is the reference.
         if self._snapshot is self._pool.current and not particulars.regions:
@@ -74,7 +68,7 @@ class TermsBook:
                 return terms
         return self._look(exchange, particulars)
 
-    def _look(self, exchange: Exchange, particulars: Particulars) -> Terms | None:
+    def _look(self, exchange: Exchange, particulars: Particulars) -> QueueTerms | None:
         snapshot = self._pool.current
         if self._snapshot is not snapshot:
             self._snapshot = snapshot
@@ -87,7 +81,7 @@ class TermsBook:
             known[exchange.model, particulars.version] = terms
         return terms
 
-    def _make(self, snapshot: PoolSnapshot, exchange: Exchange, asked: bytes) -> Terms | None:
+    def _make(self, snapshot: PoolSnapshot, exchange: Exchange, asked: bytes) -> QueueTerms | None:
         route = snapshot.routes.get(exchange.model)
         if route is None or route.plan is None:
             return None
@@ -102,4 +96,4 @@ class TermsBook:
         waits = self.waits.get(exchange.model)
         if waits is None:
             waits = self.waits[exchange.model] = Histogram()
-        return Terms(route.plan, placement, waits, version)
+        return QueueTerms(exchange.model, version, route.plan, placement, waits)
