@@ -509,13 +509,12 @@ class ModelBackend:
         ticket.model_backend = self
 
     def begin_idle(self, ticket: Ticket, now: float) -> None:
-        """Count a request that begins here while an instance is idle, and the cost is known."""
+        """Count a request that begins here while an instance is idle. The cost is known, and bytes
+        have no part in it."""
         # HOT PATH (benchmarks/bench_schedule.py). `begin` is the reference.
         load = self.load
         cost = load.cost
         took = cost.base_s + cost.row_s * ticket.rows
-        if cost.byte_s:
-            took = cost.with_bytes(took, ticket.size)
         ticket.began_at = load.busy_since = now
         ticket.work_s = ticket.expected_s = took
         ticket.after = self._ends

@@ -138,30 +138,29 @@ class Scheduler:
         # reserved, and a ranking knows which idle model backend is best. `_place` is the reference.
         self._number = ticket.number = number = self._number + 1
         terms = ticket.terms
-        known: EligibleSet | None = terms.eligible_set
-        if known is None or known.is_retired or ticket.tried:
+        eligible_set: EligibleSet | None = terms.eligible_set
+        if eligible_set is None or eligible_set.is_retired or ticket.tried:
             model_queue = self._model_queue(ticket, now)
             eligible_set = model_queue.eligible_set(ticket, now)
         else:
-            eligible_set = known
             model_queue = terms.model_queue
         if not number * _SCATTER & _ARRIVALS_SKIPPED and model_queue.runs_in_order:
             eligible_set.on_arrival(now)
         ranking = eligible_set.ranking
-        if ranking is not None and ranking.version == model_queue.stats.version:
+        if ranking is not None and ranking.version == eligible_set.stats.version:
             model_backend = ranking.pick(ticket, now)
+        elif not eligible_set.queue.count and not model_queue.reserves:
+            model_backend = eligible_set.pick(ticket, now, in_order=model_queue.runs_in_order)
         else:
             model_backend = None
-            if not eligible_set.queue.count and not model_queue.reserves:
-                model_backend = eligible_set.pick(ticket, now, in_order=model_queue.runs_in_order)
-        if model_backend is not None:
-            model_backend.last_pick = number
-            model_backend.begin_idle(ticket, now)
-            if model_backend.is_watched:
-                model_queue.began(ticket, model_backend, now)
-            ticket.backend = backend = model_backend.backend
-            return backend
-        return self._place(ticket, model_queue, eligible_set, now)
+        if model_backend is None:
+            return self._place(ticket, model_queue, eligible_set, now)
+        model_backend.last_pick = number
+        model_backend.begin_idle(ticket, now)
+        if model_backend.is_watched:
+            model_queue.began(ticket, model_backend, now)
+        ticket.backend = backend = model_backend.backend
+        return backend
 
     def _place(
         self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float

@@ -184,6 +184,7 @@ class Ticket:
         rows: int = 1,
         size: int = 0,
         deadline: float = NO_DEADLINE,
+        priority: int = 0,
     ) -> None:
         self.terms = terms
         self.arrived_at = now
@@ -193,21 +194,19 @@ class Ticket:
         """Bytes of the request's body, as far as they are known."""
         self.deadline = deadline
         """When its answer is due."""
-        self.priority = self.position = 0
+        self.priority = priority
+        """0 is the highest."""
         self.tenant = ""
         self.tried: tuple[Backend, ...] = ()
         """Backends where it has failed. They are used only when no other one is eligible."""
         self.backend: Backend | None = None
         """Where it began; None while it is queued."""
+        self.position = 0
+        """How many tickets were queued before it; 0 where it began at once or was first."""
         self.wait = _NO_WAIT
         """Why it was queued at first."""
         self.is_waiting = False
         """It is queued. Until it is dropped nothing of the above may be changed."""
-
-    priority: int
-    """0 is the highest."""
-    position: int
-    """How many tickets were queued before it; 0 where it began at once or was first."""
 
     @property
     def model(self) -> bytes:
@@ -231,9 +230,10 @@ class Ticket:
 
     def hedge(self) -> Ticket:
         """Make a ticket for the same request, which is to run a second time beside the first."""
-        other = Ticket(self.terms, self.arrived_at, self.rows, self.size, self.deadline)
-        other.priority, other.tenant = self.priority, self.tenant
-        other.position, other.wait = self.position, self.wait
+        other = Ticket(
+            self.terms, self.arrived_at, self.rows, self.size, self.deadline, self.priority
+        )
+        other.tenant, other.position, other.wait = self.tenant, self.position, self.wait
         return other
 
 

@@ -20,6 +20,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.kserve.work import UNSAID
+from lb.proxy.terms import QueueTerms
 from lb.telemetry.record import RequestRecord
 
 _READ_LATE_S: Final = 0.02
@@ -52,10 +53,12 @@ class Closing(Protocol):
 class Particulars:
     """What beside its protocol and model decides where a request may go. Most have none.
 
-    Requests of a scheduled model that begin alike share one (`rows` is not 0, `size` is 0). It is
-    never changed."""
+    Requests of a scheduled model that begin alike share one."""
 
-    __slots__ = ("pin", "priority", "regions", "rows", "size", "starts", "step", "version")
+    __slots__ = (
+        "is_shared", "pin", "priority", "regions", "rows", "size", "starts", "step", "terms",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, version: bytes = b"", rows: int = 0, priority: int = UNSAID) -> None:
         self.version = version
@@ -67,6 +70,10 @@ class Particulars:
         """The parameter of that name: 1 is the highest."""
         self.size = 0
         """Bytes of the request, as far as they are announced. 0: as many as have come."""
+        self.is_shared = False
+        """They are those of other requests, too: nothing of them changes but the terms."""
+        self.terms: QueueTerms | None = None
+        """Of the last request that had them. They belong to the `TermsBook`."""
         self.step: SequenceStep | None = None
         """Of a sequence."""
         self.pin: Pin | None = None

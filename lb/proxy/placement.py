@@ -85,7 +85,8 @@ class Placer:
                 of a sequence that cannot go on.
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
-        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference.
+        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference. What is
+        # scheduled, and was nowhere yet, takes no call more; `_choose` is the reference.
         if self.on_placing is not None:
             self.on_placing()
         if self._ledger.held >= self._ledger.short_at and (
@@ -105,7 +106,16 @@ class Placer:
         else:
             if now is None:
                 now = self._clock()
-            backend = self._choose(exchange, now, waiting)
+            if (
+                particulars is not None
+                and (terms := particulars.terms) is not None
+                and terms.snapshot is self._pool.current
+                and exchange.ticket is None
+                and not exchange.tried
+            ):
+                backend = self._queue.offer(exchange, particulars, terms, now, waiting)
+            else:
+                backend = self._choose(exchange, now, waiting)
             if backend is None:
                 return None
         port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
@@ -115,9 +125,10 @@ class Placer:
         if now is None:
             now = self._clock()
         attempt = make(exchange, backend, port, now)
-        ticket = exchange.ticket
-        if ticket is not None and ticket.backend is not None:
-            attempt.ticket = ticket
+        if particulars is not None:
+            ticket = exchange.ticket
+            if ticket is not None and ticket.backend is not None:
+                attempt.ticket = ticket
         exchange.attempt = attempt
         exchange.backend = backend
         if exchange.attempts:
@@ -239,16 +250,9 @@ class Placer:
 
     def _choose(self, exchange: Exchange, now: float, waiting: Waiting | None) -> Backend | None:
         """As `place` for what needs a second look."""
-        # HOT PATH (benchmarks/bench_schedule.py). What is scheduled, and was nowhere yet, takes no
-        # call more; `_take_turn` is the reference.
         particulars = exchange.particulars
         if particulars is not None:
             if particulars.rows:
-                if exchange.ticket is None and not exchange.tried:
-                    queue = self._queue
-                    terms = queue.terms.find(exchange, particulars)
-                    if terms is not None and terms.trial is None:
-                        return queue.offer(exchange, particulars, terms, now, waiting)
                 chosen = self._take_turn(exchange, particulars, now, waiting)
                 if chosen is not None or exchange.ticket is not None:
                     return chosen

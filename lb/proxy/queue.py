@@ -37,7 +37,8 @@ from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.hints import priority_of
 from lb.proxy.lost import report_lost
-from lb.proxy.terms import QueueTerms, TermsBook
+from lb.proxy.terms import QueueTerms
+from lb.proxy.terms_book import TermsBook
 from lb.settings.model import Settings
 from lb.settings.scheduling import TenantBy
 from lb.settings.values import field_name
@@ -186,7 +187,7 @@ class Queue:
         self._backends: dict[Backend, int] = {}
         """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
         whose last requests will have it learnt again."""
-        self.terms = TermsBook(pool, self._placement)
+        self.terms = TermsBook(pool, self._placement, self._tell_usual)
         """What holds for scheduled requests."""
         self.positions: dict[bytes, PositionHistogram] = {}
         """How many waited before those that had to wait, by model."""
@@ -197,6 +198,7 @@ class Queue:
     def configure(self, options: QueueOptions) -> None:
         """Go by other options from now on."""
         self.options = options
+        self.terms.forget()
 
     def _placement(self, exchange: Exchange) -> Placement:
         """Where an exchange may go."""
@@ -245,14 +247,10 @@ class Queue:
         # without a search for how long they waited; and nothing says how urgent they are. `_began`
         # and `_name_urgency` are the reference.
         size = particulars.size or exchange.bytes_in
-        ticket = Ticket(terms, now, particulars.rows, size, exchange.due)
+        ticket = Ticket(terms, now, particulars.rows, size, exchange.due, terms.priority)
         if exchange.tried:
             ticket.tried = exchange.tried
-        if terms.options is not self.options:
-            self._tell_usual(terms, exchange.model)
-        if particulars.priority == UNSAID and not terms.is_urgency_named:
-            ticket.priority = terms.priority
-        else:
+        if particulars.priority or terms.is_urgency_named:
             self._name_urgency(exchange, ticket, particulars.priority)
         try:
             backend = self.scheduler.offer(ticket, now)
@@ -423,10 +421,10 @@ class Queue:
 
     # Tickets
 
-    def _tell_usual(self, terms: QueueTerms, model: bytes) -> None:
-        """Have terms say what the options say of a model."""
-        terms.options = options = self.options
-        terms.priority = options.priorities.get(model, options.priority) - 1
+    def _tell_usual(self, terms: QueueTerms) -> None:
+        """Have new terms say what the options say of a model."""
+        options = self.options
+        terms.priority = options.priorities.get(terms.model, options.priority) - 1
         terms.is_urgency_named = bool(
             options.priority_header or options.by_token or options.tenant_header
         )

@@ -208,6 +208,7 @@ def _look_for_rows(plan: RequestPlan, head: bytes) -> Particulars:
     if known is not None:
         known.misses += 1
     if 0 < end <= _REMEMBERED and (known is None or known.misses % _PATIENCE == 0):
+        particulars.is_shared = True
         plan.known_rows = KnownRows(head[:end], particulars)
     return particulars
 

@@ -95,5 +95,6 @@ class PrefixCache:
                 return
         known = self.learn(snapshot, data, model, is_plain=False)
         if known is not None:
+            particulars.is_shared = True
             known.particulars = particulars
             known.head = data[:end]
