@@ -305,7 +305,7 @@ class EligibleSet:
         if not rate:
             return
         stats = self.stats
-        ahead = self.queue.count + stats.in_flight + 1 - self._instances
+        ahead = self.queue.count + self.in_flight() + 1 - self._instances
         stats.on_arrival(max(0, ahead) / rate + stats.usual.mean_s, now)
         self.lead_s = LATE_LEAD_S if self.max_overtaken_s() > 0 else ANY_LEAD_S
 
@@ -328,9 +328,9 @@ class EligibleSet:
         if self.index is not None:
             # Executions that run are half done on average.
             rate = self.rate(now) - chosen.rate
-            stats = self.stats
-            in_flight = stats.in_flight - 0.5 * min(stats.in_flight, len(self.model_backends))
-            return max(0, int(rate * (score - now) - in_flight))
+            in_flight = self.in_flight()
+            ahead = in_flight - 0.5 * min(in_flight, len(self.model_backends))
+            return max(0, int(rate * (score - now) - ahead))
         total = 0
         for model_backend in self.model_backends:
             if model_backend is chosen:
@@ -343,6 +343,13 @@ class EligibleSet:
             if begins < score:
                 total += model_backend.could_take(score - begins, own_execution_weight)
         return total
+
+    def in_flight(self) -> int:
+        """Count the requests in flight; where model backends are very many, at those of other sets,
+        too."""
+        if self.index is not None:
+            return self.index.in_flight
+        return sum([model_backend.load.in_flight for model_backend in self.model_backends])
 
     def overdue_at(self, now: float) -> float:
         """Find when a full model backend may have to take one more because what is in flight is

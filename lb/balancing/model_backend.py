@@ -203,7 +203,6 @@ class ModelBackend:
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """End a request that began in the model backend before this one. It teaches nothing of the
         cost of an execution."""
-        self.stats.in_flight -= 1
         del self.unanswered.tickets[ticket]
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
@@ -505,7 +504,6 @@ class ModelBackend:
         load.in_flight = count + 1
         self.unanswered.tickets[ticket] = None
         load.work_s += took
-        self.stats.in_flight += 1
         ticket.model_backend = self
 
     def begin_idle(self, ticket: Ticket, now: float) -> None:
@@ -523,13 +521,11 @@ class ModelBackend:
             insort(load.expected_ends, now + took)
         load.in_flight += 1
         load.work_s += took
-        self.stats.in_flight += 1
         self.unanswered.tickets[ticket] = None
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from it."""
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.
-        self.stats.in_flight -= 1
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
         if self.plan.is_adaptive:

@@ -180,6 +180,11 @@ class ModelQueue:
                 self.index.outdated()
 
     @property
+    def in_flight(self) -> int:
+        """The number of requests in flight."""
+        return sum([each.load.in_flight for each in self.model_backends.values()])
+
+    @property
     def waits(self) -> int:
         """The number of queued requests."""
         return sum([each.queue.count for sets in (self.waiting, self.retired) for each in sets])
@@ -198,7 +203,7 @@ class ModelQueue:
         if eligible_set is None:
             eligible_set = self._new_eligible_set(eligible, now)
         if not tried:
-            terms.model_queue, terms.eligible_set = self, eligible_set
+            terms.eligible_set = eligible_set
         return eligible_set
 
     def _new_eligible_set(self, eligible: tuple[Backend, ...], now: float) -> EligibleSet:
@@ -298,6 +303,7 @@ class ModelQueue:
     def began(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
         """Note a request that has begun on a model backend that `is_watched`."""
         if self.index is not None:
+            self.index.in_flight += 1
             self.index.changed(model_backend, now)
         if self.reserves:
             if ticket.priority <= 0:
@@ -310,6 +316,7 @@ class ModelQueue:
     def ended(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
         """Note a request that has ended on a model backend that `is_watched`."""
         if self.index is not None:
+            self.index.in_flight -= 1
             self.index.changed(model_backend, now)
         if self.reserves:
             if ticket.priority <= 0:
@@ -385,7 +392,7 @@ class ModelQueue:
         count, work_s = eligible_set.queue.ahead(ticket)
         # What was estimated when executions took longer does not count as more of them.
         ahead = min(work_s / usual.mean_s, float(count))
-        takes_s = (ahead + self.stats.in_flight) / rate + ticket.work_s
+        takes_s = (ahead + eligible_set.in_flight()) / rate + ticket.work_s
         return now + takes_s > ticket.deadline and eligible_set.is_lost(ticket, now, ahead)
 
     def due(self, eligible_set: EligibleSet, now: float) -> Dispatch | None:

@@ -47,12 +47,10 @@ class ModelStats:
 
     __slots__ = (
         "_arrivals", "_arrived_at", "_executed", "_mean_s", "_off_s", "_side_by_side", "_varied",
-        "best", "best_s", "idle_tie_tolerance", "in_flight", "tail_s", "usual", "version",
+        "best", "best_s", "idle_tie_tolerance", "tail_s", "usual", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.in_flight = 0
-        """Requests in flight."""
         self.version = 0
         """A number that changes whenever something is learnt that estimates depend on."""
         self.usual = Cost()

@@ -102,6 +102,8 @@ class Scheduler:
         self.on_lost: Callable[[Ticket, float], None] = ignore_lost
         """Called with a ticket and the time when its backend is found never to answer it. It is not
         counted from then on. Its attempt goes on until `complete`."""
+        self.on_room: Callable[[], None] = _ignore_room
+        """Called when there may be room for a queued request because another one has ended."""
 
     @property
     def wake_at(self) -> float:
@@ -140,25 +142,23 @@ class Scheduler:
         terms = ticket.terms
         eligible_set: EligibleSet | None = terms.eligible_set
         if eligible_set is None or eligible_set.is_retired or ticket.tried:
-            model_queue = self._model_queue(ticket, now)
-            eligible_set = model_queue.eligible_set(ticket, now)
-        else:
-            model_queue = terms.model_queue
-        if not number * _SCATTER & _ARRIVALS_SKIPPED and model_queue.runs_in_order:
+            eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        if not number * _SCATTER & _ARRIVALS_SKIPPED and terms.model_queue.runs_in_order:
             eligible_set.on_arrival(now)
         ranking = eligible_set.ranking
         if ranking is not None and ranking.version == eligible_set.stats.version:
             model_backend = ranking.pick(ticket, now)
-        elif not eligible_set.queue.count and not model_queue.reserves:
-            model_backend = eligible_set.pick(ticket, now, in_order=model_queue.runs_in_order)
+        elif not eligible_set.queue.count and not terms.model_queue.reserves:
+            in_order: bool = terms.model_queue.runs_in_order
+            model_backend = eligible_set.pick(ticket, now, in_order=in_order)
         else:
             model_backend = None
         if model_backend is None:
-            return self._place(ticket, model_queue, eligible_set, now)
+            return self._place(ticket, terms.model_queue, eligible_set, now)
         model_backend.last_pick = number
         model_backend.begin_idle(ticket, now)
         if model_backend.is_watched:
-            model_queue.began(ticket, model_backend, now)
+            terms.model_queue.began(ticket, model_backend, now)
         ticket.backend = backend = model_backend.backend
         return backend
 
@@ -304,12 +304,12 @@ class Scheduler:
         model_backend.end(ticket, now, ending)
         ticket.backend = None
         if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
-            model_queue = self._model_queues[ticket.model, ticket.version]
+            model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
             self._review(ticket, model_queue, model_backend, now, ending)
 
     def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began, and whom it makes room for."""
-        model_queue = self._model_queues[ticket.model, ticket.version]
+        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]
@@ -331,6 +331,7 @@ class Scheduler:
                 eligible_set.freed += 1
         else:
             self._mark_ready((model_queue,), now)
+        self.on_room()
 
     def _review(
         self,
@@ -369,7 +370,7 @@ class Scheduler:
     def drop(self, ticket: Ticket) -> None:
         """Take a ticket out of its queue. One that is not queued is left alone."""
         if ticket.is_waiting:
-            self._leave(ticket, self._model_queues[ticket.model, ticket.version])
+            self._leave(ticket, self._model_queues[ticket.terms.model, ticket.terms.version])
         else:
             self._take_back(ticket)
 
@@ -438,7 +439,7 @@ class Scheduler:
     def _expire(self, ticket: Ticket, now: float) -> None:
         """Refuse a request that has waited too long, by the plan that holds now, or whose deadline
         has passed. Soon before its deadline it begins wherever an instance is idle."""
-        model_queue = self._model_queues[ticket.model, ticket.version]
+        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
         if ticket.queued_at + model_queue.plan.rules.max_wait_s <= now:
             self._refuse(ticket, model_queue, Refusal.EXPIRED, now)
             return
@@ -661,12 +662,13 @@ class Scheduler:
             model_queue = self._new_model_queue(ticket)
         elif model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
+        ticket.terms.model_queue = model_queue
         return model_queue
 
     def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
         if len(self._model_queues) >= _MAX_MODEL_QUEUES:
             for key, each in tuple(self._model_queues.items()):
-                if not (each.stats.in_flight or each.waiting or each.retired):
+                if not (each.in_flight or each.waiting or each.retired):
                     each.drop_eligible_sets()
                     del self._model_queues[key]
         terms = ticket.terms
@@ -841,6 +843,10 @@ class Scheduler:
                 waiting=waiting,
                 oldest_s=now - oldest,
             )
+
+
+def _ignore_room() -> None:
+    """Do nothing: who has no queue of its own asks at once."""
 
 
 def _waits(entry: tuple[float, int, Ticket]) -> bool:

@@ -162,7 +162,7 @@ class Accounts:
 
         Args:
             attempt: it is under way, no step of a sequence, and its exchange without permit. If it
-                has a ticket, `Queue.answered` is to be called after this.
+                has a ticket, `Scheduler.complete` is to be called after this.
             status: gRPC or HTTP status of the answer.
             now: the time.
             are_bytes_counted: the port has those of request and answer already.

@@ -162,6 +162,7 @@ class Queue:
         """
         self.scheduler = scheduler
         scheduler.on_lost = report_lost
+        scheduler.on_room = self._soon
         self.options = options or QueueOptions()
         self._pool = pool
         self._clock = clock
@@ -378,14 +379,8 @@ class Queue:
         """An attempt is over, and counted no more: if it has a ticket, this is over, too."""
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is not None:
-            self.over(ticket, now, _ending(attempt.exchange.protocol, outcome, code))
-
-    def answered(self, ticket: Ticket, now: float) -> None:
-        """The attempt of a ticket is over, with a good answer."""
-        # HOT PATH (benchmarks/bench_schedule.py). `ended` is the reference.
-        self.scheduler.complete(ticket, now, _GOOD)
-        if self._waiting:
-            self._soon()
+            ending = _ending(attempt.exchange.protocol, outcome, code)
+            self.scheduler.complete(ticket, now, ending)
 
     @property
     def has_queued(self) -> bool:
@@ -398,7 +393,7 @@ class Queue:
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is None:
             return False
-        self.over(ticket, now, Ending.NEITHER)
+        self.scheduler.complete(ticket, now, Ending.NEITHER)
         return True
 
     def count_again(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
@@ -412,12 +407,6 @@ class Queue:
             ticket.terms = terms
             self.scheduler.start(ticket, attempt.backend, now)
             attempt.ticket = ticket
-
-    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """A request is over that the scheduler counts."""
-        self.scheduler.complete(ticket, now, ending)
-        if self._waiting:
-            self._soon()
 
     # Tickets
 

@@ -19,6 +19,7 @@ from typing import Final
 from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
@@ -52,6 +53,7 @@ from lb.wire.http1.response import CONTINUE, ResponseHead
 _log = logging.getLogger(__name__)
 
 _ANSWERED: Final = Outcome.ANSWERED
+_GOOD: Final = Ending.GOOD
 _OK: Final = 200
 _SUCCESSES: Final = range(200, 300)
 _INTERNAL: Final = 500
@@ -737,10 +739,9 @@ class Http1Attempt(Attempt, AnswerSink):
         particulars = owner.particulars
         if owner.permit is None and (particulars is None or particulars.step is None):
             accounts.answered_whole(self, status, now, are_bytes_counted=True)
-            ticket = self.ticket
-            if ticket is not None:
+            if self.ticket is not None:
                 if status == _OK:
-                    accounts.queue.answered(ticket, now)
+                    accounts.queue.scheduler.complete(self.ticket, now, _GOOD)
                 else:
                     accounts.queue.ended(self, _ANSWERED, status, now)
         else:

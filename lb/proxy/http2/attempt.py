@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 from lb.domain.backend import Backend, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
 from lb.proxy.exchange import Attempt
 from lb.proxy.http2.call import Call
@@ -26,6 +27,7 @@ from lb.wire.http2.frames import ErrorCode, StreamError, pack_header
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
+_GOOD: Final = Ending.GOOD
 _INFERENCE: Final = OperationKind.INFERENCE
 _OK: Final = 200
 _UNUSABLE: Final = "status OK without exactly one whole message"
@@ -263,8 +265,9 @@ class GrpcAttempt(Attempt):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.accounts.answered_whole(self, status, now)
-        if self.ticket is not None:
-            relay.accounts.queue.answered(self.ticket, now)
+        ticket = self.ticket
+        if ticket is not None:
+            relay.accounts.queue.scheduler.complete(ticket, now, _GOOD)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:

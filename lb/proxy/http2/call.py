@@ -210,15 +210,18 @@ class Call(Exchange):
         known = None
         if prefixes.snapshot is relay.dispatcher.pool.current and size > NAME_AT:
             known = prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])
-        if known is None:
-            is_known = False
-        elif known.particulars is None:
-            is_known = known.is_plain or SEQUENCE_ID not in payload
-        else:
-            is_known = self.operation is MODEL_INFER and payload.startswith(known.head)
-        if known is not None and is_known:
+        if known is not None and known.is_plain:
             self.model = known.model
-            self.particulars = known.particulars
+        elif (
+            known is not None
+            and (particulars := known.particulars) is not None
+            and payload.startswith(known.head)
+            and self.operation is MODEL_INFER
+        ):
+            self.model = known.model
+            self.particulars = particulars
+        elif known is not None and known.particulars is None and SEQUENCE_ID not in payload:
+            self.model = known.model
         elif not self._find_model(payload):
             return
         relay.place_whole(self, payload, size)
