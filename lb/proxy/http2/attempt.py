@@ -243,13 +243,14 @@ class GrpcAttempt(Attempt):
         )
         request = call.request
         link = self.link
+        ticket = self.ticket
         status = trailers.grpc_status
         if (
             link is None
             or not request.finished
             or status
             or request.held
-            or ((particulars := call.particulars) is not None and not particulars.rows)
+            or (ticket is None and call.particulars is not None)
             or call.permit is not None
         ):
             self._end_slowly(trailers)
@@ -265,7 +266,6 @@ class GrpcAttempt(Attempt):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.accounts.answered_whole(self, status, now)
-        ticket = self.ticket
         if ticket is not None:
             relay.accounts.queue.scheduler.complete(ticket, now, _GOOD)
         return True

@@ -551,8 +551,9 @@ class Call(Exchange):
     @property
     def due(self) -> float:
         """See `Exchange`."""
-        asked_s, own_s = self.head.timeout_s, self.relay.options.request_timeout_s
-        return self.started_at + _shorter(asked_s, own_s) if asked_s or own_s else inf
+        if self.timer is None:
+            return inf
+        return self.started_at + _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""
