@@ -28,8 +28,7 @@ SLACK = 0.03
 SLACK_AT_LEAST = 1.5
 """Whatever the figure: the interpreter's own caches are not counted out to the last block."""
 _WARM_UP = 1000
-_STEPS = 16
-"""What is learnt from one execution in sixteen counts as it does in the long run."""
+_STEPS = 6
 _STEPS_BEFORE = 3
 """Counted and thrown away: the first ones under the tracer make objects of its own."""
 

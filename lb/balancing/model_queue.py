@@ -455,6 +455,12 @@ class ModelQueue:
                 return head, model_backend, decision.estimate
         return self._for_second_best(head, eligible_set, model_backend, decision, now)
 
+    def close(self, eligible_set: EligibleSet, decision: Decision, now: float) -> None:
+        """Note the decision that no model backend has room for the only queued request."""
+        eligible_set.is_closed = True
+        eligible_set.wake_at = NO_DEADLINE
+        self._wake(eligible_set, decision, now, ANY_LEAD_S)
+
     def _due_late(
         self,
         head: Ticket,

@@ -22,7 +22,7 @@ from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
-from lb.balancing.selection import ANY_LEAD_S, YIELDING_LEAD_S
+from lb.balancing.selection import ANY_LEAD_S, YIELDING_LEAD_S, Decision
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
@@ -108,7 +108,7 @@ class Scheduler:
     @property
     def wake_at(self) -> float:
         """When to call `next_due` and `next_refused` though nothing ended; inf for never."""
-        if self._began or self._dirty:
+        if self._began or self._dirty or self._refused:
             return 0.0
         at = NO_DEADLINE
         wakes = self._wakes
@@ -198,7 +198,9 @@ class Scheduler:
             and not decision.is_best(now)
         ):
             ticket.wait = _why(model_backend, is_reserved=is_reserved)
-            return self._enqueue(ticket, model_queue, eligible_set, now)
+            is_sure = lead_s == ANY_LEAD_S and ticket.deadline == NO_DEADLINE and not is_reserved
+            no_room = decision if model_backend is None and is_sure else None
+            return self._enqueue(ticket, model_queue, eligible_set, now, no_room)
         self._begin(ticket, model_queue, model_backend, decision.estimate, now)
         return model_backend.backend
 
@@ -462,9 +464,21 @@ class Scheduler:
     # The queue
 
     def _enqueue(
-        self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
+        self,
+        ticket: Ticket,
+        model_queue: ModelQueue,
+        eligible_set: EligibleSet,
+        now: float,
+        no_room: Decision | None = None,
     ) -> Backend | None:
         """Queue a ticket, unless it is the one that begins now.
+
+        Args:
+            ticket: the request.
+            model_queue: of its model.
+            eligible_set: in whose queue it is to be.
+            now: the time.
+            no_room: the decision that nothing has room for it, where the queue is empty.
 
         Raises:
             ScheduleRefused: the queue is full, or the ticket cannot meet its deadline.
@@ -501,6 +515,10 @@ class Scheduler:
         model_queue.waiting[eligible_set] = None
         self._waiting += 1
         self._expire_at(ticket, model_queue, ticket.deadline - model_queue.stats.best_s)
+        if no_room is not None:
+            model_queue.close(eligible_set, no_room, now)
+            self._rest(model_queue, eligible_set)
+            return None
         if eligible_set not in self._dirty:
             if eligible_set.is_closed and eligible_set.queue.count > 1:
                 return None  # nothing has changed since there was no room
@@ -578,6 +596,10 @@ class Scheduler:
             elif eligible_set.queue.count:
                 self._dirty[eligible_set] = model_queue
             return
+        self._rest(model_queue, eligible_set)
+
+    def _rest(self, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+        """Leave an eligible set alone until something changes, or its time has come."""
         eligible_set.freed = 0
         self._dirty.pop(eligible_set, None)
         if eligible_set.queue.count and eligible_set.wake_at != NO_DEADLINE:

@@ -263,7 +263,7 @@ class Queue:
         elif not ticket.tried:
             terms.waits.counts[0] += 1
         if self._waiting:
-            self._soon()
+            self._look_in_time(now)
         return backend
 
     def offer_again(
@@ -298,7 +298,7 @@ class Queue:
         else:
             self._began(ticket, now)
         if self._waiting:
-            self._soon()
+            self._look_in_time(now)
         return backend
 
     def _wait(
@@ -499,6 +499,14 @@ class Queue:
         if not self._is_soon:
             self._is_soon = True
             self._later(0.0, self._give_turns)
+
+    def _look_in_time(self, now: float) -> None:
+        """Give turns when the scheduler asks for it, after a request was offered."""
+        at = self.scheduler.wake_at
+        if at <= now:
+            self._soon()
+        else:
+            self._arm(at, now)
 
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         self._is_stale = True
