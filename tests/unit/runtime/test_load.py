@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from lb.runtime.load import make_load_readers
+
 from lb.balancing.policies import make_policy
 from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
@@ -12,7 +14,6 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.schedule import Capacity, Plan, Terms, Ticket
 from lb.health.models import Version
 from lb.health.port import Finding
-from lb.runtime.load import make_load_readers
 from tests.fakes.backends import make_spec
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
