@@ -20,7 +20,6 @@ from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Pin, SequenceTable
 from lb.domain.backend import Backend
 from lb.domain.pool import Placement
-from lb.domain.schedule import Terms
 from lb.domain.sequence import SequenceKey, SequenceStep
 
 UNEQUAL = (Gpu(0.005), Gpu(0.01), Gpu(0.04))
@@ -142,10 +141,9 @@ class Sequences(Scheduled):
             world.servers[number].backend = world.servers[number - count].backend
         world_backends = world.backends[:count]
         super().__init__(world, auto_plan(world))
-        plan = self.terms[""].plan
+        plan, _ = self.placements[""]
         limits = {each: plan.limits[each] for each in world_backends}
-        plan = replace(plan, limits=limits)
-        self.terms[""] = Terms(self.terms[""].model, b"", plan, world_backends)
+        self.placements[""] = (replace(plan, limits=limits), world_backends)
         self.numbers = {backend: number for number, backend in enumerate(world_backends)}
         policy = make_policy("least_loaded", Random(seed))
         self._placement = Placement(world_backends, policy.build(world_backends), policy)

@@ -50,22 +50,23 @@ class Scheduled:
         self.scheduler = Scheduler()
         self.world = world
         plans = {"": plan} if isinstance(plan, Plan) else plan
-        self.terms = {
-            model: Terms(
-                (model or _MODEL).encode(),
-                b"",
-                each,
-                tuple(server.backend for server in world.serving(model)),
-            )
+        self.placements = {
+            model: (each, tuple(server.backend for server in world.serving(model)))
             for model, each in plans.items()
         }
         """Plan and eligible backends of each model."""
+        self._terms: dict[str, Terms] = {}
         self.numbers = {server.backend: server.number for server in world.servers}
         self._requests: dict[Ticket, Request] = {}
 
     def ticket(self, request: Request, now: float) -> Ticket:
         """A ticket for a request that has just come."""
-        ticket = Ticket(self.terms[request.model], now)
+        plan, backends = self.placements[request.model]
+        terms = self._terms.get(request.model)
+        if terms is None or terms.plan is not plan or terms.eligible is not backends:
+            name = (request.model or _MODEL).encode()
+            terms = self._terms[request.model] = Terms(name, b"", plan, backends)
+        ticket = Ticket(terms, now)
         ticket.rows = request.rows
         ticket.size = request.size
         ticket.deadline = request.deadline
