@@ -14,6 +14,7 @@ from lb.domain.schedule import (
     Plan,
     QueueRules,
     ScheduleRefused,
+    Terms,
     Ticket,
 )
 
@@ -54,13 +55,18 @@ class Scheduled:
             for model, each in plans.items()
         }
         """Plan and eligible backends of each model."""
+        self._terms: dict[str, Terms] = {}
         self.numbers = {server.backend: server.number for server in world.servers}
         self._requests: dict[Ticket, Request] = {}
 
     def ticket(self, request: Request, now: float) -> Ticket:
         """A ticket for a request that has just come."""
         plan, backends = self.placements[request.model]
-        ticket = Ticket((request.model or _MODEL).encode(), b"", plan, backends, now)
+        terms = self._terms.get(request.model)
+        if terms is None or terms.plan is not plan or terms.eligible is not backends:
+            name = (request.model or _MODEL).encode()
+            terms = self._terms[request.model] = Terms(name, b"", plan, backends)
+        ticket = Ticket(terms, now)
         ticket.rows = request.rows
         ticket.size = request.size
         ticket.deadline = request.deadline

@@ -159,14 +159,12 @@ class BatchingModelBackend(ModelBackend):
         else:
             self.waiting_rows += ticket.rows
         self.load.in_flight += 1
-        self.stats.in_flight += 1
         ticket.model_backend = self
         self.unanswered.tickets[ticket] = None
         self.rows += ticket.rows
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from its execution once that is over."""
-        self.stats.in_flight -= 1
         self._ends = ends = self._ends + 1
         self._ends_at[ends % len(self._ends_at)] = now
         self.adapt(now)

@@ -170,7 +170,6 @@ class ModelBackend:
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """End a request that began in the model backend before this one. It teaches nothing of the
         cost of an execution."""
-        self.stats.in_flight -= 1
         del self.unanswered.tickets[ticket]
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
@@ -469,17 +468,15 @@ class ModelBackend:
         load.in_flight = count + 1
         self.unanswered.tickets[ticket] = None
         load.work_s += took
-        self.stats.in_flight += 1
         ticket.model_backend = self
 
     def begin_idle(self, ticket: Ticket, now: float) -> None:
-        """Count a request that begins here while an instance is idle, and the cost is known."""
+        """Count a request that begins here while an instance is idle. The cost is known, and bytes
+        have no part in it."""
         # HOT PATH (benchmarks/bench_schedule.py). `begin` is the reference.
         load = self.load
         cost = load.cost
         took = cost.base_s + cost.row_s * ticket.rows
-        if cost.byte_s:
-            took = cost.with_bytes(took, ticket.size)
         ticket.began_at = load.busy_since = now
         ticket.work_s = ticket.expected_s = took
         ticket.after = self._ends
@@ -488,13 +485,11 @@ class ModelBackend:
             insort(load.expected_ends, now + took)
         load.in_flight += 1
         load.work_s += took
-        self.stats.in_flight += 1
         self.unanswered.tickets[ticket] = None
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from it."""
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.
-        self.stats.in_flight -= 1
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
         if self.plan.is_adaptive:

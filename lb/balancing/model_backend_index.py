@@ -32,11 +32,15 @@ holds for sure: as long as the requests in flight are not overdue."""
 class ModelBackendIndex:
     """An index of all model backends of a model queue."""
 
-    __slots__ = ("_busy", "_full", "_idle", "_model_backends", "_renewed_at", "_stamp", "count")
+    __slots__ = (
+        "_busy", "_full", "_idle", "_model_backends", "_renewed_at", "_stamp", "count", "in_flight",
+    )  # fmt: skip
 
     def __init__(self, model_backends: Iterable[ModelBackend], now: float) -> None:
         self._model_backends = tuple(model_backends)
         self.count = len(self._model_backends)
+        self.in_flight = sum([each.load.in_flight for each in self._model_backends])
+        """Requests in flight at all of them. Its owner counts those that begin and end."""
         self._idle: list[Entry] = []
         self._busy: list[Entry] = []
         self._full: list[Entry] = []

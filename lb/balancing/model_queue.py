@@ -27,8 +27,6 @@ from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
 
-_MAX_ALIASES: Final = 64
-"""Tuples of eligible backends that are recognised by identity."""
 _MAX_ELIGIBLE_SETS: Final = 256
 """With more eligible sets those with an empty queue are dropped. Requests that are retried make one
 for every set of backends that have failed them."""
@@ -52,9 +50,9 @@ class ModelQueue:
     """One version of one model: its model backends, eligible sets and queued requests."""
 
     __slots__ = (
-        "_aliases", "_busy", "_high", "_low", "_slots", "_used", "eligible_sets", "index",
-        "is_pressed", "last_eligible", "last_set", "model", "model_backends", "penalties", "plan",
-        "reserves", "retired", "runs_in_order", "stats", "version", "waiting",
+        "_busy", "_high", "_low", "_slots", "_used", "eligible_sets", "index", "is_pressed",
+        "model", "model_backends", "penalties", "plan", "reserves", "retired", "runs_in_order",
+        "stats", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -91,12 +89,6 @@ class ModelQueue:
         """The eligible sets with queued requests."""
         self.retired: dict[EligibleSet, None] = {}
         """Sets of old snapshots, whose queued requests are to be moved to other sets."""
-        self.last_set = EligibleSet((), plan.rules, self.stats)
-        """The eligible set that was found last."""
-        self.last_eligible: tuple[Backend, ...] | None = None
-        """The tuple of backends that it was found for; None: that does not hold any more."""
-        self._aliases: dict[int, tuple[tuple[Backend, ...], EligibleSet]] = {}
-        """Eligible sets by the identity of tuples of backends, which are held for that."""
 
     def apply(self, plan: Plan, now: float) -> None:
         """Take over another plan."""
@@ -144,14 +136,11 @@ class ModelQueue:
         Model backends that are not in use, and of which nothing is known, are forgotten.
         """
         for eligible_set in self.waiting:
-            eligible_set.is_retired = True
             eligible_set.wake_at = NO_DEADLINE
             self.retired[eligible_set] = None
-        self.eligible_sets.clear()
+        self.drop_eligible_sets()
         self.index = None
         self.waiting.clear()
-        self._aliases.clear()
-        self.last_eligible = None
         self._used.clear()
         for backend, model_backend in tuple(self.model_backends.items()):
             if not model_backend.load.in_flight and not model_backend.load.cost.count:
@@ -160,6 +149,12 @@ class ModelQueue:
         self._slots = 0
         self._check_kinds()
         self._watch()
+
+    def drop_eligible_sets(self) -> None:
+        """Use none of the eligible sets for another request."""
+        for eligible_set in self.eligible_sets.values():
+            eligible_set.is_retired = True
+        self.eligible_sets.clear()
 
     def _check_kinds(self) -> None:
         self.runs_in_order = all(
@@ -178,39 +173,43 @@ class ModelQueue:
                 self.index.outdated()
 
     @property
+    def in_flight(self) -> int:
+        """The number of requests in flight."""
+        return sum([each.load.in_flight for each in self.model_backends.values()])
+
+    @property
     def waits(self) -> int:
         """The number of queued requests."""
         return sum([each.queue.count for sets in (self.waiting, self.retired) for each in sets])
 
     def eligible_set(self, ticket: Ticket, now: float) -> EligibleSet:
-        """The eligible set of a request."""
-        eligible = ticket.eligible
-        if ticket.tried:
-            tried = ticket.tried
+        """The eligible set of a request. Its terms know it from then on, unless it depends on where
+        the request has failed."""
+        terms, tried = ticket.terms, ticket.tried
+        eligible = terms.eligible
+        if tried:
             eligible = tuple([each for each in eligible if each not in tried]) or eligible
-        known = self._aliases.get(id(eligible))
-        if known is not None and known[0] is eligible:
-            if not ticket.tried:
-                self.last_eligible, self.last_set = known
-            return known[1]
+        elif terms.eligible_set is not None and not terms.eligible_set.is_retired:
+            known: EligibleSet = terms.eligible_set
+            return known
         eligible_set = self.eligible_sets.get(eligible)
         if eligible_set is None:
             eligible_set = self._new_eligible_set(eligible, now)
-        if not ticket.tried:
-            if len(self._aliases) >= _MAX_ALIASES:
-                self._aliases.clear()
-            self._aliases[id(eligible)] = (eligible, eligible_set)
+        if not tried:
+            terms.eligible_set = eligible_set
         return eligible_set
 
     def _new_eligible_set(self, eligible: tuple[Backend, ...], now: float) -> EligibleSet:
         if len(self.eligible_sets) >= _MAX_ELIGIBLE_SETS:
-            self.eligible_sets = {
+            in_use = {
                 each: eligible_set
                 for each, eligible_set in self.eligible_sets.items()
                 if eligible_set.queue.count
             }
-            self._aliases.clear()
-            self.last_eligible = None
+            for each in in_use:
+                del self.eligible_sets[each]
+            self.drop_eligible_sets()
+            self.eligible_sets = in_use
         model_backends = tuple([self._model_backend(backend, now) for backend in eligible])
         eligible_set = self.eligible_sets[eligible] = EligibleSet(
             model_backends, self.plan.rules, self.stats
@@ -297,6 +296,7 @@ class ModelQueue:
     def began(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
         """Note a request that has begun on a model backend that `is_watched`."""
         if self.index is not None:
+            self.index.in_flight += 1
             self.index.changed(model_backend, now)
         if self.reserves:
             if ticket.priority <= 0:
@@ -309,6 +309,7 @@ class ModelQueue:
     def ended(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
         """Note a request that has ended on a model backend that `is_watched`."""
         if self.index is not None:
+            self.index.in_flight -= 1
             self.index.changed(model_backend, now)
         if self.reserves:
             if ticket.priority <= 0:
@@ -384,7 +385,7 @@ class ModelQueue:
         count, work_s = eligible_set.queue.ahead(ticket)
         # What was estimated when executions took longer does not count as more of them.
         ahead = min(work_s / usual.mean_s, float(count))
-        takes_s = (ahead + self.stats.in_flight) / rate + ticket.work_s
+        takes_s = (ahead + eligible_set.in_flight()) / rate + ticket.work_s
         return now + takes_s > ticket.deadline and eligible_set.is_lost(ticket, now, ahead)
 
     def due(self, eligible_set: EligibleSet, now: float) -> Dispatch | None:
@@ -446,6 +447,12 @@ class ModelQueue:
             if decision.is_best(now):
                 return head, model_backend, decision.estimate
         return self._for_second_best(head, eligible_set, model_backend, decision, now)
+
+    def close(self, eligible_set: EligibleSet, decision: Decision, now: float) -> None:
+        """Note the decision that no model backend has room for the only queued request."""
+        eligible_set.is_closed = True
+        eligible_set.wake_at = NO_DEADLINE
+        self._wake(eligible_set, decision, now, ANY_LEAD_S)
 
     def _due_late(
         self,

@@ -31,12 +31,10 @@ class ModelStats:
 
     __slots__ = (
         "_arrivals", "_arrived_at", "_mean_s", "_off_s", "_side_by_side",
-        "best", "best_s", "in_flight", "tail_s", "usual", "version",
+        "best", "best_s", "tail_s", "usual", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.in_flight = 0
-        """Requests in flight."""
         self.version = 0
         """A number that changes whenever something is learnt that estimates depend on."""
         self.usual = Cost()

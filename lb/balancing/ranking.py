@@ -54,35 +54,32 @@ class IdleRanking:
         self._rows = 0
         """The rows that it holds for; 0 for any."""
         self._fastest_s = self._slowest_s = self._next_s = 0.0
-        self._instances = model_backends[0].instances
+        self._instances = instances = model_backends[0].instances
         self._is_uniform = False
-        for model_backend in model_backends:
-            if not self._is_plain(model_backend, now):
-                return
-        self._rank(model_backends, rows)
-
-    def _is_plain(self, model_backend: ModelBackend, now: float) -> bool:
-        """Whether nothing but rows and requests in flight changes the estimates here."""
-        cost = model_backend.load.cost
-        return (
-            type(model_backend) is ModelBackend
-            and cost.count >= MIN_SAMPLES
-            and not cost.byte_s
-            and not model_backend.backend.max_in_flight
-            and model_backend.external_load is None
-            and model_backend.instances == self._instances
-            and not model_backend.is_doubted(now)
-        )
-
-    def _rank(self, model_backends: Sequence[ModelBackend], rows: int) -> None:
-        """Find those that are as good as the fastest one."""
+        # Only where nothing but rows and requests in flight changes the estimates.
         fastest_s = NO_DEADLINE
         for model_backend in model_backends:
             cost = model_backend.load.cost
+            if (
+                type(model_backend) is not ModelBackend
+                or cost.count < MIN_SAMPLES
+                or cost.byte_s
+                or model_backend.backend.max_in_flight
+                or model_backend.external_load is not None
+                or model_backend.instances != instances
+                or (cost.mean_s > stats.best_s and now - cost.at > model_backend.explore_s)
+            ):
+                return
             took_s = cost.base_s + cost.row_s * rows
             fastest_s = min(fastest_s, took_s)
             if cost.row_s:
                 self._rows = rows
+        self._rank(model_backends, rows, fastest_s)
+
+    def _rank(self, model_backends: Sequence[ModelBackend], rows: int, fastest_s: float) -> None:
+        """Find those that are as good as the fastest one."""
+        # HOT PATH (benchmarks/bench_schedule.py). After each execution that is learnt from: `min`
+        # and `max` are written out.
         stats = self._stats
         rest = 1.0 - IDLE_TIE_TOLERANCE
         limit_s = fastest_s / rest * (1.0 - _EXACT)
@@ -102,8 +99,8 @@ class IdleRanking:
                 slowest_s = max(slowest_s, took_s)
             else:
                 alike.insert(0, model_backend)
-            if cost.mean_s > stats.best_s:
-                until = min(until, cost.at + model_backend.explore_s)
+            if cost.mean_s > stats.best_s and cost.at + model_backend.explore_s < until:
+                until = cost.at + model_backend.explore_s
             late_s = max(late_s, model_backend.lateness_s)
         self.alike = tuple(alike)
         self._fastest_s, self._slowest_s = fastest_s, slowest_s

@@ -22,6 +22,7 @@ from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
+from lb.balancing.selection import ANY_LEAD_S, Decision
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
@@ -34,6 +35,7 @@ from lb.domain.schedule import (
     Plan,
     Refusal,
     ScheduleRefused,
+    Terms,
     Ticket,
     Wait,
 )
@@ -97,11 +99,13 @@ class Scheduler:
         self.on_lost: Callable[[Ticket, float], None] = ignore_lost
         """Called with a ticket and the time when its backend is found never to answer it. It is not
         counted from then on. Its attempt goes on until `complete`."""
+        self.on_room: Callable[[], None] = _ignore_room
+        """Called when there may be room for a queued request because another one has ended."""
 
     @property
     def wake_at(self) -> float:
         """When to call `next_due` and `next_refused` though nothing ended; inf for never."""
-        if self._began or self._dirty:
+        if self._began or self._dirty or self._refused:
             return 0.0
         at = NO_DEADLINE
         wakes = self._wakes
@@ -132,32 +136,28 @@ class Scheduler:
         # HOT PATH (benchmarks/bench_schedule.py). Nearly always the queue is empty, nothing is
         # reserved, and a ranking knows which idle model backend is best. `_place` is the reference.
         self._number = ticket.number = number = self._number + 1
-        model_queue = self._model_queues.get((ticket.model, ticket.version))
-        if model_queue is None:
-            model_queue = self._new_model_queue(ticket)
-        elif model_queue.plan is not ticket.plan:
-            model_queue.apply(ticket.plan, now)
-        if ticket.eligible is model_queue.last_eligible and not ticket.tried:
-            eligible_set = model_queue.last_set
-        else:
-            eligible_set = model_queue.eligible_set(ticket, now)
-        if not number * _SCATTER & _ARRIVALS_SKIPPED and model_queue.runs_in_order:
+        terms = ticket.terms
+        eligible_set: EligibleSet | None = terms.eligible_set
+        if eligible_set is None or eligible_set.is_retired or ticket.tried:
+            eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        if not number * _SCATTER & _ARRIVALS_SKIPPED and terms.model_queue.runs_in_order:
             eligible_set.on_arrival(now)
         ranking = eligible_set.ranking
-        if ranking is not None and ranking.version == model_queue.stats.version:
+        if ranking is not None and ranking.version == eligible_set.stats.version:
             model_backend = ranking.pick(ticket, now)
+        elif not eligible_set.queue.count and not terms.model_queue.reserves:
+            in_order: bool = terms.model_queue.runs_in_order
+            model_backend = eligible_set.pick(ticket, now, in_order=in_order)
         else:
             model_backend = None
-            if not eligible_set.queue.count and not model_queue.reserves:
-                model_backend = eligible_set.pick(ticket, now, in_order=model_queue.runs_in_order)
-        if model_backend is not None:
-            model_backend.last_pick = number
-            model_backend.begin_idle(ticket, now)
-            if model_backend.is_watched:
-                model_queue.began(ticket, model_backend, now)
-            ticket.backend = backend = model_backend.backend
-            return backend
-        return self._place(ticket, model_queue, eligible_set, now)
+        if model_backend is None:
+            return self._place(ticket, terms.model_queue, eligible_set, now)
+        model_backend.last_pick = number
+        model_backend.begin_idle(ticket, now)
+        if model_backend.is_watched:
+            terms.model_queue.began(ticket, model_backend, now)
+        ticket.backend = backend = model_backend.backend
+        return backend
 
     def _place(
         self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
@@ -195,7 +195,9 @@ class Scheduler:
             and not decision.is_best(now)
         ):
             ticket.wait = _why(model_backend, is_reserved=is_reserved)
-            return self._enqueue(ticket, model_queue, eligible_set, now)
+            is_sure = lead_s == ANY_LEAD_S and ticket.deadline == NO_DEADLINE and not is_reserved
+            no_room = decision if model_backend is None and is_sure else None
+            return self._enqueue(ticket, model_queue, eligible_set, now, no_room)
         self._begin(ticket, model_queue, model_backend, decision.estimate, now)
         return model_backend.backend
 
@@ -298,12 +300,12 @@ class Scheduler:
         model_backend.end(ticket, now, ending)
         ticket.backend = None
         if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
-            model_queue = self._model_queues[ticket.model, ticket.version]
+            model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
             self._review(ticket, model_queue, model_backend, now, ending)
 
     def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began, and whom it makes room for."""
-        model_queue = self._model_queues[ticket.model, ticket.version]
+        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]
@@ -325,6 +327,7 @@ class Scheduler:
                 eligible_set.freed += 1
         else:
             self._mark_ready((model_queue,), now)
+        self.on_room()
 
     def _review(
         self,
@@ -363,7 +366,7 @@ class Scheduler:
     def drop(self, ticket: Ticket) -> None:
         """Take a ticket out of its queue. One that is not queued is left alone."""
         if ticket.is_waiting:
-            self._leave(ticket, self._model_queues[ticket.model, ticket.version])
+            self._leave(ticket, self._model_queues[ticket.terms.model, ticket.terms.version])
         else:
             self._take_back(ticket)
 
@@ -432,7 +435,7 @@ class Scheduler:
     def _expire(self, ticket: Ticket, now: float) -> None:
         """Refuse a request that has waited too long, by the plan that holds now, or whose deadline
         has passed. Soon before its deadline it begins wherever an instance is idle."""
-        model_queue = self._model_queues[ticket.model, ticket.version]
+        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
         if ticket.queued_at + model_queue.plan.rules.max_wait_s <= now:
             self._refuse(ticket, model_queue, Refusal.EXPIRED, now)
             return
@@ -455,9 +458,21 @@ class Scheduler:
     # The queue
 
     def _enqueue(
-        self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
+        self,
+        ticket: Ticket,
+        model_queue: ModelQueue,
+        eligible_set: EligibleSet,
+        now: float,
+        no_room: Decision | None = None,
     ) -> Backend | None:
         """Queue a ticket, unless it is the one that begins now.
+
+        Args:
+            ticket: the request.
+            model_queue: of its model.
+            eligible_set: in whose queue it is to be.
+            now: the time.
+            no_room: the decision that nothing has room for it, where the queue is empty.
 
         Raises:
             ScheduleRefused: the queue is full, or the ticket cannot meet its deadline.
@@ -494,6 +509,10 @@ class Scheduler:
         model_queue.waiting[eligible_set] = None
         self._waiting += 1
         self._expire_at(ticket, model_queue, ticket.deadline - model_queue.stats.best_s)
+        if no_room is not None:
+            model_queue.close(eligible_set, no_room, now)
+            self._rest(model_queue, eligible_set)
+            return None
         if eligible_set not in self._dirty:
             if eligible_set.is_closed and eligible_set.queue.count > 1:
                 return None  # nothing has changed since there was no room
@@ -571,6 +590,10 @@ class Scheduler:
             elif eligible_set.queue.count:
                 self._dirty[eligible_set] = model_queue
             return
+        self._rest(model_queue, eligible_set)
+
+    def _rest(self, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+        """Leave an eligible set alone until something changes, or its time has come."""
         eligible_set.freed = 0
         self._dirty.pop(eligible_set, None)
         if eligible_set.queue.count and eligible_set.wake_at != NO_DEADLINE:
@@ -655,15 +678,18 @@ class Scheduler:
             model_queue = self._new_model_queue(ticket)
         elif model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
+        ticket.terms.model_queue = model_queue
         return model_queue
 
     def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
         if len(self._model_queues) >= _MAX_MODEL_QUEUES:
             for key, each in tuple(self._model_queues.items()):
-                if not (each.stats.in_flight or each.waiting or each.retired):
+                if not (each.in_flight or each.waiting or each.retired):
+                    each.drop_eligible_sets()
                     del self._model_queues[key]
-        model_queue = ModelQueue(ticket.model, ticket.version, ticket.plan, self._penalties)
-        self._model_queues[ticket.model, ticket.version] = model_queue
+        terms = ticket.terms
+        model_queue = ModelQueue(terms.model, terms.version, terms.plan, self._penalties)
+        self._model_queues[terms.model, terms.version] = model_queue
         return model_queue
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
@@ -713,7 +739,7 @@ class Scheduler:
         """
         renew = self._renew
         gone: list[Ticket] = []
-        renewed: dict[int, tuple[Plan, tuple[Backend, ...]] | None] = {}
+        renewed: dict[int, Terms | None] = {}
         left = _RENEWED_AT_ONCE
         while left and self._retired and renew is not None:
             eligible_set, model_queue = next(iter(self._retired.items()))
@@ -721,26 +747,21 @@ class Scheduler:
                 left -= 1
                 ticket = eligible_set.queue.pop_next(now)
                 self._left(model_queue, eligible_set)
-                group = id(ticket.eligible)
+                group = id(ticket.terms)
                 if group not in renewed:
-                    renewed[group] = renew(ticket)
-                found = renewed[group]
-                if found is None:
+                    found = renew(ticket)
+                    renewed[group] = found and Terms(ticket.model, ticket.version, *found)
+                terms = renewed[group]
+                if terms is None:
                     gone.append(ticket)
                 else:
-                    self._move(ticket, model_queue, found, now)
+                    self._move(ticket, model_queue, terms, now)
         return gone
 
-    def _move(
-        self,
-        ticket: Ticket,
-        model_queue: ModelQueue,
-        found: tuple[Plan, tuple[Backend, ...]],
-        now: float,
-    ) -> None:
+    def _move(self, ticket: Ticket, model_queue: ModelQueue, terms: Terms, now: float) -> None:
         """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
-        ticket.plan, ticket.eligible = found
+        ticket.terms = terms
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)
@@ -838,6 +859,10 @@ class Scheduler:
                 waiting=waiting,
                 oldest_s=now - oldest,
             )
+
+
+def _ignore_room() -> None:
+    """Do nothing: who has no queue of its own asks at once."""
 
 
 def _waits(entry: tuple[float, int, Ticket]) -> bool:

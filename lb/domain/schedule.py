@@ -126,14 +126,33 @@ class Plan:
         return self.limits.get(backend, self.default)
 
 
+class Terms:
+    """What requests have in common that ask for one version of a scheduled model and may use the
+    same backends. They are handled together, so make one per snapshot."""
+
+    __slots__ = ("eligible", "eligible_set", "model", "model_queue", "plan", "version")
+
+    def __init__(
+        self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...]
+    ) -> None:
+        self.model = model
+        self.version = version
+        """As requests name it; empty for any."""
+        self.plan = plan
+        self.eligible = eligible
+        """The backends that they may use."""
+        self.model_queue: Any = None
+        """The scheduler's `ModelQueue`, and the `EligibleSet` in it, once they were looked up."""
+        self.eligible_set: Any = None
+
+
 class Ticket:
     """One request that is to be placed. Attributes below `tried` are written by the scheduler."""
 
     __slots__ = (
-        "after", "arrived_at", "backend", "began_at", "deadline", "eligible", "eligible_set",
-        "expected_s", "is_waiting", "key", "model", "model_backend", "number", "plan", "position",
-        "priority", "queued_at", "refused", "rows", "size", "tenant", "tried", "version", "wait",
-        "work_s",
+        "after", "arrived_at", "backend", "began_at", "deadline", "eligible_set", "expected_s",
+        "is_waiting", "key", "model_backend", "number", "position", "priority", "queued_at",
+        "refused", "rows", "size", "tenant", "terms", "tried", "wait", "work_s",
     )  # fmt: skip
 
     # Set by the scheduler when they first mean something: most tickets need few of them.
@@ -160,31 +179,24 @@ class Ticket:
 
     def __init__(
         self,
-        model: bytes,
-        version: bytes,
-        plan: Plan,
-        eligible: tuple[Backend, ...],
+        terms: Terms,
         now: float,
         rows: int = 1,
         size: int = 0,
         deadline: float = NO_DEADLINE,
+        priority: int = 0,
     ) -> None:
-        self.model = model
-        self.version = version
-        """As the request names it; empty for any."""
-        self.plan = plan
-        self.eligible = eligible
-        """The very tuple of the placement: tickets with the same one are handled together."""
+        self.terms = terms
         self.arrived_at = now
         self.rows = rows
         """Batch dimension of the first input; 1 where it is not known."""
         self.size = size
         """Bytes of the request's body, as far as they are known."""
-        self.priority = 0
-        """0 is the highest."""
-        self.tenant = ""
         self.deadline = deadline
         """When its answer is due."""
+        self.priority = priority
+        """0 is the highest."""
+        self.tenant = ""
         self.tried: tuple[Backend, ...] = ()
         """Backends where it has failed. They are used only when no other one is eligible."""
         self.backend: Backend | None = None
@@ -196,20 +208,32 @@ class Ticket:
         self.is_waiting = False
         """It is queued. Until it is dropped nothing of the above may be changed."""
 
+    @property
+    def model(self) -> bytes:
+        """See `Terms`."""
+        return self.terms.model
+
+    @property
+    def version(self) -> bytes:
+        """See `Terms`."""
+        return self.terms.version
+
+    @property
+    def plan(self) -> Plan:
+        """See `Terms`."""
+        return self.terms.plan
+
+    @property
+    def eligible(self) -> tuple[Backend, ...]:
+        """See `Terms`."""
+        return self.terms.eligible
+
     def hedge(self) -> Ticket:
         """Make a ticket for the same request, which is to run a second time beside the first."""
         other = Ticket(
-            self.model,
-            self.version,
-            self.plan,
-            self.eligible,
-            self.arrived_at,
-            self.rows,
-            self.size,
-            self.deadline,
+            self.terms, self.arrived_at, self.rows, self.size, self.deadline, self.priority
         )
-        other.priority, other.tenant = self.priority, self.tenant
-        other.position, other.wait = self.position, self.wait
+        other.tenant, other.position, other.wait = self.tenant, self.position, self.wait
         return other
 
 

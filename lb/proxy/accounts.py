@@ -130,8 +130,8 @@ class Accounts:
             self._steps.ended(attempt, particulars, outcome, code, now)
         if attempt.underway is not None:
             attempt.underway.close(now)
-        if attempt.queued is not None:
-            self.queue.ended(exchange.protocol, attempt.queued, outcome, code, now)
+        if attempt.ticket is not None:
+            self.queue.ended(attempt, outcome, code, now)
         if outcome is _ANSWERED:
             if exchange.suspicion is not None:
                 self.blame.mended(exchange, code, now)
@@ -162,7 +162,7 @@ class Accounts:
 
         Args:
             attempt: it is under way, no step of a sequence, and its exchange without permit. If it
-                has a ticket, `Queue.ended` is to be called after this.
+                has a ticket, `Scheduler.complete` is to be called after this.
             status: gRPC or HTTP status of the answer.
             now: the time.
             are_bytes_counted: the port has those of request and answer already.

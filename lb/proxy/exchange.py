@@ -19,40 +19,14 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
+from lb.kserve.work import UNSAID
+from lb.proxy.terms import QueueTerms
 from lb.telemetry.record import RequestRecord
 
 _READ_LATE_S: Final = 0.02
 """What was on the way when a connection was lost may be read so much later."""
 NEVER_HELD: Final = -inf
 """The time of an exchange for waiting for a backend is over before it begins."""
-
-
-class Queued:
-    """What the queue goes by, and knows, of a request whose model is scheduled."""
-
-    __slots__ = ("is_under_way", "priority", "rows", "size", "ticket", "turn")
-
-    def __init__(self, rows: int, priority: int, size: int) -> None:
-        self.rows = rows
-        """Batch dimension; 1 where it does not say so."""
-        self.priority = priority
-        """The parameter of that name: 1 is the highest."""
-        self.size = size
-        """Bytes of the request, as far as they are announced."""
-        self.ticket: Ticket | None = None
-        """Once it was offered. It belongs to the queue, and so do the next two."""
-        self.is_under_way = False
-        """The attempt under way is that of the ticket."""
-        self.turn: Backend | None = None
-        """The backend that is kept for it: its turn has come."""
-
-    def hedge(self) -> Queued | None:
-        """For a second attempt beside this one; None where this one did not have to be offered."""
-        if self.ticket is None:
-            return None
-        other = Queued(self.rows, self.priority, self.size)
-        other.ticket = self.ticket.hedge()
-        return other
 
 
 class Waiting(Protocol):
@@ -77,13 +51,29 @@ class Closing(Protocol):
 
 
 class Particulars:
-    """What beside its protocol and model decides where a request may go. Most have none."""
+    """What beside its protocol and model decides where a request may go. Most have none.
 
-    __slots__ = ("pin", "queued", "regions", "starts", "step", "version")
+    Requests of a scheduled model that begin alike share one."""
 
-    def __init__(self, version: bytes = b"", queued: Queued | None = None) -> None:
+    __slots__ = (
+        "is_shared", "pin", "priority", "regions", "rows", "size", "starts", "step", "terms",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, version: bytes = b"", rows: int = 0, priority: int = UNSAID) -> None:
         self.version = version
         """The model's version that it asks for; empty leaves it to the backend."""
+        self.rows = rows
+        """Batch dimension of a request that is scheduled; 1 where it does not say so. 0: it is not
+        scheduled, because of its model or because it is a step."""
+        self.priority = priority
+        """The parameter of that name: 1 is the highest."""
+        self.size = 0
+        """Bytes of the request, as far as they are announced. 0: as many as have come."""
+        self.is_shared = False
+        """They are those of other requests, too: nothing of them changes but the terms."""
+        self.terms: QueueTerms | None = None
+        """Of the last request that had them. They belong to the `TermsBook`."""
         self.step: SequenceStep | None = None
         """Of a sequence."""
         self.pin: Pin | None = None
@@ -92,8 +82,6 @@ class Particulars:
         self.starts = 0
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
-        self.queued = queued
-        """Where its model is scheduled, and it is no step."""
 
 
 class Loss(NamedTuple):
@@ -134,13 +122,13 @@ class Exchange(RequestRecord):
     it.
 
     The parts of `Dispatcher` own `attempt`, `backend`, `attempts`, `tried`, `may_have_run`,
-    `finished`, `token` and `permit`; the relay sets `particulars` before it has the exchange
-    placed.
+    `finished`, `ticket`, `token` and `permit`; the relay sets `particulars` before it has the
+    exchange placed.
     """
 
     __slots__ = (
         "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
-        "permit", "suspicion", "tried",
+        "permit", "suspicion", "ticket", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +154,8 @@ class Exchange(RequestRecord):
         self.suspicion: Suspicion | None = None
         """Who may be to blame for an attempt that was reset."""
         self.particulars: Particulars | None = None
+        self.ticket: Ticket | None = None
+        """Once it was offered to the scheduler. It belongs to the queue."""
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
@@ -208,22 +198,15 @@ class Exchange(RequestRecord):
         return particulars.step.key.id if particulars and particulars.step else None
 
     @property
-    def _ticket(self) -> Ticket | None:
-        queued = self.particulars.queued if self.particulars else None
-        return queued.ticket if queued is not None else None
-
-    @property
     def queue_position(self) -> int | None:
         """How many waited before it when it joined a queue; None where it did not wait."""
-        ticket = self._ticket
+        ticket = self.ticket
         return ticket.position if ticket is not None and ticket.wait.value else None
 
     @property
     def queue_why(self) -> str:
         """Why it had to wait; empty where it had not."""
-        if self.particulars is None:
-            return ""
-        ticket = self._ticket
+        ticket = self.ticket
         return ticket.wait.value if ticket is not None else ""
 
     @property
@@ -263,7 +246,7 @@ class Attempt:
 
     __slots__ = (
         "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "outcome",
-        "port", "queued", "underway",
+        "port", "ticket", "underway",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
@@ -277,8 +260,8 @@ class Attempt:
         self.outcome: Outcome | None = None
         """How it ended; None while it is under way."""
         self.erred = False
-        self.queued: Queued | None = None
-        """Whose ticket it has, where its model is scheduled."""
+        self.ticket: Ticket | None = None
+        """What it is counted by, where its model is scheduled; None while it does not count."""
         self.underway: Closing | None = None
         """Requests within it, where it is a stream; closed when it is over."""
 

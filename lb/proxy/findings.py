@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lb.domain.operation import OperationKind
 from lb.domain.pool import ModelRoute, Placements
 from lb.kserve.inspect import Findings
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Exchange, Particulars
 
 
 def note_findings(
@@ -40,4 +40,4 @@ def note_findings(
         and step is None
         and exchange.operation.kind is OperationKind.INFERENCE
     ):
-        particulars.queued = Queued(found.rows, found.priority, size)
+        particulars.rows, particulars.priority, particulars.size = found.rows, found.priority, size

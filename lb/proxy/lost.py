@@ -25,7 +25,7 @@ def report_lost(ticket: Ticket, now: float) -> None:
 
 def report_abandoned(attempt: Attempt, now: float) -> None:
     """Count and log an attempt that is ended because no client and no answer is left of it."""
-    ticket = _ticket(attempt)
+    ticket = attempt.ticket
     if ticket is None or ticket.model_backend is not None:
         _report(attempt.backend, attempt.exchange.model, now - attempt.began_at)
 
@@ -33,7 +33,7 @@ def report_abandoned(attempt: Attempt, now: float) -> None:
 def abandoned_until(attempt: Attempt) -> float:
     """When an attempt whose exchange has no client any more is ended, if it is not answered
     before."""
-    ticket = _ticket(attempt)
+    ticket = attempt.ticket
     wait_s = UNSCHEDULED_S if ticket is None else overdue_after_s(ticket.expected_s)
     return attempt.began_at + wait_s
 
@@ -48,9 +48,3 @@ def _report(backend: Backend, model: bytes, waited_s: float) -> None:
             "seconds": round(waited_s, 3),
         },
     )
-
-
-def _ticket(attempt: Attempt) -> Ticket | None:
-    """The ticket of an attempt, where the scheduler counts it."""
-    queued = attempt.queued
-    return queued.ticket if queued is not None and queued.is_under_way else None

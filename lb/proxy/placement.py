@@ -15,7 +15,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued, Waiting
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.queue import NO_BACKEND, Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
@@ -27,16 +27,6 @@ Make = Callable[[Any, Backend, Port, float], AnyAttempt]
 
 _ALL_FULL: Final = "all backends are at their request limit"
 _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
-
-
-def _has_turn(exchange: Exchange) -> bool:
-    """Whether it waits no more: what it holds is given back soonest when it goes on."""
-    particulars = exchange.particulars
-    return (
-        particulars is not None
-        and particulars.queued is not None
-        and particulars.queued.turn is not None
-    )
 
 
 class Placer:
@@ -95,10 +85,14 @@ class Placer:
                 of a sequence that cannot go on.
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
-        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference.
+        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference. What is
+        # scheduled, and was nowhere yet, takes no call more; `_choose` is the reference.
         if self.on_placing is not None:
             self.on_placing()
-        if self._ledger.held >= self._ledger.short_at and not _has_turn(exchange):
+        if self._ledger.held >= self._ledger.short_at and (
+            # What it holds is given back soonest when it goes on.
+            exchange.ticket is None or exchange.ticket is not self._queue.turn
+        ):
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
         particulars = exchange.particulars
         if particulars is None and not exchange.tried:
@@ -112,7 +106,16 @@ class Placer:
         else:
             if now is None:
                 now = self._clock()
-            backend = self._choose(exchange, now, waiting)
+            if (
+                particulars is not None
+                and (terms := particulars.terms) is not None
+                and terms.snapshot is self._pool.current
+                and exchange.ticket is None
+                and not exchange.tried
+            ):
+                backend = self._queue.offer(exchange, particulars, terms, now, waiting)
+            else:
+                backend = self._choose(exchange, now, waiting)
             if backend is None:
                 return None
         port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
@@ -123,7 +126,9 @@ class Placer:
             now = self._clock()
         attempt = make(exchange, backend, port, now)
         if particulars is not None:
-            attempt.queued = particulars.queued
+            ticket = exchange.ticket
+            if ticket is not None and ticket.backend is not None:
+                attempt.ticket = ticket
         exchange.attempt = attempt
         exchange.backend = backend
         if exchange.attempts:
@@ -172,17 +177,16 @@ class Placer:
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
         here = exchange.backend
         particulars = exchange.particulars
-        queued = None
+        ticket = exchange.ticket
         terms = None
-        if particulars is not None and particulars.queued is not None:
-            queued = particulars.queued.hedge()
-            if queued is not None:
-                terms = self._queue.terms.find(exchange, particulars)
-        if queued is not None and terms is not None:
+        if particulars is not None and ticket is not None:
+            terms = self._queue.terms.find(exchange, particulars)
+        if ticket is not None and terms is not None:
+            ticket = ticket.hedge()
             tried = () if here is None else (here,)
-            backend: Backend | None = self._queue.beside(queued, terms, tried, now)
+            backend: Backend | None = self._queue.beside(ticket, terms, tried, now)
         else:
-            queued = None
+            ticket = None
             placement = placement_of(exchange, self._pool)
             others = tuple(each for each in placement.eligible if each is not here)
             if not others:
@@ -191,7 +195,7 @@ class Placer:
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         attempt = self._begin(exchange, make, backend, now)
-        attempt.queued = queued
+        attempt.ticket = ticket
         exchange.hedge = attempt
         return attempt
 
@@ -210,19 +214,19 @@ class Placer:
         self,
         exchange: Exchange,
         particulars: Particulars,
-        queued: Queued,
         now: float,
         waiting: Waiting | None,
     ) -> Backend | None:
         """As `place` for what may have to wait for its turn. None also where its model is not
         scheduled any more: then it has no ticket."""
-        if queued.turn is not None:
-            kept, queued.turn = queued.turn, None
-            queued.is_under_way = True
-            return kept
-        terms = self._queue.terms.find(exchange, particulars)
+        queue = self._queue
+        ticket = exchange.ticket
+        if ticket is not None and ticket is queue.turn:
+            queue.turn = None
+            return ticket.backend
+        terms = queue.terms.find(exchange, particulars)
         if terms is None:
-            queued.ticket = None
+            exchange.ticket = None
             return None
         if exchange.tried:
             self._reruns.check(exchange)
@@ -233,8 +237,10 @@ class Placer:
             backend = terms.trial.take()
             if backend is not None:
                 return backend
+        if ticket is None:
+            return queue.offer(exchange, particulars, terms, now, waiting)
         avoided = self._reruns.avoided(exchange, terms.eligible)
-        return self._queue.offer(exchange, queued, terms, now, waiting, avoided)
+        return queue.offer_again(exchange, ticket, terms, now, waiting, avoided)
 
     def _home(self, exchange: Exchange, now: float) -> Backend | None:
         """The backend of a step of a sequence; None leaves it to the policy."""
@@ -244,19 +250,11 @@ class Placer:
 
     def _choose(self, exchange: Exchange, now: float, waiting: Waiting | None) -> Backend | None:
         """As `place` for what needs a second look."""
-        # HOT PATH (benchmarks/bench_schedule.py). What is scheduled, and was nowhere yet, takes no
-        # call more; `_take_turn` is the reference.
         particulars = exchange.particulars
         if particulars is not None:
-            queued = particulars.queued
-            if queued is not None:
-                if queued.turn is None and not exchange.tried:
-                    queue = self._queue
-                    terms = queue.terms.find(exchange, particulars)
-                    if terms is not None and terms.trial is None:
-                        return queue.offer(exchange, queued, terms, now, waiting)
-                chosen = self._take_turn(exchange, particulars, queued, now, waiting)
-                if chosen is not None or queued.ticket is not None:
+            if particulars.rows:
+                chosen = self._take_turn(exchange, particulars, now, waiting)
+                if chosen is not None or exchange.ticket is not None:
                     return chosen
             elif particulars.step is not None:
                 home = self._home(exchange, now)

@@ -34,10 +34,11 @@ from lb.domain.schedule import (
 )
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Exchange, Queued, Waiting
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.hints import priority_of
 from lb.proxy.lost import report_lost
-from lb.proxy.terms import Terms, TermsBook
+from lb.proxy.terms import QueueTerms
+from lb.proxy.terms_book import TermsBook
 from lb.settings.model import Settings
 from lb.settings.scheduling import TenantBy
 from lb.settings.values import field_name
@@ -51,9 +52,7 @@ _ANEW_AT_ONCE: Final = 32
 """Those among them that are placed anew, or looked at for that; the others are not to wait for
 thousands of those."""
 _MAX_TENANT: Final = 128
-_OK: Final = 200
 _GOOD: Final = Ending.GOOD
-_ANSWERED: Final = Outcome.ANSWERED
 _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = frozenset({
@@ -139,7 +138,7 @@ class Queue:
     __slots__ = (
         "_anew", "_armed_for", "_backends", "_clock", "_held", "_is_soon", "_is_stale", "_later",
         "_ledger", "_pool", "_timer", "_unplaced", "_unplaced_due", "_waiting", "options",
-        "positions", "scheduler", "terms", "wait_reasons",
+        "positions", "scheduler", "terms", "turn", "wait_reasons",
     )  # fmt: skip
 
     def __init__(
@@ -163,11 +162,14 @@ class Queue:
         """
         self.scheduler = scheduler
         scheduler.on_lost = report_lost
+        scheduler.on_room = self._soon
         self.options = options or QueueOptions()
         self._pool = pool
         self._clock = clock
         self._ledger = ledger
         self._later = later or _on_the_loop
+        self.turn: Ticket | None = None
+        """The one whose turn has come, until its exchange is placed at `Ticket.backend`."""
         self._waiting: dict[Ticket, _Held] = {}
         self._held = 0
         """Bytes that those which wait may come to hold."""
@@ -186,7 +188,7 @@ class Queue:
         self._backends: dict[Backend, int] = {}
         """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
         whose last requests will have it learnt again."""
-        self.terms = TermsBook(pool, self._placement)
+        self.terms = TermsBook(pool, self._placement, self._tell_usual)
         """What holds for scheduled requests."""
         self.positions: dict[bytes, PositionHistogram] = {}
         """How many waited before those that had to wait, by model."""
@@ -197,6 +199,7 @@ class Queue:
     def configure(self, options: QueueOptions) -> None:
         """Go by other options from now on."""
         self.options = options
+        self.terms.forget()
 
     def _placement(self, exchange: Exchange) -> Placement:
         """Where an exchange may go."""
@@ -208,14 +211,13 @@ class Queue:
 
     def has(self, exchange: Exchange) -> bool:
         """Whether an exchange waits."""
-        queued = _queued(exchange)
-        return exchange in self._unplaced or (queued is not None and queued.ticket in self._waiting)
+        ticket = exchange.ticket
+        return exchange in self._unplaced or (ticket is not None and ticket in self._waiting)
 
     def room(self, exchange: Exchange) -> int:
         """Bytes of an exchange that may be held while it waits for its turn: what was counted for
         it. 0 for all others, those that wait for any backend included."""
-        queued = _queued(exchange)
-        ticket = queued.ticket if queued is not None else None
+        ticket = exchange.ticket
         if ticket is None or ticket not in self._waiting:
             return 0
         return min(ticket.size, _HELD_AT_MOST)
@@ -225,75 +227,82 @@ class Queue:
     def offer(
         self,
         exchange: Exchange,
-        queued: Queued,
-        terms: Terms,
+        particulars: Particulars,
+        terms: QueueTerms,
         now: float,
         waiting: Waiting | None,
-        tried: tuple[Backend, ...] = (),
     ) -> Backend | None:
-        """Place an exchange of a scheduled model. None: it waits.
+        """Place an exchange of a scheduled model for the first time. None: it waits.
 
         Args:
             exchange: to be placed.
-            queued: its particulars.
+            particulars: of the exchange.
             terms: of its model.
             now: the time.
             waiting: goes on with it when it has waited; None: it does not wait.
-            tried: backends that it is to avoid, when it goes again.
 
         Raises:
             RequestRefused: it is not run.
         """
-        # HOT PATH (benchmarks/bench_schedule.py). Most begin at once, for the first time: they are
-        # counted here, without a search for how long they waited; and nothing says how urgent they
-        # are. `_began` and `_name_urgency` are the reference.
-        ticket = queued.ticket
-        if ticket is None:
-            ticket = Ticket(
-                exchange.model,
-                terms.version,
-                terms.plan,
-                terms.eligible,
-                now,
-                queued.rows,
-                queued.size,
-                exchange.due,
-            )
-            if exchange.tried:
-                ticket.tried = exchange.tried
-            if terms.options is not self.options:
-                self._tell_usual(terms, exchange.model)
-            if queued.priority == UNSAID and not terms.is_urgency_named:
-                ticket.priority = terms.priority
-            else:
-                self._name_urgency(exchange, ticket, queued.priority)
-        else:
-            ticket.plan, ticket.eligible = terms.plan, terms.eligible
-            ticket.tried = tried
+        # HOT PATH (benchmarks/bench_schedule.py). Most begin at once: they are counted here,
+        # without a search for how long they waited; and nothing says how urgent they are. `_began`
+        # and `_name_urgency` are the reference.
+        size = particulars.size or exchange.bytes_in
+        ticket = Ticket(terms, now, particulars.rows, size, exchange.due, terms.priority)
+        if exchange.tried:
+            ticket.tried = exchange.tried
+        if particulars.priority or terms.is_urgency_named:
+            self._name_urgency(exchange, ticket, particulars.priority)
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:
             raise self._refusal(refused) from refused
-        queued.ticket = ticket
-        if backend is not None:
-            queued.is_under_way = True
-            if ticket.arrived_at == now and not ticket.tried:
-                terms.waits.counts[0] += 1
-            else:
-                self._began(ticket, now)
-        else:
-            backend = self._wait(exchange, waiting, queued, ticket, terms)
+        exchange.ticket = ticket
+        if backend is None:
+            backend = self._wait(exchange, waiting, ticket, terms)
+        elif not ticket.tried:
+            terms.waits.counts[0] += 1
         if self._waiting:
-            self._soon()
+            self._look_in_time(now)
+        return backend
+
+    def offer_again(
+        self,
+        exchange: Exchange,
+        ticket: Ticket,
+        terms: QueueTerms,
+        now: float,
+        waiting: Waiting | None,
+        tried: tuple[Backend, ...],
+    ) -> Backend | None:
+        """Place an exchange again that has its ticket already. None: it waits.
+
+        Args:
+            exchange: to be placed.
+            ticket: of the exchange.
+            terms: of its model.
+            now: the time.
+            waiting: goes on with it when it has waited; None: it does not wait.
+            tried: backends that it is to avoid.
+
+        Raises:
+            RequestRefused: it is not run.
+        """
+        ticket.terms, ticket.tried = terms, tried
+        try:
+            backend = self.scheduler.offer(ticket, now)
+        except ScheduleRefused as refused:
+            raise self._refusal(refused) from refused
+        if backend is None:
+            backend = self._wait(exchange, waiting, ticket, terms)
+        else:
+            self._began(ticket, now)
+        if self._waiting:
+            self._look_in_time(now)
         return backend
 
     def _wait(
-        self,
-        exchange: Exchange,
-        waiting: Waiting | None,
-        queued: Queued,
-        ticket: Ticket,
-        terms: Terms,
+        self, exchange: Exchange, waiting: Waiting | None, ticket: Ticket, terms: QueueTerms
     ) -> Backend | None:
         """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
         if waiting is not None and self._may_hold(ticket):
@@ -307,7 +316,7 @@ class Queue:
             return None
         # Rather too many at a backend than too much here.
         self.scheduler.drop(ticket)
-        queued.ticket = None
+        exchange.ticket = None
         picker = terms.placement.picker
         backend = picker.pick() if picker is not None else None
         if backend is None:
@@ -315,20 +324,17 @@ class Queue:
         return backend
 
     def beside(
-        self, queued: Queued, terms: Terms, tried: tuple[Backend, ...], now: float
+        self, ticket: Ticket, terms: QueueTerms, tried: tuple[Backend, ...], now: float
     ) -> Backend:
         """Place a second attempt, which has a ticket, beside those at the backends tried.
 
         Raises:
             RequestRefused: it could not begin at once, and it does not wait.
         """
-        ticket = queued.ticket
-        assert ticket is not None
-        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, tried
+        ticket.terms, ticket.tried = terms, tried
         backend = self.scheduler.hedge(ticket, now)
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
-        queued.is_under_way = True
         return backend
 
     def may_hold(self, exchange: Exchange, now: float) -> bool:
@@ -364,71 +370,50 @@ class Queue:
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
         self._unplaced.pop(exchange, None)
-        queued = _queued(exchange)
-        ticket = queued.ticket if queued is not None else None
+        ticket = exchange.ticket
         if ticket is not None and self._forget(ticket) is not None:
             self.scheduler.drop(ticket)
             self._soon()
 
-    def ended(
-        self, protocol: AppProtocol, queued: Queued, outcome: Outcome, code: int, now: float
-    ) -> None:
-        """An attempt is over, and counted no more: if it was that of a ticket, this is over,
-        too."""
-        # HOT PATH (benchmarks/bench_schedule.py). Nearly all are good answers; `_ending` is the
-        # reference.
-        if not queued.is_under_way:
-            return
-        ticket = queued.ticket
-        assert ticket is not None
-        queued.is_under_way = False
-        if outcome is _ANSWERED and (not code if protocol else code == _OK):
-            self.scheduler.complete(ticket, now, _GOOD)
-        else:
-            self.scheduler.complete(ticket, now, _ending(protocol, outcome, code))
-        if self._waiting:
-            self._soon()
+    def ended(self, attempt: Attempt, outcome: Outcome, code: int, now: float) -> None:
+        """An attempt is over, and counted no more: if it has a ticket, this is over, too."""
+        ticket, attempt.ticket = attempt.ticket, None
+        if ticket is not None:
+            ending = _ending(attempt.exchange.protocol, outcome, code)
+            self.scheduler.complete(ticket, now, ending)
 
     @property
     def has_queued(self) -> bool:
         """Whether a request waits for its turn."""
         return bool(self._waiting)
 
-    def set_aside(self, queued: Queued, now: float) -> bool:
+    def set_aside(self, attempt: Attempt, now: float) -> bool:
         """Count an attempt no more whose client is slow to send its request. False: it did not
         count."""
-        if not queued.is_under_way:
+        ticket, attempt.ticket = attempt.ticket, None
+        if ticket is None:
             return False
-        ticket = queued.ticket
-        assert ticket is not None
-        queued.is_under_way = False
-        self.over(ticket, now, Ending.NEITHER)
+        self.scheduler.complete(ticket, now, Ending.NEITHER)
         return True
 
-    def count_again(self, exchange: Exchange, queued: Queued, backend: Backend, now: float) -> None:
+    def count_again(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
         """Count an attempt that was set aside: all of its request has come. It stays uncounted
         where the backend is not eligible for the model any more."""
-        ticket, particulars = queued.ticket, exchange.particulars
+        ticket, particulars = exchange.ticket, exchange.particulars
         if ticket is None or particulars is None:
             return
         terms = self.terms.find(exchange, particulars)
-        if terms is not None and backend in terms.eligible:
-            ticket.plan, ticket.eligible = terms.plan, terms.eligible
-            self.scheduler.start(ticket, backend, now)
-            queued.is_under_way = True
-
-    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """A request is over that began without having been offered."""
-        self.scheduler.complete(ticket, now, ending)
-        if self._waiting:
-            self._soon()
+        if terms is not None and attempt.backend in terms.eligible:
+            ticket.terms = terms
+            self.scheduler.start(ticket, attempt.backend, now)
+            attempt.ticket = ticket
 
     # Tickets
 
-    def _tell_usual(self, terms: Terms, model: bytes) -> None:
-        """Have terms say what the options say of a model."""
-        terms.options = options = self.options
-        terms.priority = options.priorities.get(model, options.priority) - 1
+    def _tell_usual(self, terms: QueueTerms) -> None:
+        """Have new terms say what the options say of a model."""
+        options = self.options
+        terms.priority = options.priorities.get(terms.model, options.priority) - 1
         terms.is_urgency_named = bool(
             options.priority_header or options.by_token or options.tenant_header
         )
@@ -515,6 +500,14 @@ class Queue:
             self._is_soon = True
             self._later(0.0, self._give_turns)
 
+    def _look_in_time(self, now: float) -> None:
+        """Give turns when the scheduler asks for it, after a request was offered."""
+        at = self.scheduler.wake_at
+        if at <= now:
+            self._soon()
+        else:
+            self._arm(at, now)
+
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         self._is_stale = True
         if self._waiting or self._unplaced:
@@ -565,16 +558,13 @@ class Queue:
     def _begin(self, ticket: Ticket, now: float) -> None:
         """The turn of one has come; the scheduler has counted it."""
         held = self._forget(ticket)
-        queued = _queued(held.exchange) if held is not None else None
-        if held is None or queued is None:
-            self.scheduler.complete(ticket, now, Ending.NEITHER)
-            return
-        queued.turn = ticket.backend
-        held.waiting.go_on()
-        if queued.turn is None:
+        if held is not None:
+            self.turn = ticket
+            held.waiting.go_on()
+        if held is not None and self.turn is None:
             self._began(ticket, now)
         else:
-            queued.turn = None
+            self.turn = None
             self.scheduler.complete(ticket, now, Ending.NEITHER)
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
@@ -632,9 +622,8 @@ class Queue:
         """Have the requests of tickets placed anew, whose model is not scheduled any more."""
         for ticket in tickets:
             held = self._forget(ticket)
-            queued = _queued(held.exchange) if held is not None else None
-            if held is not None and queued is not None:
-                queued.ticket = None
+            if held is not None:
+                held.exchange.ticket = None
                 self._unplaced[held.exchange] = _AT_ONCE, held.waiting
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
@@ -681,11 +670,6 @@ class Queue:
             self._timer.cancel()
             self._timer = None
         self._armed_for = -inf
-
-
-def _queued(exchange: Exchange) -> Queued | None:
-    particulars = exchange.particulars
-    return particulars.queued if particulars is not None else None
 
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> Any:

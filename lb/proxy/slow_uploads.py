@@ -53,17 +53,17 @@ class SlowUploads:
     def check(self, exchange: Exchange, now: float) -> None:
         """See `Check`."""
         attempt = exchange.attempt
-        if attempt is None or attempt.outcome is not None or attempt.queued is None:
+        if attempt is None or attempt.outcome is not None:
             return
         if attempt in self._set_aside:
             if exchange.is_uploading:
                 self._still.add(attempt)
             else:
-                self._queue.count_again(exchange, attempt.queued, attempt.backend, now)
+                self._queue.count_again(exchange, attempt, now)
         elif (
             now - attempt.began_at >= SLOW_S
             and exchange.is_uploading
-            and self._queue.set_aside(attempt.queued, now)
+            and self._queue.set_aside(attempt, now)
         ):
             self._still.add(attempt)
 

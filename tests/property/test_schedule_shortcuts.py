@@ -15,7 +15,7 @@ from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, Ticket
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, Terms, Ticket
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
@@ -185,7 +185,7 @@ def test_a_request_that_begins_where_it_is_idle_is_counted_as_plainly(
 
 
 def ticket(rows: int, size: int, now: float) -> Ticket:
-    made = Ticket(b"m", b"", Plan(limits={}), (), now)
+    made = Ticket(Terms(b"m", b"", Plan(limits={}), ()), now)
     made.rows = rows
     made.size = size
     made.began_at = now

@@ -83,14 +83,12 @@ def begin(model_backend: ModelBackend, ticket: Ticket, estimate: Estimate, now: 
     if load.in_flight <= model_backend.instances:
         load.busy_since = now
     load.work_s += ticket.work_s
-    model_backend.stats.in_flight += 1
     ticket.model_backend = model_backend
 
 
 def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending) -> None:
     """`ModelBackend.end`."""
     load = model_backend.load
-    model_backend.stats.in_flight -= 1
     model_backend._ends += 1
     model_backend._ends_at[model_backend._ends % _ENDS] = now
     model_backend.adapt(now)

@@ -19,6 +19,7 @@ from typing import Final
 from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
@@ -52,6 +53,7 @@ from lb.wire.http1.response import CONTINUE, ResponseHead
 _log = logging.getLogger(__name__)
 
 _ANSWERED: Final = Outcome.ANSWERED
+_GOOD: Final = Ending.GOOD
 _OK: Final = 200
 _SUCCESSES: Final = range(200, 300)
 _INTERNAL: Final = 500
@@ -81,7 +83,7 @@ class Http1Exchange(Exchange):
         self.request_id = plan.request_id
         self.token = ""
         self.tried = ()
-        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = None
+        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
         self.particulars = self.permit = self.reason = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
@@ -550,7 +552,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self._begun = False
-        self.outcome = self.queued = self.underway = None
+        self.outcome = self.ticket = self.underway = None
         self.plan = exchange.plan
         self.body = exchange.body
         self.client = exchange.server
@@ -737,9 +739,11 @@ class Http1Attempt(Attempt, AnswerSink):
         particulars = owner.particulars
         if owner.permit is None and (particulars is None or particulars.step is None):
             accounts.answered_whole(self, status, now, are_bytes_counted=True)
-            if particulars is not None and self.queued is not None:
-                now = accounts.clock()
-                accounts.queue.ended(owner.protocol, self.queued, _ANSWERED, status, now)
+            if self.ticket is not None:
+                if status == _OK:
+                    accounts.queue.scheduler.complete(self.ticket, now, _GOOD)
+                else:
+                    accounts.queue.ended(self, _ANSWERED, status, now)
         else:
             accounts.attempt_ended(self, _ANSWERED, status)
             accounts.finish(owner)

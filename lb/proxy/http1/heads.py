@@ -14,6 +14,7 @@ from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
+from lb.proxy.exchange import Particulars
 from lb.proxy.hints import duration_of
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
@@ -41,12 +42,12 @@ _NUMBER: Final = re.compile(rb"[ \t]*\+?(\d{1,10})")
 class KnownRows:
     """The rows of an inference by how its JSON begins."""
 
-    __slots__ = ("head", "misses", "rows")
+    __slots__ = ("head", "misses", "particulars")
 
-    def __init__(self, head: bytes, rows: int) -> None:
+    def __init__(self, head: bytes, particulars: Particulars) -> None:
         self.head = head
-        """What begins with all of this has so many."""
-        self.rows = rows
+        self.particulars = particulars
+        """Those of what begins with all of `head` and names no priority."""
         self.misses = 0
         """Bodies that began otherwise."""
 

@@ -20,8 +20,8 @@ from lb.kserve.inspect import Findings
 from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
-from lb.kserve.work import UNSAID, Work, json_priority, json_rows, json_work
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.kserve.work import Work, json_priority, json_rows, json_work
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
@@ -170,14 +170,15 @@ def look_at_whole(
         and plan.length <= SMALL_BODY
     ):
         head = body if plan.json_size < 0 else body[: plan.json_size]
-        priority = json_priority(head) if b'"priority"' in head else UNSAID
         known = plan.known_rows
         if known is not None and head.startswith(known.head):
-            rows = known.rows
+            particulars = known.particulars
         else:
-            rows = _look_for_rows(plan, head)
-        queued = Queued(rows, priority, plan.length)
-        exchange.particulars = Particulars(plan.route.version, queued)
+            particulars = _look_for_rows(plan, head)
+        if b'"priority"' in head:
+            rows, priority = particulars.rows, json_priority(head)
+            particulars = Particulars(plan.route.version, rows, priority)
+        exchange.particulars = particulars
         return
     if len(body) > SMALL_BODY:
         look = begin_look(plan, route, has_regions=bool(regions))
@@ -198,16 +199,18 @@ def look_at_whole(
     note_findings(exchange, found, route, regions, max(plan.length, exchange.bytes_in))
 
 
-def _look_for_rows(plan: RequestPlan, head: bytes) -> int:
-    """The rows of an inference, which are remembered by all up to them; where that is different
-    each time, those of one now and then."""
+def _look_for_rows(plan: RequestPlan, head: bytes) -> Particulars:
+    """The particulars of an inference but for its priority. They are remembered by all up to the
+    rows; where that is different each time, those of one now and then."""
     rows, end = json_rows(head)
+    particulars = Particulars(plan.route.version, rows)
     known = plan.known_rows
     if known is not None:
         known.misses += 1
     if 0 < end <= _REMEMBERED and (known is None or known.misses % _PATIENCE == 0):
-        plan.known_rows = KnownRows(head[:end], rows)
-    return rows
+        particulars.is_shared = True
+        plan.known_rows = KnownRows(head[:end], particulars)
+    return particulars
 
 
 def note(

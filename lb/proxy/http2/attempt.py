@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 from lb.domain.backend import Backend, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
 from lb.proxy.exchange import Attempt
 from lb.proxy.http2.call import Call
@@ -26,6 +27,7 @@ from lb.wire.http2.frames import ErrorCode, StreamError, pack_header
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
+_GOOD: Final = Ending.GOOD
 _INFERENCE: Final = OperationKind.INFERENCE
 _OK: Final = 200
 _UNUSABLE: Final = "status OK without exactly one whole message"
@@ -121,7 +123,7 @@ class GrpcAttempt(Attempt):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self.begun = False
-        self.outcome = self.queued = self.underway = None
+        self.outcome = self.ticket = self.underway = None
         self.link: Link | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
@@ -241,13 +243,14 @@ class GrpcAttempt(Attempt):
         )
         request = call.request
         link = self.link
+        ticket = self.ticket
         status = trailers.grpc_status
         if (
             link is None
             or not request.finished
             or status
             or request.held
-            or ((particulars := call.particulars) is not None and particulars.queued is None)
+            or (ticket is None and call.particulars is not None)
             or call.permit is not None
         ):
             self._end_slowly(trailers)
@@ -263,8 +266,8 @@ class GrpcAttempt(Attempt):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.accounts.answered_whole(self, status, now)
-        if self.queued is not None:
-            relay.accounts.queue.ended(call.protocol, self.queued, _ANSWERED, status, now)
+        if ticket is not None:
+            relay.accounts.queue.scheduler.complete(ticket, now, _GOOD)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:

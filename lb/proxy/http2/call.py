@@ -18,7 +18,7 @@ from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import MODEL_INFER
 from lb.proxy import failure
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Exchange
 from lb.proxy.http2.admission import refusal_of
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.look import NAME_AT, SEQUENCE_ID, inspect_first
@@ -94,7 +94,7 @@ class Call(Exchange):
         self.request_id = head.request_id
         self.model = b""
         self.token = ""
-        self.backend = self.attempt = self.hedge = self.particulars = None
+        self.backend = self.attempt = self.hedge = self.particulars = self.ticket = None
         self.permit = self.reason = self.loss = self.suspicion = None
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
@@ -210,19 +210,18 @@ class Call(Exchange):
         known = None
         if prefixes.snapshot is relay.dispatcher.pool.current and size > NAME_AT:
             known = prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])
-        if known is not None and (
-            known.is_plain or (not known.rows and SEQUENCE_ID not in payload)
-        ):
+        if known is not None and known.is_plain:
             self.model = known.model
         elif (
             known is not None
-            and known.rows
-            and self.operation is MODEL_INFER
+            and (particulars := known.particulars) is not None
             and payload.startswith(known.head)
+            and self.operation is MODEL_INFER
         ):
             self.model = known.model
-            queued = Queued(known.rows, known.priority, size - PREFIX_SIZE)
-            self.particulars = Particulars(known.version, queued)
+            self.particulars = particulars
+        elif known is not None and known.particulars is None and SEQUENCE_ID not in payload:
+            self.model = known.model
         elif not self._find_model(payload):
             return
         relay.place_whole(self, payload, size)
@@ -552,8 +551,9 @@ class Call(Exchange):
     @property
     def due(self) -> float:
         """See `Exchange`."""
-        asked_s, own_s = self.head.timeout_s, self.relay.options.request_timeout_s
-        return self.started_at + _shorter(asked_s, own_s) if asked_s or own_s else inf
+        if self.timer is None:
+            return inf
+        return self.started_at + _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""

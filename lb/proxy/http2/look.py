@@ -19,7 +19,7 @@ from lb.kserve.inspect import (
     inspect_quickly,
 )
 from lb.kserve.operations import MODEL_INFER
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.findings import note_findings
 from lb.proxy.http2.link import Link
 from lb.wire.grpc.compression import inflated_start
@@ -104,9 +104,9 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
             and data[NAME_AT - 1] == len(name)
             and (quick := inspect_quickly(data, NAME_AT + len(name))) is not None
         ):
-            relay.prefixes.learn_work(snapshot, data, name, quick)
-            version, rows, priority, _ = quick
-            call.particulars = Particulars(version, Queued(rows, priority, len(data) - PREFIX_SIZE))
+            version, rows, priority, end = quick
+            call.particulars = particulars = Particulars(version, rows, priority)
+            relay.prefixes.learn_work(snapshot, data, name, particulars, end)
             return True
     if not regions and route is not None and route.is_plain:
         return True
@@ -138,7 +138,7 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
         route = snapshot.routes.get(found.model)
     if not is_inference:
         found.step = None
-    note_findings(call, found, route, regions, size)
+    note_findings(call, found, route, regions, PREFIX_SIZE + size)
     return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.domain.pool import PoolSnapshot
+from lb.proxy.exchange import Particulars
 from lb.wire.grpc.message import PREFIX_SIZE
 
 _PREFIXES: Final = 1024
@@ -19,7 +20,7 @@ SHORT_NAME: Final = 0x80
 class KnownPrefix:
     """What a message says whose bytes up to the end of the model's name are known."""
 
-    __slots__ = ("head", "is_plain", "misses", "model", "priority", "rows", "version")
+    __slots__ = ("head", "is_plain", "misses", "model", "particulars")
 
     def __init__(self, model: bytes, *, is_plain: bool) -> None:
         self.model = model
@@ -27,11 +28,9 @@ class KnownPrefix:
         """It need not be inspected; otherwise only what says nothing of a sequence need not, or,
         where the model is scheduled, what begins with all of `head`."""
         self.head = b""
-        """A message that begins with all of this says what the next three tell."""
-        self.version = b""
-        self.rows = 0
-        """0: the model is not scheduled. One that is has no sequences."""
-        self.priority = 0
+        self.particulars: Particulars | None = None
+        """Those of all messages that begin with `head`. None: the model is not scheduled. One that
+        is has no sequences."""
         self.misses = 0
         """Messages of a scheduled model that began otherwise."""
 
@@ -75,7 +74,7 @@ class PrefixCache:
         return known
 
     def learn_work(
-        self, snapshot: PoolSnapshot, data: bytes, model: bytes, found: tuple[bytes, int, int, int]
+        self, snapshot: PoolSnapshot, data: bytes, model: bytes, particulars: Particulars, end: int
     ) -> None:
         """Remember what a message of a scheduled model said; where messages differ each time, that
         of one now and then.
@@ -84,16 +83,18 @@ class PrefixCache:
             snapshot: the pool at this time.
             data: the message with its prefix.
             model: its model, as `model_name` finds it; the name is short.
-            found: as `inspect_quickly` gives it.
+            particulars: what it said.
+            end: where that ends in the message.
         """
         known = None
         if self.snapshot is snapshot:
             known = self._known.get(data[: PREFIX_SIZE + 2 + len(model)])
-        if known is not None and known.rows:
+        if known is not None and known.particulars is not None:
             known.misses += 1
             if known.misses % _PATIENCE:
                 return
         known = self.learn(snapshot, data, model, is_plain=False)
         if known is not None:
-            known.version, known.rows, known.priority, end = found
+            particulars.is_shared = True
+            known.particulars = particulars
             known.head = data[:end]

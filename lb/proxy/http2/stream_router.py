@@ -115,8 +115,7 @@ class StreamRouter:
         if home is not None and home not in terms.eligible:
             return None
         now = self._call.relay.now
-        ticket = Ticket(message.model, terms.version, terms.plan, terms.eligible, now)
-        ticket.rows, ticket.size = message.rows, message.size
+        ticket = Ticket(terms, now, message.rows, message.size)
         if home is None and self.live is None:
             ticket.tried = self._call.tried
         backend = queue.scheduler.best(ticket, now, home)

@@ -328,7 +328,7 @@ class SingleBackend:
         assert backend is not None
         ticket = None
         if pattern is not None:
-            ticket = Ticket(pattern.model, pattern.version, pattern.plan, pattern.eligible, now)
+            ticket = Ticket(pattern.terms, now)
             ticket.size = size = self._known_size - PREFIX_SIZE
             ticket.rows = self._rows_of(size)
             self._is_odd = not self._shortest[0] <= size <= self._longest[0]

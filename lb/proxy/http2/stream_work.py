@@ -70,7 +70,9 @@ class Underway:
             if work is None:
                 continue
             if isinstance(work, Ticket):
-                self._queue.over(work, now, Ending.GOOD if is_good else Ending.NEITHER)
+                self._queue.scheduler.complete(
+                    work, now, Ending.GOOD if is_good else Ending.NEITHER
+                )
             elif is_good:
                 work.latency.ended(work.began_at, now)
 
@@ -96,7 +98,7 @@ class Underway:
         while requests:
             work = requests.popleft()
             if isinstance(work, Ticket):
-                self._queue.over(work, now, Ending.NEITHER)
+                self._queue.scheduler.complete(work, now, Ending.NEITHER)
 
 
 def underway_of(attempt: Attempt | None) -> Underway | None:

@@ -8,7 +8,7 @@ from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -19,7 +19,7 @@ def line_of(*, reserved: float = 0.0, instances: int = 1) -> ModelQueue:
 
 
 def ticket(model_queue: ModelQueue, *eligible: Backend) -> Ticket:
-    return Ticket(b"model", b"", model_queue.plan, eligible, 0.0)
+    return Ticket(Terms(b"model", b"", model_queue.plan, eligible), 0.0)
 
 
 def test_tickets_with_the_same_backends_share_a_pool() -> None:
@@ -57,17 +57,27 @@ def test_where_it_failed_is_left_out_while_there_is_another() -> None:
     ] == [one, two]
 
 
-def test_many_different_tuples_are_not_all_remembered() -> None:
+def test_equal_tuples_share_an_eligible_set() -> None:
     model_queue = line_of()
     backends = make_backends(*[0] * 3)
     for _ in range(1000):
         model_queue.eligible_set(ticket(model_queue, *list(backends)), 0.0)
     assert len(model_queue.eligible_sets) == 1
-    assert len(model_queue._aliases) <= 64
+
+
+def test_terms_have_another_eligible_set_after_each_snapshot() -> None:
+    model_queue = line_of()
+    one = ticket(model_queue, *make_backends(0, 0))
+    first = model_queue.eligible_set(one, 0.0)
+    assert model_queue.eligible_set(one, 0.0) is first is one.terms.eligible_set
+    model_queue.retire()
+    second = model_queue.eligible_set(one, 0.0)
+    assert second is one.terms.eligible_set is not first
+    assert list(model_queue.eligible_sets.values()) == [second]
 
 
 def going_again(model_queue: ModelQueue, backends: tuple[Backend, ...], *tried: Backend) -> Ticket:
-    made = Ticket(b"model", b"", model_queue.plan, backends, 0.0)
+    made = Ticket(Terms(b"model", b"", model_queue.plan, backends), 0.0)
     made.tried = tried
     return made
 
@@ -81,7 +91,6 @@ def test_pools_of_requests_that_go_again_are_not_kept_for_ever() -> None:
         assert len(pool.model_backends) == 38
         assert not {model_backend.backend for model_backend in pool.model_backends} & set(pair)
     assert len(model_queue.eligible_sets) <= 256
-    assert len(model_queue._aliases) <= 64
     again = model_queue.eligible_set(going_again(model_queue, backends), 0.0)
     assert again.model_backends == first.model_backends
     assert model_queue.eligible_set(going_again(model_queue, backends), 0.0) is again

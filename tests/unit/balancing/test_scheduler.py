@@ -16,6 +16,7 @@ from lb.domain.schedule import (
     QueueRules,
     Refusal,
     ScheduleRefused,
+    Terms,
     Ticket,
     Wait,
 )
@@ -38,6 +39,7 @@ class Desk:
         self.plan = Plan(
             limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
         )
+        self.known: dict[tuple[Backend, ...], Terms] = {}
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
             for _ in range(rounds if took_s else 0):
@@ -47,8 +49,15 @@ class Desk:
                 self.complete(ticket)
                 self.now += 0.1
 
+    def terms(self, eligible: tuple[Backend, ...]) -> Terms:
+        """The same object as long as the plan is."""
+        terms = self.known.get(eligible)
+        if terms is None or terms.plan is not self.plan:
+            terms = self.known[eligible] = Terms(b"model", b"", self.plan, eligible)
+        return terms
+
     def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
-        ticket = Ticket(b"model", b"", self.plan, eligible or self.backends, self.now)
+        ticket = Ticket(self.terms(eligible or self.backends), self.now)
         ticket.priority = priority
         ticket.deadline = self.now + deadline_s
         return ticket
@@ -350,7 +359,7 @@ def test_models_that_share_the_limit_of_a_backend_take_turns() -> None:
     running = desk.fill(10)[:1]
     others = [desk.ticket() for _ in range(3)]
     for other in others:
-        other.model = b"other"
+        other.terms = Terms(b"other", b"", desk.plan, desk.backends)
         assert desk.offer(other) is None
     for _ in range(30):
         desk.now += 0.01
@@ -613,7 +622,7 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
     backend = make_backend("one")
     plan = Plan(limits={})
     for number in range(5000):
-        ticket = Ticket(b"model", str(number).encode(), plan, (backend,), 0.0)
+        ticket = Ticket(Terms(b"model", str(number).encode(), plan, (backend,)), 0.0)
         scheduler.offer(ticket, 0.0)
         scheduler.complete(ticket, 0.1, Ending.GOOD)
     assert sum(1 for _ in scheduler.model_queues(1.0)) < 5000
@@ -678,10 +687,10 @@ class TestBeside:
         desk = Desk(0.005)
         first = desk.ticket(priority=3)
         first.rows, first.size, first.tenant, first.position = 8, 900, "t", 4
-        first.wait, first.version = Wait.FASTER, b"7"
+        first.wait = Wait.FASTER
         second = first.hedge()
-        for name in ("rows", "size", "tenant", "position", "wait", "version", "priority",
-                     "deadline", "arrived_at", "model"):  # fmt: skip
+        for name in ("rows", "size", "tenant", "position", "wait", "terms", "priority",
+                     "deadline", "arrived_at"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
         assert second.backend is None
 

@@ -9,7 +9,16 @@ from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.shared_execution import SharedModelBackend
 from lb.domain.load import Measured
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
+from lb.domain.schedule import (
+    Capacity,
+    Ending,
+    Plan,
+    QueueRules,
+    Refusal,
+    ScheduleRefused,
+    Terms,
+    Ticket,
+)
 from tests.unit.balancing.test_scheduler import Desk
 
 PLAIN = Capacity(1, is_auto=True)
@@ -185,7 +194,7 @@ def test_part_is_kept_of_what_is_left_while_a_backend_drains() -> None:
     for _ in range(200):
         desk.now += 0.01
         desk.complete(running.pop(0))
-        late = Ticket(b"model", b"", desk.plan, left, desk.now)
+        late = Ticket(Terms(b"model", b"", desk.plan, left), desk.now)
         late.priority = 1
         desk.offer(late)
         running += [late] if late.backend is not None else desk.due()
@@ -242,9 +251,8 @@ def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -
     desk.offer(desk.ticket(wide))
     desk.offer(first)
     waiting = [desk.ticket(wide, narrow) for _ in range(2)]
-    eligible = waiting[0].eligible
     for ticket in waiting:
-        ticket.eligible = eligible
+        ticket.terms = waiting[0].terms
         assert desk.offer(ticket) is None
     assert desk.scheduler.wake_at < desk.now + 0.2
     desk.now += 0.2

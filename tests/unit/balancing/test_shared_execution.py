@@ -9,7 +9,16 @@ import pytest
 
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
+from lb.domain.schedule import (
+    Capacity,
+    Ending,
+    Plan,
+    QueueRules,
+    Refusal,
+    ScheduleRefused,
+    Terms,
+    Ticket,
+)
 from tests.fakes.backends import make_backend
 
 
@@ -29,7 +38,7 @@ class Engines:
         self._left: dict[Backend, dict[Ticket, float]] = {each: {} for each in self.backends}
 
     def offer(self, deadline_s: float = 1e9, priority: int = 0) -> Backend:
-        ticket = Ticket(b"model", b"", self.plan, self.backends, self.now)
+        ticket = Ticket(Terms(b"model", b"", self.plan, self.backends), self.now)
         ticket.deadline = self.now + deadline_s
         ticket.priority = priority
         backend = self.scheduler.offer(ticket, self.now)

@@ -8,9 +8,9 @@ import pytest
 
 from lb.balancing.unanswered import overdue_after_s
 from lb.domain.backend import AppProtocol
-from lb.domain.schedule import Plan, Ticket
+from lb.domain.schedule import Plan, Terms, Ticket
 from lb.kserve.operations import MODEL_INFER
-from lb.proxy.exchange import Attempt, Exchange, Queued
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.lost import UNSCHEDULED_S, abandoned_until, report_abandoned
 from tests.fakes.backends import make_backend
 
@@ -22,12 +22,9 @@ def sent(expected_s: float | None) -> Attempt:
     backend = make_backend("b0")
     attempt = Attempt(exchange, backend, backend.port(AppProtocol.HTTP), 100.0)
     if expected_s is not None:
-        queued = Queued(1, 0, 0)
-        queued.ticket = Ticket(b"m", b"", Plan(limits={}), (backend,), 99.0)
-        queued.ticket.expected_s = expected_s
-        queued.ticket.model_backend = object()
-        queued.is_under_way = True
-        attempt.queued = queued
+        attempt.ticket = Ticket(Terms(b"m", b"", Plan(limits={}), (backend,)), 99.0)
+        attempt.ticket.expected_s = expected_s
+        attempt.ticket.model_backend = object()
     return attempt
 
 
@@ -40,10 +37,9 @@ def test_where_nothing_is_known_it_is_waited_for_a_minute() -> None:
     assert abandoned_until(sent(None)) == 100.0 + UNSCHEDULED_S
 
 
-def test_a_ticket_that_is_not_of_this_attempt_says_nothing_of_it() -> None:
-    attempt = sent(3.0)
-    assert attempt.queued is not None
-    attempt.queued.is_under_way = False
+def test_a_ticket_of_which_the_attempt_is_not_says_nothing_of_it() -> None:
+    attempt = sent(None)
+    attempt.exchange.ticket = sent(3.0).ticket
     assert abandoned_until(attempt) == 100.0 + UNSCHEDULED_S
 
 

@@ -19,7 +19,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, Particulars, Queued
+from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, Particulars
 from lb.proxy.queue import Queue, QueueOptions
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -45,14 +45,7 @@ class Waiting(Exchange):
         self.deadline = inf
         self.hints: dict[bytes, bytes] = {}
         if model == b"m":
-            self.particulars = Particulars()
-            self.particulars.queued = Queued(1, 0, 0)
-
-    @property
-    def queued(self) -> Queued:
-        assert self.particulars is not None
-        assert self.particulars.queued is not None
-        return self.particulars.queued
+            self.particulars = Particulars(rows=1)
 
     @property
     def due(self) -> float:
@@ -136,7 +129,7 @@ class Bench:
     def come(self, model: bytes = b"m", **slots: object) -> Waiting:
         one = Waiting(self, model)
         for name, value in slots.items():
-            setattr(one.queued if name in ("rows", "size", "priority") else one, name, value)
+            setattr(one.particulars if name in ("rows", "size", "priority") else one, name, value)
         one.go_on()
         return one
 
@@ -245,7 +238,7 @@ def test_a_header_outweighs_the_parameter_and_that_the_setting() -> None:
     plain, said = bench.come(), bench.come(priority=3)
     both = bench.come(priority=3, hints={b"x-p": b"2", b"x-t": b"blue"})
     wrong = bench.come(hints={b"x-p": b"high"})
-    tickets = [each.queued.ticket for each in (plain, said, both, wrong)]
+    tickets = [each.ticket for each in (plain, said, both, wrong)]
     assert [ticket.priority for ticket in tickets] == [3, 2, 1, 3]
     assert [ticket.tenant for ticket in tickets] == ["", "", "blue", ""]
     for each in (plain, said, both, wrong, first):
@@ -258,8 +251,8 @@ def test_tenants_can_be_tokens() -> None:
     bench = Bench()
     bench.queue.configure(QueueOptions(by_token=True))
     one = bench.come(token="blue")
-    assert one.queued.ticket is not None
-    assert one.queued.ticket.tenant == "blue"
+    assert one.ticket is not None
+    assert one.ticket.tenant == "blue"
 
 
 def test_a_failed_attempt_goes_through_the_queue_again_elsewhere() -> None:
@@ -417,10 +410,8 @@ def test_the_ticket_of_a_second_attempt_is_beside_that_of_the_first() -> None:
     first = one.attempt
     hedge = beside(bench, one)
     assert first is not None
-    assert first.queued is one.queued
-    assert hedge.queued is not None
-    assert hedge.queued is not first.queued
-    tickets = first.queued.ticket, hedge.queued.ticket
+    assert first.ticket is one.ticket
+    tickets = first.ticket, hedge.ticket
     assert tickets[0] is not None
     assert tickets[1] is not None
     assert tickets[0] is not tickets[1]
@@ -455,7 +446,7 @@ def test_a_second_attempt_has_no_ticket_where_its_model_is_not_scheduled_any_mor
     one = bench.come()
     bench.ref.publish(not_scheduled(bench))
     hedge = beside(bench, one)
-    assert hedge.queued is None
+    assert hedge.ticket is None
     assert hedge.backend is not one.backend
     bench.dispatcher.accounts.attempt_ended(hedge, Outcome.CANCELLED)
     one.end()
@@ -546,6 +537,7 @@ def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
     assert {(each.goes, each.refusals) for each in some} == {(1, 0), (0, 1)}
     for each in (first, *(each for each in some if each.at)):
         each.end()
+    bench.turn(2.0)  # when some of them would have been looked at
     assert bench.loop.pending == 0
     bench.assert_idle()
 

@@ -14,9 +14,8 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef
 from lb.domain.schedule import Plan
 from lb.domain.trial import Trial
-from lb.kserve.work import UNSAID
-from lb.proxy.exchange import Exchange, Particulars, Queued
-from lb.proxy.terms import TermsBook
+from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.terms_book import TermsBook
 from tests.fakes.backends import make_backends
 from tests.fakes.records import INFER
 from tests.fakes.relay import snapshot_of
@@ -37,7 +36,7 @@ class Bench:
         self.placement = placement_of(*make_backends(0, 0))
         self.route = ModelRoute(facts=FACTS, plan=Plan(limits={}))
         self.ref = PoolRef(self.snapshot())
-        self.book = TermsBook(self.ref, self.place)
+        self.book = TermsBook(self.ref, self.place, lambda _: None)
 
     def snapshot(self) -> object:
         return replace(snapshot_of(self.placement.eligible), routes={b"m": self.route})
@@ -49,7 +48,7 @@ class Bench:
     def find(self, version: bytes = b"", protocol: AppProtocol = AppProtocol.GRPC) -> object:
         exchange = Exchange(protocol, INFER, "10.0.0.9:4711", 1.0)
         exchange.model = b"m"
-        exchange.particulars = Particulars(version, Queued(1, UNSAID, 0))
+        exchange.particulars = Particulars(version, 1)
         return self.book.find(exchange, exchange.particulars)
 
 
@@ -108,7 +107,7 @@ def test_what_names_regions_has_terms_of_its_own() -> None:
     bench = Bench()
     exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
     exchange.model = b"m"
-    exchange.particulars = particulars = Particulars(b"", Queued(1, UNSAID, 0))
+    exchange.particulars = particulars = Particulars(b"", 1)
     particulars.regions = (b"r",)
     terms = bench.book.find(exchange, particulars)
     assert bench.book.find(exchange, particulars) is not terms
@@ -141,3 +140,47 @@ def test_versions_that_nobody_is_known_to_have_are_scheduled_as_one(
     bench.ref.publish(bench.snapshot())
     asked = [b"", *(b"%d" % number for number in range(3000))]
     assert {bench.find(version).version for version in asked} == {b""}
+
+
+def shared(bench: Bench) -> Particulars:
+    exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
+    exchange.model = b"m"
+    exchange.particulars = particulars = Particulars(rows=1)
+    particulars.is_shared = True
+    bench.book.find(exchange, particulars)  # makes the terms
+    bench.book.find(exchange, particulars)
+    return particulars
+
+
+def test_particulars_that_requests_share_know_their_terms() -> None:
+    bench = Bench()
+    assert shared(bench).terms is bench.find()
+    assert shared(bench).terms is bench.find()
+
+
+@pytest.mark.parametrize("change", ["pool", "options"])
+def test_old_terms_are_not_held_by_particulars(change: str) -> None:
+    bench = Bench()
+    particulars = shared(bench)
+    before = particulars.terms
+    if change == "pool":
+        bench.ref.current = bench.snapshot()
+    else:
+        bench.book.forget()
+    assert bench.find() is not before
+    assert particulars.terms is None
+
+
+def test_particulars_do_not_know_terms_with_a_trial() -> None:
+    bench = Bench()
+    backend = bench.placement.eligible[0]
+    picker = TrialPicker(Trial(backend), POLICY.build(bench.placement.eligible))
+    bench.placement = Placement(bench.placement.eligible, picker, POLICY)
+    bench.ref.publish(bench.snapshot())
+    assert shared(bench).terms is None
+
+
+def test_particulars_that_know_terms_are_bounded() -> None:
+    bench = Bench()
+    every = [shared(bench) for _ in range(1100)]
+    assert sum(each.terms is not None for each in every) <= 1024

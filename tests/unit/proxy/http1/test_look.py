@@ -242,10 +242,9 @@ async def test_rows_and_priority_are_those_of_each_request_however_it_begins() -
         bench.sends(post(json.dumps(both).encode()))
         exchange = bench.server.exchange
         assert exchange is not None
-        assert exchange.particulars is not None
-        queued = exchange.particulars.queued
-        assert queued is not None
-        assert (queued.rows, queued.priority) == (rows, 1 + number % 3)
+        found = exchange.particulars
+        assert found is not None
+        assert (found.rows, found.priority) == (rows, 1 + number % 3)
         where = bench.where()
         assert where is not None
         bench.links[where][0].data_received(_OK)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.pool import PoolSnapshot
+from lb.proxy.exchange import Particulars
 from lb.proxy.http2.prefix_cache import KnownPrefix, PrefixCache
 from tests.fakes.backends import make_backends
 from tests.fakes.relay import snapshot_of
@@ -39,7 +40,7 @@ def test_what_is_remembered_is_bounded(snapshot: PoolSnapshot) -> None:
 def work_of(prefixes: PrefixCache, message: bytes) -> KnownPrefix:
     known = prefixes.find(start_of(message))
     assert known is not None
-    assert known.rows
+    assert known.particulars is not None
     return known
 
 
@@ -48,10 +49,11 @@ def test_what_never_repeats_is_remembered_now_and_then(snapshot: PoolSnapshot) -
     heads = set()
     for number in range(160):
         message = named(b"first", b"%04d" % number)
-        prefixes.learn_work(snapshot, message, b"first", (b"", 1 + number, 0, len(message)))
+        prefixes.learn_work(snapshot, message, b"first", Particulars(), len(message))
         heads.add(work_of(prefixes, message).head)
     assert 5 <= len(heads) <= 20
     later = replace(snapshot)
-    prefixes.learn_work(later, named(b"first", b"0160"), b"first", (b"", 7, 0, 16))
-    assert work_of(prefixes, named(b"first", b"0160")).rows == 7
+    particulars = Particulars(rows=7)
+    prefixes.learn_work(later, named(b"first", b"0160"), b"first", particulars, 16)
+    assert work_of(prefixes, named(b"first", b"0160")).particulars is particulars
     assert prefixes.snapshot is later
