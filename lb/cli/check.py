@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from lb.cli.loading import load_settings, print_problems, read_file
+from lb.cli.loading import load_settings, name_of_file, print_problems, read_file
 from lb.net.files import read_text
 from lb.net.tls.contexts import TlsError
 from lb.settings.backends import BackendSettings
@@ -18,21 +18,23 @@ from lb.settings.substitution import Substitution
 from lb.settings.warnings import warnings_of
 
 
-def check(path: str, *, syntax_only: bool = False) -> int:
+def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
     """Print every problem of a configuration file and of the files that it names, or one line that
     says OK. Warnings come before that line.
 
     Args:
         path: of the file; `-` is standard input.
         syntax_only: leave out certificates, keys and tokens, which this machine may not have.
+        quiet: print problems only.
 
     Returns:
         The exit code: 0 when there is no problem, 1 otherwise.
     """
+    name = name_of_file(path)
     try:
         settings = load_settings(path, {})
     except SettingsError as error:
-        print_problems(path, error, sys.stdout)
+        print_problems(name, error, sys.stdout)
         return 1
     backends, is_good = list(settings.backends), True
     for file in settings.discovery.files:
@@ -41,13 +43,14 @@ def check(path: str, *, syntax_only: bool = False) -> int:
         backends += found or ()
     if not syntax_only:
         for problem in _unusable_files(settings.model_copy(update={"backends": tuple(backends)})):
-            print(f"{path}: {problem}")
+            print(f"{name}: {problem}")
             is_good = False
     if not is_good:
         return 1
-    for warning in warnings_of(settings, backends):
-        print(f"{path}: warning: {warning}")
-    print(f"OK: {path}")
+    if not quiet:
+        for warning in warnings_of(settings, backends):
+            print(f"{name}: warning: {warning}")
+        print(f"OK: {name}")
     return 0
 
 

@@ -7,12 +7,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from lb.cli.generate_arguments import GenerateOptions
+from lb.cli.generate_arguments import GenerateOptions, remembered
 from lb.generate.compose import COMPOSE_FILE
 from lb.generate.devices import GenerateError
-from lb.generate.files import Comparison, GeneratedFile, compare, difference, write
+from lb.generate.files import (
+    Comparison,
+    GeneratedFile,
+    command_of,
+    compare,
+    difference,
+    write,
+)
 from lb.generate.nvidia_smi import read_nvidia_smi
-from lb.generate.plan import Plan, Request, make_plan
+from lb.generate.plan import MAIN_FILES, Plan, Request, make_plan
 from lb.generate.stack import Server, Target
 
 _NEXT: Final = {
@@ -33,7 +40,9 @@ def generate(options: GenerateOptions) -> int:
     """
     try:
         if options.up and (options.check or options.target is not Target.COMPOSE):
-            raise GenerateError("--up starts a stack of compose, and changes nothing with --check")
+            raise GenerateError("--up is for compose, without --check")
+        if options.check:
+            options = _as_made(options)
         plan = make_plan(_request(options))
         for note in plan.notes:
             print(f"triton-lb: {note}", file=sys.stderr)
@@ -46,6 +55,19 @@ def generate(options: GenerateOptions) -> int:
         return 1
     _tell(plan, options)
     return _start(plan, options.folder) if options.up else 0
+
+
+def _as_made(options: GenerateOptions) -> GenerateOptions:
+    """The options, completed by those that the files there were made with."""
+    command = command_of(options.folder / MAIN_FILES[options.target])
+    if not command:
+        return options
+    found = remembered(options, command)
+    if found.source == "-" and options.source is None:
+        raise GenerateError(
+            "the files were made from standard input: give its text again by --from"
+        )
+    return found
 
 
 def _request(options: GenerateOptions) -> Request:

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
+from lb.domain.durations import short_duration
 
 Row = tuple[str, ...]
 
@@ -62,7 +63,7 @@ def _backend_row(backend: Backend) -> Row:
     return (
         backend.name,
         backend.state,
-        _duration(backend.since_s),
+        short_duration(backend.since_s),
         str(backend.in_flight),
         str(backend.served),
         _milliseconds(backend.latency.p50_ms),
@@ -131,7 +132,7 @@ def source_table(sources: Sequence[Source]) -> list[str]:
         (
             each.name,
             str(each.backends),
-            _NONE if each.age_s is None else _duration(each.age_s),
+            _NONE if each.age_s is None else short_duration(each.age_s),
             str(each.updates),
             str(each.failures),
             each.error,
@@ -156,17 +157,5 @@ def _table(rows: Sequence[Row], headings: Row) -> list[str]:
     return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
-def _duration(seconds: float) -> str:
-    """`12s`, `3m05s`, `2h07m`, `4d02h`."""
-    minutes, whole = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours:02}h"
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{whole:02}s" if minutes else f"{whole}s"
-
-
 def _milliseconds(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.1f}ms"
+    return _NONE if value is None else short_duration(value / 1000)

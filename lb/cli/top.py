@@ -25,6 +25,7 @@ from lb.admin.models import Backend
 from lb.admin.operations import BACKENDS, LIVE
 from lb.cli.admin_client import AdminError, AdminTarget
 from lb.cli.tables import printable
+from lb.domain.durations import short_duration
 
 REFRESH_S: Final = 1.0
 NARROWEST: Final = 80
@@ -307,7 +308,7 @@ def _changes(document: dict[str, Any], _view: View) -> Iterator[Row]:
         subject = f"{printable(each['subject'])} " if each["subject"] else ""
         yield (
             each["backend"],
-            f"{each['age_s']:5.0f} s  {_cut(printable(each['backend']), 16):16} "
+            f"{short_duration(each['age_s']):>7}  {_cut(printable(each['backend']), 16):16} "
             f"{_cut(f'{shape} {subject}' + each['after'], 22):22} {printable(each['why'])}",
             colour,
         )
@@ -326,4 +327,4 @@ def _number(value: float | None) -> str:
 def _ms(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+    return short_duration(value / 1000)

@@ -86,6 +86,8 @@ class Options:
     """Whether clients on the host share memory with the servers."""
     prometheus: bool = False
     grafana: bool = False
+    command: str = ""
+    """Command line that asks for the stack, for its main file; empty: the file does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

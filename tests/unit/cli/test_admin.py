@@ -67,9 +67,9 @@ def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[s
         assert list_backends(AdminTarget(f"http://{address}/")) == 0
     assert asked == ["GET /api/v1/backends"]
     assert capsys.readouterr().out.splitlines() == [
-        "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50       P99  WHY",
-        "gpu-0  up     1d01h         12  123456  12.3ms  1234.5ms",
-        "b      down   1m05s          0       0       -         -  grpc: connection refused",
+        "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50   P99  WHY",
+        "gpu-0  up     1d01h         12  123456  12.3ms  1.2s",
+        "b      down   1m05s          0       0       -     -  grpc: connection refused",
     ]
 
 
@@ -92,16 +92,18 @@ def test_gpus_are_shown_where_backends_tell_of_them(capsys: pytest.CaptureFixtur
         assert list_backends(AdminTarget(address)) == 0
     assert capsys.readouterr().out.splitlines() == [
         "NAME  STATE  SINCE  IN FLIGHT  SERVED  P50  P99  GPU   GPU MEMORY  WHY",
-        "a     up        5s          0       0    -    -  40%  2.0/32.0GiB",
-        "b     up        5s          0       0    -    -    -            -  operator",
-        "c     up        5s          0       0    -    -    -            -",
+        "a     up      5.9s          0       0    -    -  40%  2.0/32.0GiB",
+        "b     up      5.9s          0       0    -    -    -            -  operator",
+        "c     up      5.9s          0       0    -    -    -            -",
     ]
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.2, "0s"),
+        (0, "0s"),
+        (0.2, "200ms"),
+        (5.04, "5.0s"),
         (59.9, "59s"),
         (60, "1m00s"),
         (3599, "59m59s"),
@@ -161,9 +163,13 @@ def test_an_api_that_does_not_run_is_one_line(
     assert list_backends(AdminTarget(f"http://127.0.0.1:{unused_tcp_port}")) == 1
     assert list_backends(AdminTarget(f"unix:{tmp_path}/none.sock")) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith(f"cannot reach the admin API at http://127.0.0.1:{unused_tcp_port}: "
-                             "Connection refused")  # fmt: skip
-    assert lines[1].endswith("none.sock: No such file or directory")
+    hint = "; is triton-lb running there? --admin or TRITON_LB_ADMIN names another address"
+    address = f"http://127.0.0.1:{unused_tcp_port}"
+    assert lines == [
+        f"triton-lb: cannot reach the admin API at {address}: Connection refused{hint}",
+        f"triton-lb: cannot reach the admin API at unix:{tmp_path}/none.sock: "
+        f"No such file or directory{hint}",
+    ]
 
 
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,10 +314,10 @@ def test_the_queue_is_a_table_with_a_row_for_each_backend(
         assert show_queue(AdminTarget(address)) == 0
     assert asked == ["GET /api/v1/queue"]
     assert capsys.readouterr().out.splitlines() == [
-        "MODEL    VERSION  QUEUED   OLDEST  BACKEND  IN FLIGHT  LIMIT  EXPECTED",
-        "bert     1             4  123.5ms  gpu-0            4      4    12.3ms",
-        "                                   gpu-1            0      -         -",
-        "new\\x1b                0        -  -                -      -         -",
+        "MODEL    VERSION  QUEUED  OLDEST  BACKEND  IN FLIGHT  LIMIT  EXPECTED",
+        "bert     1             4   123ms  gpu-0            4      4    12.3ms",
+        "                                  gpu-1            0      -         -",
+        "new\\x1b                0       -  -                -      -         -",
         "queued without an eligible backend: 2",
     ]
 

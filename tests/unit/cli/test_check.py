@@ -139,7 +139,7 @@ def test_standard_input_is_read(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("listen: {http: '127.0.0.1:0'}\n"))
     assert check("-") == 1
-    assert capsys.readouterr().out.startswith("-")
+    assert capsys.readouterr().out.startswith("<stdin>: backends: is required")
 
 
 @pytest.mark.parametrize(

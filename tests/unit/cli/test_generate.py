@@ -124,7 +124,7 @@ def test_without_docker_a_stack_is_written_only(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--up", "--check"], "--up starts"),
+        (["--up", "--check"], "--up is for compose"),
         (["--devices", "9"], "there is no device '9'"),
         (["--http", "x"], "--http: expected HOST:PORT"),
     ],
