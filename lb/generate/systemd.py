@@ -37,7 +37,10 @@ def systemd_files(stack: Stack) -> list[GeneratedFile]:
             could find it by, or a path or an argument is nothing for a unit file.
     """
     if not _models_of(stack).startswith("/"):
-        raise GenerateError(f"systemd needs an absolute path: --models {_DEFAULT_MODELS}")
+        raise GenerateError(
+            f"--models: systemd needs an absolute path such as {_DEFAULT_MODELS}, "
+            f"got {_models_of(stack)!r}"
+        )
     files = [
         GeneratedFile(f"{UNITS}/{TARGET}", _target(stack)),
         GeneratedFile(f"{UNITS}/triton@.service", _server_unit(stack)),

@@ -109,6 +109,19 @@ def _refuse_boolean(value: object) -> object:
     return value
 
 
+def read_boolean(value: object) -> object:
+    """Check a boolean; a variable of the environment holds it as text, there also as 1 or 0.
+
+    Raises:
+        ValueError: it is another word or a number, which pydantic would take for one.
+    """
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0"):
+        return value.lower() in ("true", "1")
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {show(value)}")
+    return value
+
+
 def _check_header_name(name: str) -> str:
     if not _FIELD_NAME.fullmatch(name):
         raise ValueError("not a valid header name")
@@ -259,6 +272,8 @@ TargetAddress = Annotated[
     WithJsonSchema(_TARGET_ADDRESS),
 ]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
+Boolean = Annotated[bool, BeforeValidator(read_boolean)]
+"""`true` or `false`."""
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""
 PositiveCount = Annotated[Count, Field(ge=1)]

@@ -23,7 +23,11 @@ def test_an_address_is_taken_as_it_is() -> None:
 
 def test_a_name_stands_for_all_of_its_addresses() -> None:
     given = ["http://127.0.0.1:8003/", "unix:/run/lb.sock", "[::1]:8003"]
-    assert addresses_of(given, "--admin", every=True) == ["127.0.0.1:8003", "unix:/run/lb.sock", "[::1]:8003"]
+    assert addresses_of(given, "--admin", every=True) == [
+        "127.0.0.1:8003",
+        "unix:/run/lb.sock",
+        "[::1]:8003",
+    ]
     assert "127.0.0.1:1" in addresses_of(["localhost:1"], "--admin", every=True)
 
 

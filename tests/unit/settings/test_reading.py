@@ -87,7 +87,7 @@ BROKEN = {
     "key by its former name": (GOOD + "shutdown: {settle: 5s}", ["3 shutdown.settle: unknown key; did you mean pre_stop_delay?"]),
     "section by its former name": (GOOD + "control: {rolling: true}", ["3 control: unknown key; did you mean fan_out?"]),
     "key of a model by its former name": (GOOD + "models: {m: {concurrency: 4}}", ["3 models.m.concurrency: unknown key; did you mean max_requests_per_backend?"]),
-    "key like no other": (GOOD + "log: {zzz: 1}", ["3 log.zzz: unknown key"]),
+    "key like no other": (GOOD + "log: {zzz: 1}", ["3 log.zzz: unknown key; expected level or format"]),
     "key given twice": (GOOD + "log: {}\nlog: {}", ["4 log: given twice, first on line 3"]),
     "section that is a word": (GOOD + "timeouts: 5s", ["3 timeouts: expected a mapping, got '5s'"]),
     "unknown policy": (GOOD + "balancing: {policy: least}", ["3 balancing.policy: expected 'least_loaded', 'least_latency', 'least_requests' or 'round_robin', got 'least'"]),
@@ -110,7 +110,7 @@ BROKEN = {
     "log file without a name": (GOOD + "access_log: {path: ''}", ["3 access_log.path: must not be empty"]),
     "switch that is a number": (GOOD + "metrics: {backends: 7}", ["3 metrics.backends: expected true or false, got 7"]),
     "forwarded as a boolean": (GOOD + "forwarded: true", ["3 forwarded: expected 'off', 'x_forwarded', 'forwarded' or 'both', got true"]),
-    "setting of a model": (GOOD + "models: {resnet: {split: 1}}", ["3 models.resnet.split: unknown key"]),
+    "setting of a model": (GOOD + "models: {resnet: {split: 1}}", ["3 models.resnet.split: unknown key; expected retry, attempt_timeout, max_requests_per_backend, max_queue_size or priority"]),
     "variable that is not set": (GOOD + "access_log: {path: '${LOGS}'}", ["3 access_log.path: environment variable LOGS is not set"]),
     "file that is not there": (
         LISTEN + "backends:\n  - http: a:1\n    headers:\n      authorization: ${file:/none}\n",

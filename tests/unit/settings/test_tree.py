@@ -90,7 +90,7 @@ def test_substitution_sees_strings_only_and_its_failure_is_a_problem_at_the_valu
         ("a: 1\n\tb: 2\n", Problem("", "not valid YAML: found character '\\t' that cannot start any token", 2)),
         ("a: 'open\n", Problem("", "not valid YAML: found unexpected end of stream", 2)),
         ("a: [1\n", Problem("", "not valid YAML: expected ',' or ']', but got '<stream end>'", 2)),
-        ("a: 1\n---\nb: 2\n", Problem("", "not valid YAML: but found another document", 2)),
+        ("a: 1\n---\nb: 2\n", Problem("", "not valid YAML: expected a single document in the stream, but found another document", 2)),
         ("a: 1\nb: \x01\n", Problem("", "not valid YAML: special characters are not allowed", 2)),
         ("a: &x {}\nb: *x\n", Problem("", "not valid YAML: aliases are not supported", 2)),
         ("[" * 5000, Problem("", "not valid YAML: nested too deeply")),
