@@ -10,6 +10,7 @@ from typing import Final
 from lb.cli.generate_arguments import GenerateOptions, remembered
 from lb.generate.compose import COMPOSE_FILE
 from lb.generate.devices import GenerateError
+from lb.generate.docker import what_is_missing
 from lb.generate.files import (
     Comparison,
     GeneratedFile,
@@ -20,7 +21,7 @@ from lb.generate.files import (
 )
 from lb.generate.nvidia_smi import read_nvidia_smi
 from lb.generate.plan import MAIN_FILES, Plan, Request, make_plan
-from lb.generate.stack import Server, Target
+from lb.generate.stack import Server, Stack, Target
 
 _NEXT: Final = {
     Target.COMPOSE: "docker compose -f {folder}/compose.yaml up -d",
@@ -54,7 +55,7 @@ def generate(options: GenerateOptions) -> int:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
     _tell(plan, options)
-    return _start(plan, options.folder) if options.up else 0
+    return _start(plan, plan.stack, options.folder) if options.up and plan.stack else 0
 
 
 def _as_made(options: GenerateOptions) -> GenerateOptions:
@@ -135,14 +136,11 @@ def _line(server: Server, target: Target) -> str:
     return f"{server.name}  {on}  ports {' '.join(ports)}  weight {server.weight}"
 
 
-def _start(plan: Plan, folder: Path) -> int:
-    """Print the Compose file and have Docker start it."""
-    path = folder / COMPOSE_FILE
-    print(next(file.text for file in plan.files if file.path == COMPOSE_FILE), flush=True)
-    try:
-        return subprocess.run(
-            ("docker", "compose", "-f", str(path), "up", "--detach"), check=False
-        ).returncode
-    except OSError as error:
-        print(f"triton-lb: docker cannot be run: {error.strerror}", file=sys.stderr)
+def _start(plan: Plan, stack: Stack, folder: Path) -> int:
+    """Print the Compose file and have Docker start it, or say what it lacks for that."""
+    if missing := what_is_missing(stack, folder):
+        print(f"triton-lb: --up: {missing}", file=sys.stderr)
         return 1
+    print(next(file.text for file in plan.files if file.path == COMPOSE_FILE), flush=True)
+    command = ("docker", "compose", "-f", str(folder / COMPOSE_FILE), "up", "--detach")
+    return subprocess.run(command, check=False).returncode

@@ -47,7 +47,7 @@ def compose_files(stack: Stack) -> list[GeneratedFile]:
         f"{told(stack)}, and triton-lb before them.",
         "`docker compose up -d`; needs Docker Compose 2.20 or later"
         + (" and the NVIDIA Container Toolkit." if _has_devices(stack) else "."),
-        "Models are taken from: " + _models_of(stack),
+        "Models are taken from: " + models_of(stack),
         *_warnings(stack),
     )
     files = [
@@ -61,7 +61,8 @@ def compose_files(stack: Stack) -> list[GeneratedFile]:
     return files
 
 
-def _models_of(stack: Stack) -> str:
+def models_of(stack: Stack) -> str:
+    """The folder of the models on the host; a relative one begins at the Compose file."""
     return stack.options.models or _DEFAULT_MODELS
 
 
@@ -86,7 +87,7 @@ def _common(stack: Stack) -> dict[str, Any]:
         "volumes": [
             {
                 "type": "bind",
-                "source": _models_of(stack),
+                "source": models_of(stack),
                 "target": _MODELS,
                 "read_only": True,
                 "bind": {"create_host_path": False},
