@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from lb.domain.access import Role
 from lb.settings.problems import Finding, show
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.values import (
     RELAY_HEADERS,
     Boolean,
@@ -68,16 +68,20 @@ class TokenSettings(Section):
     """One token: a secret that is long and random, such as `openssl rand -hex 32` prints. It is
     given by exactly one of `token`, `token_sha256` and `file`."""
 
+    model_config = one_needed("token", "token_sha256", "file")
+
     name: Annotated[str, AfterValidator(_check_name), text_schema(_NAME)]
     """Owner of the token, for logs and metrics; unique.
 
     Set this when you add a token; otherwise the configuration is refused."""
-    token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
+    token: Annotated[SecretStr, AfterValidator(_check_token), text_schema(_TOKEN)] | None = None
     """The token; better as `${NAME}` or `${file:PATH}` than in the file itself.
 
     Set this when the token comes from an environment variable; otherwise `token_sha256` or `file`
     is needed."""
-    token_sha256: Annotated[SecretStr, AfterValidator(_check_digest)] | None = None
+    token_sha256: (
+        Annotated[SecretStr, AfterValidator(_check_digest), text_schema(_DIGEST)] | None
+    ) = None
     """SHA-256 of the token in hexadecimal, without a line end.
 
     Set this when the configuration must not hold the secret; otherwise `token` or `file` is

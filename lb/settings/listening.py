@@ -7,12 +7,12 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from lb.domain.backend import Address
 from lb.domain.client import IpNetwork, TrustedProxies
 from lb.settings.problems import Finding
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.units import Duration
 from lb.settings.values import (
     RELAY_HEADERS,
@@ -163,11 +163,7 @@ class ListenSettings(Section):
     is off. `http` and `grpc` may share an address: one port then serves both; so may `https` and
     `grpcs`. At least one of these four is needed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": [name]} for name in ("http", "grpc", "https", "grpcs")]
-        }
-    )
+    model_config = one_needed("http", "grpc", "https", "grpcs")
 
     http: RelayListener | None = None
     """HTTP/1.1 for clients; Triton's own port is 8000.

@@ -130,8 +130,18 @@ def _compose(text: str, problems: list[Problem]) -> yaml.Node | None:
     return None
 
 
+_YAML_PROBLEMS: Final = {
+    "expected <block end>, but found": "the indentation does not fit the lines above",
+    "found character '\\t'": "a tab; indent with spaces",
+}
+"""What people need to know instead of some messages, by how these begin."""
+
+
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or error.context or "cannot be read"
+    for theirs, ours in _YAML_PROBLEMS.items():
+        if problem.startswith(theirs):
+            return ours
     # Some problems end the sentence that their context begins.
     return f"{error.context}, {problem}" if problem.startswith("but ") else problem
 

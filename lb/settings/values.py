@@ -63,6 +63,8 @@ def read_address(value: object) -> Address:
         raise ValueError(f"drop {value.partition('://')[0]}://: {expected}")
     if not isinstance(value, str) or "://" in value:
         raise ValueError(expected)
+    if "/" in value and not value.startswith("unix:"):
+        raise ValueError(f"drop the path: {expected}")
     try:
         address = parse_address(value)
     except ValueError as error:
@@ -288,7 +290,11 @@ UrlPath = Annotated[str, AfterValidator(_check_path), text_schema(_PATH)]
 """The path of a URL, with or without a query."""
 FileName = Annotated[str, AfterValidator(_check_file), WrapValidator(keep_reference)]
 """Path of a file; a relative one starts at the working directory. Messages show it by `shown`."""
-ServerName = Annotated[str, AfterValidator(_check_server_name)]
+ServerName = Annotated[
+    str,
+    AfterValidator(_check_server_name),
+    text_schema(re.compile(rf"{_HOST.pattern}|[0-9A-Fa-f:.]+")),
+]
 """The name in a certificate: of a host, or an IP address."""
 DnsName = Annotated[str, AfterValidator(_check_dns_name), text_schema(_DNS_NAME, maxLength=253)]
 """A name to look up; with a dot at its end it is not completed with search domains."""

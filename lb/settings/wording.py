@@ -14,7 +14,6 @@ from lb.settings.section import Section
 from lb.settings.shape import keys_at
 
 _EXPECTED: Final = {
-    "model_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
     "string_type": "text (put it in quotes)",
@@ -75,11 +74,15 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
     # Pydantic marks an error in a mapping's key, rather than its value, by a last part.
     path = tuple(part for part in error["loc"] if part != "[key]")
     context = error.get("ctx", {})
+    found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     match error["type"]:
         case "missing":
             return path, "is required"
         case "extra_forbidden":
             return path, _unknown_key(path)
+        case "model_type":
+            first = next(iter(keys_at(path)))
+            return path, f"expected a mapping such as {{{first}: ...}}{found}"
         case "too_short":
             return path, "at least one is needed"
         case "string_too_short":
@@ -93,7 +96,6 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
     expected = _EXPECTED.get(error["type"])
     if expected is None:
         return path, error["msg"]
-    found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     return path, f"expected {expected.format(**context)}{found}"
 
 
@@ -123,13 +125,12 @@ def _unknown_key(path: Path) -> str:
 def key_meant(path: Path) -> str:
     """Return the known key that the unknown one at a path stands for; empty if there is none."""
     key, known = str(path[-1]), keys_at(path[:-1])
-    other = [name for name in _OTHER_NAMES.get(key, ()) if name in known]
-    close = (
-        other
-        or get_close_matches(key, known, n=1)
-        or [name for name in known if name == key.lower()]
-    )
-    return close[0] if close else ""
+    for name in (*_OTHER_NAMES.get(key, ()), key.lower()):
+        if name in known:
+            return name
+    if _elsewhere(key):
+        return ""
+    return next(iter(get_close_matches(key, known, n=1)), "")
 
 
 def _elsewhere(key: str) -> str:

@@ -87,7 +87,7 @@ def test_substitution_sees_strings_only_and_its_failure_is_a_problem_at_the_valu
         ("# nothing\n", Problem("", "the file is empty")),
         ("- a\n", Problem("", "expected a mapping with listen and backends", 1)),
         ("text", Problem("", "expected a mapping with listen and backends", 1)),
-        ("a: 1\n\tb: 2\n", Problem("", "not valid YAML: found character '\\t' that cannot start any token", 2)),
+        ("a: 1\n\tb: 2\n", Problem("", "not valid YAML: a tab; indent with spaces", 2)),
         ("a: 'open\n", Problem("", "not valid YAML: found unexpected end of stream", 2)),
         ("a: [1\n", Problem("", "not valid YAML: expected ',' or ']', but got '<stream end>'", 2)),
         ("a: 1\n---\nb: 2\n", Problem("", "not valid YAML: expected a single document in the stream, but found another document", 2)),
