@@ -53,8 +53,9 @@ def build_parser() -> Parser:
         commands,
         "completion",
         "print a completion script for a shell",
-        "triton-lb completion bash > ~/.local/share/bash-completion/completions/triton-lb",
-        "It needs `pip install 'triton-lb[completion]'`.",
+        "triton-lb completion bash > ~/.triton-lb.bash",
+        "It needs `pip install 'triton-lb[completion]'`. Your shell has to read the script at its "
+        "start: for bash add `source ~/.triton-lb.bash` to ~/.bashrc.",
     )
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     command.set_defaults(handler=handlers.completion)

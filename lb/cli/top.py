@@ -123,11 +123,12 @@ def _read(reading: Reading) -> None:
 
 def _watch(readings: Sequence[Reading], pool: ThreadPoolExecutor) -> int:
     view = View()
+    coloured = not os.environ.get("NO_COLOR")  # https://no-color.org
     with _screen() as source:
         due = time.monotonic() + REFRESH_S
         while True:
             size = shutil.get_terminal_size()
-            drawing = draw(readings, view, size.columns, size.lines)
+            drawing = draw(readings, view, size.columns, size.lines, coloured=coloured)
             sys.stdout.write("\x1b[H" + "\x1b[K\r\n".join(drawing.lines) + "\x1b[J")
             sys.stdout.flush()
             key = _key(source, max(0.0, due - time.monotonic()))
@@ -196,14 +197,15 @@ def draw(
         readings: of each process.
         view: what to show.
         width: columns; 80 suffice.
-        height: lines; 0 is no limit.
-        coloured: with colours, and the selected row marked.
+        height: lines of a screen, on which the selected row is marked; 0: it is no screen.
+        coloured: with colours.
     """
     drawing = Drawing()
     paint = _paint if coloured else _plain
     room = max(1, (height - 2) // len(readings)) if height else 0
     for reading in readings:
-        lines = _process(reading, view, drawing, len(readings) > 1, width, paint)
+        marked = view.selected if height else -1
+        lines = _process(reading, view, drawing, len(readings) > 1, width, paint, marked)
         drawing.lines += lines[:room] if room else lines
     if height:
         del drawing.lines[height - 2 :]
@@ -223,7 +225,13 @@ def _plain(text: str, _colour: int) -> str:
 
 
 def _process(
-    reading: Reading, view: View, drawing: Drawing, is_named: bool, width: int, paint: Paint
+    reading: Reading,
+    view: View,
+    drawing: Drawing,
+    is_named: bool,
+    width: int,
+    paint: Paint,
+    marked: int,
 ) -> list[str]:
     label = f"{reading.target.address}  " if is_named else ""
     document = reading.document
@@ -245,7 +253,7 @@ def _process(
     draw_rows = {"backends": _backends, "models": _models, "changes": _changes}[view.shows]
     for name, text, number in draw_rows(document, view):
         line = _cut(text, width)
-        if name and len(drawing.rows) == view.selected and paint is _paint:
+        if name and len(drawing.rows) == marked:
             line = _paint(line.ljust(width), 7)
         elif number:
             line = paint(line, number)

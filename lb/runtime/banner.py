@@ -38,7 +38,7 @@ def banner(
         not_ready: name and state of each other backend.
     """
     of = ready + len(not_ready)
-    lines = [f"triton-lb serves: {ready} of {of} backends {'is' if of == 1 else 'are'} ready"]
+    lines = [f"triton-lb serves: {ready} of {of} backends ready"]
     if not_ready:
         named = ", ".join(f"{name} ({state})" for name, state in not_ready[:_MOST_NAMED])
         more = len(not_ready) - _MOST_NAMED
