@@ -35,5 +35,5 @@ def _mark_files(parser: argparse.ArgumentParser, completions: Mapping[str, objec
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 _mark_files(command, completions)
-        elif action.metavar in completions:
+        elif isinstance(action.metavar, str) and action.metavar in completions:
             action.complete = completions[action.metavar]  # type: ignore[attr-defined]

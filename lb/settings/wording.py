@@ -138,7 +138,7 @@ def _elsewhere(key: str) -> str:
     found = [key] if key in Settings.model_fields else []
     for name, field in Settings.model_fields.items():
         section = field.annotation
-        is_section = isinstance(section, type) and issubclass(section, Section)
-        if is_section and key in section.model_fields:
-            found.append(f"{name}.{key}")
+        # Not of a list or mapping of sections, whose paths hold an index or a name.
+        if isinstance(section, type) and issubclass(section, Section):
+            found += [f"{name}.{key}"] if key in section.model_fields else []
     return found[0] if len(found) == 1 else ""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lb.admin.live import LiveView
 from lb.admin.models import Load, ModelBackend, ModelQueue, Queue, Source, Sources
 from lb.cli.admin import (
     change_backend,
@@ -26,6 +27,8 @@ from lb.cli.admin import (
 )
 from lb.cli.admin_client import TOKEN_VARIABLE, AdminError, AdminTarget, find_token
 from tests.fakes import views
+from tests.fakes.live import FakeClock, live_sources
+from tests.fakes.pool import make_pool
 from tests.fakes.views import backend
 
 
@@ -53,6 +56,29 @@ def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
+    """A server with a JSON answer for each path; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
 
@@ -155,6 +181,21 @@ def test_what_is_not_the_admin_api_is_said_so(
         assert change_backend(AdminTarget(address), "a", "drain") == 1
     line = f"triton-lb: what answers at {address} is not the admin API of triton-lb\n"
     assert capsys.readouterr() == ("", line + line)
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("good", 0), ("degraded", 1), ("bad", 1)])
+def test_a_degraded_pool_may_be_a_failure(
+    verdict: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock(111.0)
+    document = json.loads(LiveView(live_sources(make_pool()), clock).text())
+    document["summary"] |= {"verdict": verdict, "why": "gpu-2 is down."}
+    answers = {"/api/v1/status": views.status(up=1, b="down"), "/api/v1/live": document}
+    with answering_paths(answers) as address:
+        assert show_status(AdminTarget(address)) == 0
+        assert show_status(AdminTarget(address), fail_if_degraded=True) == code
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert rest == [first, f"{verdict}: gpu-2 is down."]
 
 
 def test_an_api_that_does_not_run_is_one_line(
