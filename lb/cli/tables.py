@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Final
 
 from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
@@ -25,6 +28,8 @@ _NUMBERS: Final = frozenset(
 )
 """Columns that are aligned to the right."""
 _NONE: Final = "-"
+_LEAST_ROOM: Final = 12
+"""A column with less room for its texts is not worth it: the terminal divides the lines then."""
 
 
 def status_line(status: Status) -> str:
@@ -148,13 +153,29 @@ def printable(text: str) -> str:
 
 
 def _table(rows: Sequence[Row], headings: Row) -> list[str]:
+    """Align columns. At a terminal long texts of the last column go on in the next lines."""
     columns = list(zip(headings, *(map(printable, row) for row in rows), strict=True))
     padded = []
     for column in columns:
         width = max(len(cell) for cell in column)
         right = column[0] in _NUMBERS
         padded.append([cell.rjust(width) if right else cell.ljust(width) for cell in column])
-    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    *others, last = padded
+    starts = ["".join(f"{cell}  " for cell in cells) for cells in zip(*others, strict=True)]
+    indent = len(starts[0])
+    room = _terminal_width() - indent
+    if room < _LEAST_ROOM or headings[-1] in _NUMBERS:
+        return [f"{start}{text}".rstrip() for start, text in zip(starts, last, strict=True)]
+    lines = []
+    for start, text in zip(starts, last, strict=True):
+        first, *more = wrap(text.rstrip(), room) or [""]
+        lines += [f"{start}{first}".rstrip(), *(" " * indent + each for each in more)]
+    return lines
+
+
+def _terminal_width() -> int:
+    """Columns of the terminal; 0 where standard output is none."""
+    return get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def _milliseconds(value: float | None) -> str:

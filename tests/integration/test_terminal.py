@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -99,6 +100,21 @@ def test_without_a_terminal_the_start_is_one_line(tmp_path: Path, config: dict[s
         running.process.close()
     assert " INFO lb.runtime.process serving " in line
     assert " up=1 backends=1 " in line
+
+
+def test_tables_keep_to_eighty_columns(tmp_path: Path, config: dict[str, Any]) -> None:
+    running = Serving(tmp_path, config)
+    try:
+        command = [*LB, "backends", "--admin", running.until_serving()["admin"]]
+        with Terminal(command) as terminal:
+            assert terminal.wait(30) == 0
+        plain = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    finally:
+        running.process.close()
+    lines = terminal.text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > len(plain.stdout.splitlines()) == 3
+    assert plain.stdout.endswith(" refused the connection\n")
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
