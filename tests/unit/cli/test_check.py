@@ -118,18 +118,23 @@ def test_files_are_named_as_the_configuration_names_them(
 def test_files_that_it_names_are_opened_unless_told_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "lb.yaml"
+    file, good = tmp_path / "lb.yaml", tmp_path / "good.token"
+    good.write_text("0123456789abcdef\n")
     file.write_text(
-        "listen: {https: {address: '127.0.0.1:0', tls: "
-        "{certificates: [{certificate: /no.crt, key: /no.key}]}}}\n"
-        "backends: [{http: 'a:1'}]\n"
-        "access: {tokens: [{name: a, file: /none, roles: [infer]}]}\n"
+        "listen: {https: {address: '127.0.0.1:0', tls: {client_ca: /no.ca, "
+        "certificates: [{certificate: /no.crt, key: /no.key}]}}}\n"
+        f"backends: [{{name: a, http: 'a:1', tls: {{ca: {file}, certificate: /c, key: /k}}}}]\n"
+        "access: {tokens: [{name: t, file: /none}, {name: u, file: %s}]}\n" % good
     )
     assert check(str(file)) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert "/no." in lines[0]
-    assert "/none" in lines[1]
+    missing = "No such file or directory"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: listen.https.tls.certificates[0]: cannot read /no.crt: {missing}",
+        f"{file}: listen.https.tls.client_ca: cannot read /no.ca: {missing}",
+        f"{file}: backends[a].tls.ca: {file} holds no certificates of authorities",
+        f"{file}: backends[a].tls.certificate: cannot read /c: {missing}",
+        f"{file}: access.tokens[t].file: tokens of /none: {missing}",
+    ]
     assert check(str(file), syntax_only=True) == 0
     assert capsys.readouterr().out == f"OK: {file}\n"
 
