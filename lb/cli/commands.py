@@ -9,10 +9,10 @@ import argparse
 from typing import Any, Final, TypeAlias
 
 from lb.cli import handlers
+from lb.cli.handlers import DEFAULT_ADMIN
 from lb.cli.parser import Parser, count, duration, factor, port, positive
 from lb.domain.backend import BackendKind
 
-DEFAULT_ADMIN: Final = handlers.DEFAULT_ADMIN
 _KINDS: Final = [kind.value for kind in BackendKind]
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -298,7 +298,7 @@ def _add_changes(commands: _Commands) -> None:
             )
         _add_admin_address(command)
         _add_quiet(command, "print errors only")
-        command.set_defaults(handler=handlers.change, action=action, **_LIMITLESS.get(action, {}))
+        command.set_defaults(handler=handlers.change, action=action)
     _add_add(commands)
     for name, help_text, handler in (
         ("reload", "apply the changed configuration file", handlers.reload),
@@ -312,12 +312,6 @@ def _add_changes(commands: _Commands) -> None:
         _add_admin_address(command)
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handler)
-
-
-_LIMITLESS: Final[dict[str, dict[str, Any]]] = {
-    action: {"limit": None, "wait": False} for action in ("enable", "disable")
-}
-"""What commands without these options have in their place."""
 
 
 def _add_add(commands: _Commands) -> None:

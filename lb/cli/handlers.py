@@ -171,11 +171,11 @@ def change(arguments: argparse.Namespace) -> int:
     """Run `triton-lb drain`, `enable`, `disable` or `remove`."""
     from lb.cli.admin import change_backend
 
+    name, action = arguments.name, arguments.action
+    limit_s = getattr(arguments, "limit", None)  # `enable` and `disable` have neither
+    wait = getattr(arguments, "wait", False)
     return _ask_admin(
-        arguments,
-        lambda admin: change_backend(
-            admin, arguments.name, arguments.action, limit_s=arguments.limit, wait=arguments.wait
-        ),
+        arguments, lambda admin: change_backend(admin, name, action, limit_s=limit_s, wait=wait)
     )
 
 
