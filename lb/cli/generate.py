@@ -60,10 +60,14 @@ def generate(options: GenerateOptions) -> int:
 
 def _as_made(options: GenerateOptions) -> GenerateOptions:
     """The options, completed by those that the files there were made with."""
-    command = command_of(options.folder / MAIN_FILES[options.target])
+    path = options.folder / MAIN_FILES[options.target]
+    command = command_of(path)
     if not command:
         return options
-    found = remembered(options, command)
+    try:
+        found = remembered(options, command)
+    except ValueError as error:
+        raise GenerateError(f"{path}: its command cannot be read: {error}") from error
     if found.source == "-" and options.source is None:
         raise GenerateError(
             "the files were made from standard input: give its text again by --from"

@@ -193,6 +193,7 @@ def _words(text: str) -> tuple[str, ...]:
 def options_of(arguments: argparse.Namespace) -> GenerateOptions:
     """What the parsed command line says."""
     chosen = _chosen(arguments)
+    command = shlex.join([*_PROGRAM.split(), arguments.target, *chosen])
     options = Options(
         server=ServerKind(arguments.server),
         image=arguments.image,
@@ -210,7 +211,7 @@ def options_of(arguments: argparse.Namespace) -> GenerateOptions:
         shared_memory=arguments.shared_memory,
         prometheus=arguments.prometheus or arguments.grafana,
         grafana=arguments.grafana,
-        command=shlex.join([*_PROGRAM.split(), arguments.target, *chosen]),
+        command=command if command.isprintable() else "",  # a comment is one line
     )
     return GenerateOptions(
         target=Target(arguments.target),
@@ -234,6 +235,9 @@ def remembered(given: GenerateOptions, command: str) -> GenerateOptions:
     Args:
         given: what the user says now.
         command: what the files were made by, as `Options.command`.
+
+    Raises:
+        ValueError: the command has a quotation mark too few.
     """
     names = {_name(each) for each in given.arguments}
     if names & _SOURCES:

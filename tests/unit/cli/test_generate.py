@@ -187,6 +187,19 @@ def test_a_check_remembers_the_arguments(folder: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_command_that_was_spoilt_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder) == 0
+    file = folder / "compose.yaml"
+    file.write_text(file.read_text().replace("compose --from", "compose '--from"))
+    capsys.readouterr()
+    assert main(["generate", "compose", "--check", "--output", str(folder)]) == 1
+    assert capsys.readouterr().err == (
+        f"triton-lb: {file}: its command cannot be read: No closing quotation\n"
+    )
+
+
 @pytest.mark.parametrize("target", ["kubernetes", "systemd"])
 def test_each_target_remembers(folder: Path, target: str) -> None:
     output = ["--output", str(folder)]
