@@ -58,7 +58,7 @@ def build_parser() -> Parser:
         "start: for bash add `source ~/.triton-lb.bash` to ~/.bashrc.",
     )
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
-    command.set_defaults(handler=handlers.completion)
+    command.set_defaults(handler=handlers.completion, parser=parser)
     _add(commands, "version", "print the version", "triton-lb version").set_defaults(
         handler=handlers.version
     )

@@ -1,7 +1,7 @@
 """`triton-lb completion`: a script that completes commands and options in a shell.
 
 shtab writes it from the parser, so there is nothing to keep in step with it
-(docs/decisions/0055-shell-completion.md).
+(docs/decisions/0062-shell-completion.md).
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from lb.cli.commands import build_parser
 
+def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Print the script for a shell.
 
-def print_completion(shell: str) -> int:
-    """Print the script for `shell`; 1 where shtab is not installed."""
+    Args:
+        parser: of all commands.
+        shell: bash, zsh or fish.
+
+    Returns:
+        The exit code: 1 where shtab is not installed.
+    """
     try:
         import shtab  # an optional dependency
     except ImportError:
@@ -23,7 +29,6 @@ def print_completion(shell: str) -> int:
             file=sys.stderr,
         )
         return 1
-    parser = build_parser()
     _mark_files(parser, {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY})
     print(shtab.complete(parser, shell))
     return 0

@@ -104,7 +104,7 @@ def completion(arguments: argparse.Namespace) -> int:
     """Run `triton-lb completion`."""
     from lb.cli.completion import print_completion
 
-    return print_completion(arguments.shell)
+    return print_completion(arguments.parser, arguments.shell)
 
 
 def version(_arguments: argparse.Namespace) -> int:

@@ -50,7 +50,7 @@ async def test_once_ends_with_zero_when_every_answer_is_right(
     assert await play(2, BRIEF, stand_in()) == 0
     shown = capsys.readouterr().out
     assert re.search(r"all \d+ answers were right", shown)
-    assert "  triton-1   up              0        0    1.5ms        -\n" in shown
+    assert "  triton-1   up              0        0   1.5ms     -\n" in shown
     happened = re.findall(r"\ds  (\w+) (triton-\d)", shown)
     assert happened == [
         ("killed", "triton-0"), ("brought", "triton-0"), ("froze", "triton-0"),

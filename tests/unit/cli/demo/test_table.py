@@ -19,7 +19,7 @@ def test_table_aligns_texts_left_and_numbers_right() -> None:
     assert table(ROWS, ())[:3] == [
         "  backend    state   in flight   served     p50      p99",
         "  triton-0   up              2    12345   2.3ms   10.0ms",
-        "  b          down            0        0        -        -  http: refused",
+        "  b          down            0        0       -        -  http: refused",
     ]
 
 
