@@ -34,6 +34,7 @@ from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord, text
 from lb.domain.backend import AppProtocol, Backend, BackendState
+from lb.domain.durations import short_duration
 from lb.domain.model import ModelState
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
@@ -630,7 +631,7 @@ def judge(
     if alarming:
         return "degraded", fail
     if oldest_s > _SLOW_QUEUE_S:
-        return "degraded", f"The oldest queued request waits for {oldest_s:.0f} s."
+        return "degraded", f"The oldest queued request has waited for {short_duration(oldest_s)}."
     away = [each for each in records if each.state in _INTENDED]
     up = len(records) - len(away)
     if not away:
@@ -654,18 +655,12 @@ def _about(ill: Sequence[BackendRecord], now: float) -> str:
     if worst.state is BackendState.UP:
         sentence = f"{worst.backend.name} is up, but not for every model"
     else:
-        sentence += f" for {_duration(now - worst.since)}"
+        sentence += f" for {short_duration(now - worst.since)}"
     sentence += f": {why}." if why else "."
     others = len(ill) - 1
     if others:
         sentence += f" So {'is 1 other backend' if others == 1 else f'are {others} others'} ill."
     return sentence
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _join(first: str, second: str) -> str:

@@ -279,7 +279,7 @@ class BackendPages:
 
 def _describe(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"no complete answer within {SCRAPE_DEADLINE_S} s"
+        return f"no complete answer within {SCRAPE_DEADLINE_S:g}s"
     if isinstance(error, UnicodeDecodeError):
         return "page is not UTF-8"
     return str(error) or type(error).__name__

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
     Backends,
@@ -22,7 +23,7 @@ from lb.admin.models import (
     Status,
     Upgrade,
 )
-from lb.admin.operations import BACKENDS, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
+from lb.admin.operations import BACKENDS, LIVE, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
 from lb.cli.admin_client import (
     AdminError,
     AdminTarget,
@@ -39,6 +40,7 @@ from lb.cli.tables import (
     source_table,
     status_line,
 )
+from lb.settings.units import format_duration
 
 _RELOAD_S: Final = 120.0
 _UPGRADE_S: Final = 3600.0
@@ -46,6 +48,7 @@ _UPGRADE_S: Final = 3600.0
 _LOOK_S: Final = 0.2
 """How often it is looked whether what is waited for has happened."""
 _UP: Final = "up"
+_LEAVING: Final = "leaving"
 _ADDRESSES: Final = frozenset({"http", "grpc", "metrics"})
 
 
@@ -83,25 +86,34 @@ def _show(
     return 0
 
 
-def show_status(admin: AdminTarget) -> int:
+def show_status(admin: AdminTarget, *, fail_if_degraded: bool = False) -> int:
     """Print in one line how a process does.
 
+    Args:
+        admin: whom to ask.
+        fail_if_degraded: print in another line how the page and `top` judge it, and why.
+
     Returns:
-        The exit code: 0 while a backend is up, else 1.
+        The exit code: 0 while a backend is up, else 1. With `fail_if_degraded` 0 means that all is
+        good.
     """
     try:
         shown = admin.read(STATUS, Status)
+        summary = admin.read(LIVE, Live).model.root["summary"] if fail_if_degraded else None
     except AdminError as error:
         return admin.fail(error)
-    admin.write(shown, lambda status: [status_line(status)])
-    return 0 if shown.model.up else 1
+    lines = [status_line(shown.model)]
+    if summary is not None:
+        lines.append(printable(f"{summary['verdict']}: {summary['why']}"))
+    admin.write(shown, lambda _: lines)
+    return 0 if shown.model.up and (summary is None or summary["verdict"] == "good") else 1
 
 
 # Changes
 
 
 def change_backend(
-    admin: AdminTarget, name: str, action: str, *, limit: str | None = None, wait: bool = False
+    admin: AdminTarget, name: str, action: str, *, limit_s: float | None = None, wait: bool = False
 ) -> int:
     """Drain, enable, disable or remove one backend and say what became of it.
 
@@ -109,18 +121,20 @@ def change_backend(
         admin: whom to ask.
         name: of the backend.
         action: `drain`, `enable`, `disable` or `remove`.
-        limit: how long what runs on it may take.
-        wait: return when nothing runs on it any more.
+        limit_s: how long requests under way may take, in seconds; None: as long as is usual.
+        wait: return when nothing runs on it any more, or, after `remove`, when it is removed.
     """
     path = _path_of(name)
-    query = f"?limit={quote(limit, safe='')}" if limit is not None else ""
+    query = f"?limit={format_duration(limit_s)}" if limit_s is not None else ""
     try:
         if action == "remove":
             backend = admin.call("DELETE", f"{path}{query}", Backend)
         else:
             backend = admin.call("POST", f"{path}/{action}{query}", Backend)
         print(change_line(backend), file=admin.out, flush=True)
-        if wait and not backend.empty:
+        if wait and action == "remove":
+            print(_wait_until_removed(admin, backend.name), file=admin.out)
+        elif wait and not backend.empty:
             print(_wait_until_empty(admin, backend.name), file=admin.out)
     except AdminError as error:
         return admin.fail(error)
@@ -183,6 +197,18 @@ def _wait_until_empty(admin: AdminTarget, name: str) -> str:
             return printable(f"{name}: {backend.state}, empty")
         if backend.state == _UP:
             raise AdminError(f"{printable(name)} has been enabled again")
+
+
+def _wait_until_removed(admin: AdminTarget, name: str) -> str:
+    """Wait until a backend is gone, and return a line that says so."""
+    while True:
+        try:
+            backend = admin.call("GET", _path_of(name), Backend)
+        except NoSuchBackendError:
+            return f"{printable(name)}: removed"
+        if backend.state != _LEAVING:
+            raise AdminError(f"{printable(name)} has been added again")
+        time.sleep(_LOOK_S)
 
 
 def _wait_until_up(admin: AdminTarget, name: str, wait_s: float) -> str:

@@ -13,9 +13,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lb.admin.models import NewBackend
-from lb.domain.backend import parse_address
+from lb.domain.backend import Address, parse_address
 
+ADDRESS_VARIABLE: Final = "TRITON_LB_ADMIN"
 TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
+_SCHEME: Final = "http://"
 _TIMEOUT_S: Final = 10.0
 _LONGEST_TOKEN: Final = 1024
 _FINE: Final = (http.client.OK, http.client.CREATED)
@@ -129,7 +131,10 @@ class AdminTarget:
             received = response.read()
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            raise AdminError(f"cannot reach the admin API at {self.address}: {reason}") from error
+            raise AdminError(
+                f"cannot reach the admin API at {self.address}: {reason}; "
+                f"is triton-lb running there? --admin or {ADDRESS_VARIABLE} names another address"
+            ) from error
         except http.client.HTTPException as error:
             raise self._foreign() from error
         finally:
@@ -139,7 +144,10 @@ class AdminTarget:
         except ValueError as error:
             raise self._foreign() from error
         if response.status == http.client.UNAUTHORIZED:
-            raise AdminError(f"the admin API wants a token: --token-file FILE or {TOKEN_VARIABLE}")
+            problem = "does not know this token" if self.token else "needs a token"
+            raise AdminError(
+                f"the admin API {problem}; give one by --token-file FILE or {TOKEN_VARIABLE}"
+            )
         if response.status not in _FINE:
             said = _reasons(document, response.status)
             raise _ERRORS.get(response.status, AdminError)(said)
@@ -150,13 +158,30 @@ class AdminTarget:
         return AdminError(f"what answers at {self.address} is not the admin API of triton-lb")
 
     def _connection(self) -> http.client.HTTPConnection:
-        try:
-            address = parse_address(self.address.removeprefix("http://").rstrip("/"))
-        except ValueError as error:
-            raise AdminError(f"--admin: {error}") from error
+        address = parse_target(self.address, "--admin")
         if address.path:
             return _UnixConnection(address.path, self.timeout_s)
         return http.client.HTTPConnection(address.host, address.port, timeout=self.timeout_s)
+
+
+def parse_target(text: str, source: str) -> Address:
+    """Parse where an admin API is: `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`.
+
+    Args:
+        text: what the user gave.
+        source: the option or variable that it comes from, for errors.
+
+    Raises:
+        AdminError: it is no such address.
+    """
+    expected = f"{source}: expected http://HOST:PORT, HOST:PORT or unix:PATH, got {text!r}"
+    bare = text.removeprefix(_SCHEME).rstrip("/")
+    if "/" in bare and not bare.startswith("unix:"):
+        raise AdminError(expected)
+    try:
+        return parse_address(bare)
+    except ValueError as error:
+        raise AdminError(expected) from error
 
 
 def _reasons(answer: Any, status: int) -> str:
@@ -194,7 +219,7 @@ def find_token(path: str | None, env: Mapping[str, str]) -> str:
     else:
         source, token = f"--token-file {path}", _first_line(path)
     if not (token.isascii() and token.isprintable()) or (path is not None and not token):
-        raise AdminError(f"{source}: this is no token")
+        raise AdminError(f"{source}: expected a token, one line of visible ASCII")
     return token
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from lb.cli.loading import load_settings, print_problems, read_file
+from lb.cli.loading import load_settings, name_of_file, print_problems, read_file
+from lb.domain.errors import LoadBalancerError
 from lb.net.files import read_text
-from lb.net.tls.contexts import TlsError
 from lb.settings.backends import BackendSettings
 from lb.settings.listed import read_backends
+from lb.settings.listening import RelayListenerSettings
 from lb.settings.model import Settings
 from lb.settings.problems import SettingsError, shown
 from lb.settings.relations import own_addresses
@@ -18,21 +20,23 @@ from lb.settings.substitution import Substitution
 from lb.settings.warnings import warnings_of
 
 
-def check(path: str, *, syntax_only: bool = False) -> int:
+def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
     """Print every problem of a configuration file and of the files that it names, or one line that
     says OK. Warnings come before that line.
 
     Args:
         path: of the file; `-` is standard input.
         syntax_only: leave out certificates, keys and tokens, which this machine may not have.
+        quiet: print problems only.
 
     Returns:
         The exit code: 0 when there is no problem, 1 otherwise.
     """
+    name = name_of_file(path)
     try:
         settings = load_settings(path, {})
     except SettingsError as error:
-        print_problems(path, error, sys.stdout)
+        print_problems(name, error, sys.stdout)
         return 1
     backends, is_good = list(settings.backends), True
     for file in settings.discovery.files:
@@ -41,29 +45,66 @@ def check(path: str, *, syntax_only: bool = False) -> int:
         backends += found or ()
     if not syntax_only:
         for problem in _unusable_files(settings.model_copy(update={"backends": tuple(backends)})):
-            print(f"{path}: {problem}")
+            print(f"{name}: {problem}")
             is_good = False
     if not is_good:
         return 1
-    for warning in warnings_of(settings, backends):
-        print(f"{path}: warning: {warning}")
-    print(f"OK: {path}")
+    if not quiet:
+        for warning in warnings_of(settings, backends):
+            print(f"{name}: warning: {warning}")
+        print(f"OK: {name}")
     return 0
 
 
-def _unusable_files(settings: Settings) -> Iterator[str]:
-    """Load what the process would load at its start, and say what cannot be used."""
-    from lb.runtime.access import TokenFileError, make_access
+def _unusable_files(settings: Settings) -> list[str]:
+    """Open what the process would open at its start, and say what cannot be used."""
+    from lb.runtime.access import make_access
     from lb.runtime.security import make_security
 
-    try:
-        make_security(settings)
-    except TlsError as error:
-        yield str(error)
-    try:
-        make_access(settings)
-    except TokenFileError as error:
-        yield str(error)
+    found = []
+    for path, use in _uses_of_files(settings):
+        try:
+            use()
+        except LoadBalancerError as error:
+            found.append(f"{path}: {error}")
+    if not found:  # each file is good, and so should be all together
+        try:
+            make_security(settings)
+            make_access(settings)
+        except LoadBalancerError as error:
+            found.append(str(error))
+    return found
+
+
+def _uses_of_files(settings: Settings) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each setting that names a file, and what is done with the file."""
+    from lb.net.tls.contexts import load_pair, make_client_context, make_server_context, trust
+    from lb.runtime.access import TokenKeeper
+
+    for name in ("http", "grpc", "https", "grpcs"):
+        listener: RelayListenerSettings | None = getattr(settings.listen, name)
+        if listener is None or listener.tls is None:
+            continue
+        for index, pair in enumerate(listener.tls.certificates):
+            load = partial(load_pair, make_server_context(()), pair.certificate, pair.key)
+            yield f"listen.{name}.tls.certificates[{index}]", load
+        if listener.tls.client_ca:
+            use = partial(trust, make_server_context(()), listener.tls.client_ca)
+            yield f"listen.{name}.tls.client_ca", use
+    for backend in settings.backends:
+        if backend.tls is None:
+            continue
+        path = f"backends[{backend.known_as}].tls"
+        if backend.tls.ca:
+            yield f"{path}.ca", partial(trust, make_client_context(()), backend.tls.ca)
+        if backend.tls.certificate and backend.tls.key:
+            load = partial(
+                load_pair, make_client_context(()), backend.tls.certificate, backend.tls.key
+            )
+            yield f"{path}.certificate", load
+    for token in settings.access.tokens:
+        if token.file is not None:
+            yield f"access.tokens[{token.name}].file", partial(TokenKeeper, (token,))
 
 
 def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...] | None:

@@ -7,13 +7,21 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from lb.cli.generate_arguments import GenerateOptions
+from lb.cli.generate_arguments import GenerateOptions, remembered
 from lb.generate.compose import COMPOSE_FILE
 from lb.generate.devices import GenerateError
-from lb.generate.files import Comparison, GeneratedFile, compare, difference, write
+from lb.generate.docker import what_is_missing
+from lb.generate.files import (
+    Comparison,
+    GeneratedFile,
+    command_of,
+    compare,
+    difference,
+    write,
+)
 from lb.generate.nvidia_smi import read_nvidia_smi
-from lb.generate.plan import Plan, Request, make_plan
-from lb.generate.stack import Server, Target
+from lb.generate.plan import MAIN_FILES, Plan, Request, make_plan
+from lb.generate.stack import Server, Stack, Target
 
 _NEXT: Final = {
     Target.COMPOSE: "docker compose -f {folder}/compose.yaml up -d",
@@ -33,7 +41,9 @@ def generate(options: GenerateOptions) -> int:
     """
     try:
         if options.up and (options.check or options.target is not Target.COMPOSE):
-            raise GenerateError("--up starts a stack of compose, and changes nothing with --check")
+            raise GenerateError("--up is for compose, without --check")
+        if options.check:
+            options = _as_made(options)
         plan = make_plan(_request(options))
         for note in plan.notes:
             print(f"triton-lb: {note}", file=sys.stderr)
@@ -45,7 +55,24 @@ def generate(options: GenerateOptions) -> int:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
     _tell(plan, options)
-    return _start(plan, options.folder) if options.up else 0
+    return _start(plan, plan.stack, options.folder) if options.up and plan.stack else 0
+
+
+def _as_made(options: GenerateOptions) -> GenerateOptions:
+    """The options, completed by those that the files there were made with."""
+    path = options.folder / MAIN_FILES[options.target]
+    command = command_of(path)
+    if not command:
+        return options
+    try:
+        found = remembered(options, command)
+    except ValueError as error:
+        raise GenerateError(f"{path}: its command cannot be read: {error}") from error
+    if found.source == "-" and options.source is None:
+        raise GenerateError(
+            "the files were made from standard input: give its text again by --from"
+        )
+    return found
 
 
 def _request(options: GenerateOptions) -> Request:
@@ -113,14 +140,11 @@ def _line(server: Server, target: Target) -> str:
     return f"{server.name}  {on}  ports {' '.join(ports)}  weight {server.weight}"
 
 
-def _start(plan: Plan, folder: Path) -> int:
-    """Print the Compose file and have Docker start it."""
-    path = folder / COMPOSE_FILE
-    print(next(file.text for file in plan.files if file.path == COMPOSE_FILE), flush=True)
-    try:
-        return subprocess.run(
-            ("docker", "compose", "-f", str(path), "up", "--detach"), check=False
-        ).returncode
-    except OSError as error:
-        print(f"triton-lb: docker cannot be run: {error.strerror}", file=sys.stderr)
+def _start(plan: Plan, stack: Stack, folder: Path) -> int:
+    """Print the Compose file and have Docker start it, or say what it lacks for that."""
+    if missing := what_is_missing(stack, folder):
+        print(f"triton-lb: --up: {missing}", file=sys.stderr)
         return 1
+    print(next(file.text for file in plan.files if file.path == COMPOSE_FILE), flush=True)
+    command = ("docker", "compose", "-f", str(folder / COMPOSE_FILE), "up", "--detach")
+    return subprocess.run(command, check=False).returncode

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lb.cli.parser import Parser, positive
 from lb.generate.stack import (
     BALANCER_IMAGE,
     FIRST_PORT,
@@ -18,6 +21,19 @@ from lb.generate.stack import (
 )
 
 DEFAULT_FOLDER: Final = "triton-stack"
+EXAMPLE: Final = "triton-lb generate compose --gpus 8 --models /srv/models"
+MORE: Final = """\
+Nothing is started without --up, and no file is replaced without --force.
+
+targets:
+  compose     a Compose file: a container for each GPU, on this machine
+  systemd     units: a service for each GPU, with sockets held by systemd
+  kubernetes  manifests: a Deployment for each kind of GPU, for kubectl apply -k"""
+_PROGRAM: Final = "triton-lb generate"
+_SOURCES: Final = frozenset({"--from", "--gpus", "--cpu"})
+"""Options of which there is one at most."""
+_ACTIONS: Final = frozenset({"help", "target", "output", "check", "force", "up", "quiet"})
+"""What the files do not depend on, apart from the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +43,8 @@ class GenerateOptions:
     target: Target
     options: Options
     folder: Path
+    arguments: tuple[str, ...] = ()
+    """The options that the files depend on, those with their default left out."""
     source: str | None = None
     """File with what nvidia-smi printed; None: ask it."""
     gpus: int = 0
@@ -41,7 +59,10 @@ class GenerateOptions:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Describe the arguments of the command."""
     command.add_argument(
-        "target", type=Target, choices=list(Target), help="what the files are for", metavar="TARGET"
+        "target",
+        choices=list(map(str, Target)),
+        metavar="TARGET",
+        help="compose, systemd or kubernetes",
     )
     command.add_argument(
         "--output",
@@ -50,13 +71,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"folder of the files (default {DEFAULT_FOLDER})",
     )
     command.add_argument(
-        "--check", action="store_true", help="only show how the files there differ; 1 if they do"
+        "--check",
+        action="store_true",
+        help="only show how the files there differ, and exit with 1 if they do; options that are "
+        "not given are those that the files were made with",
     )
     command.add_argument("--force", action="store_true", help="replace files that differ")
     command.add_argument(
         "--up", action="store_true", help="compose: print the stack, then start it"
     )
-    _add_devices(command.add_argument_group("devices", "by default all that nvidia-smi lists"))
+    command.add_argument("-q", "--quiet", action="store_true", help="print notes and errors only")
+    _add_devices(
+        command.add_argument_group("devices", "By default all that nvidia-smi lists are used.")
+    )
     _add_servers(command.add_argument_group("servers"))
     _add_balancer(command.add_argument_group("triton-lb"))
 
@@ -67,51 +94,59 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         "--from",
         dest="source",
         metavar="FILE",
-        help="read a saved output of `nvidia-smi -L` instead; - is standard input",
+        help="saved output of `nvidia-smi -L`, instead of asking it; - is standard input",
     )
     source.add_argument(
-        "--gpus", type=_positive, default=0, metavar="N", help="so many whole GPUs, by index"
+        "--gpus", type=positive, default=0, metavar="N", help="N whole GPUs, by index"
     )
     source.add_argument(
-        "--cpu", type=_positive, default=0, metavar="N", help="so many servers without a GPU"
+        "--cpu",
+        type=positive,
+        default=0,
+        dest="cpu_servers",
+        metavar="N",
+        help="N servers without a GPU",
     )
     group.add_argument(
         "--devices",
         type=_words,
         default=(),
         metavar="LIST",
-        help="only these: indexes (0, 0:3 for a MIG device) or UUIDs, separated by commas",
+        help="only these, separated by commas: indexes (0; 0:3 for a MIG device) or UUIDs",
     )
     group.add_argument(
         "--mig",
         default="",
         metavar="LAYOUT",
-        help="divide each GPU, such as 1g.5gb=7 or 3g.20gb=1,1g.5gb=4: writes a script to read and "
-        "a unit for the boot, and runs neither",
+        help="divide each GPU, such as 1g.5gb=7 or 3g.20gb=1,1g.5gb=4; this writes a script to "
+        "read and a unit for the boot, and runs neither",
     )
 
 
 def _add_servers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--server",
-        type=ServerKind,
-        choices=list(ServerKind),
-        default=ServerKind.TRITON,
+        choices=list(map(str, ServerKind)),
+        default=ServerKind.TRITON.value,
         metavar="KIND",
         help="triton (default) or tfserving",
     )
     group.add_argument(
-        "--image", default="", help=f"of the servers (default {IMAGES[ServerKind.TRITON]})"
+        "--image",
+        default="",
+        help=f"image of the servers (default {IMAGES[ServerKind.TRITON]})",
     )
     group.add_argument(
         "--models",
         default="",
         metavar="WHERE",
-        help="compose: folder, relative to the file (default ./models); systemd: folder (default "
-        "/srv/models); kubernetes: folder of the nodes, or PersistentVolumeClaim (default "
+        help="folder of the models, by default ./models beside the Compose file, or /srv/models "
+        "for systemd; kubernetes: a folder of the nodes, or a PersistentVolumeClaim (default "
         "triton-models)",
     )
-    group.add_argument("--model", default="model", metavar="NAME", help="the model of a TF Serving")
+    group.add_argument(
+        "--model", default="model", metavar="NAME", help="tfserving: name of its one model"
+    )
     group.add_argument(
         "--server-arg",
         action="append",
@@ -120,11 +155,13 @@ def _add_servers(group: argparse._ArgumentGroup) -> None:
         help="further argument of every server, such as --server-arg=--strict-readiness=false",
     )
     group.add_argument(
-        "--shared-memory", action="store_true", help="clients of this host share memory with them"
+        "--shared-memory",
+        action="store_true",
+        help="let clients on this host share memory with the servers",
     )
     group.add_argument(
         "--first-port",
-        type=_positive,
+        type=positive,
         default=FIRST_PORT,
         metavar="PORT",
         help=f"HTTP port of the first server (default {FIRST_PORT})",
@@ -137,25 +174,16 @@ def _add_balancer(group: argparse._ArgumentGroup) -> None:
             f"--{name}",
             default=address,
             metavar="ADDRESS",
-            help=f"where it listens (default {address})",
+            help=f"address to listen on (default {address})",
         )
     group.add_argument(
         "--lb-image",
         default=BALANCER_IMAGE,
         metavar="IMAGE",
-        help=f"of triton-lb (default {BALANCER_IMAGE})",
+        help=f"image of triton-lb (default {BALANCER_IMAGE})",
     )
-    group.add_argument("--prometheus", action="store_true", help="compose: with Prometheus")
-    group.add_argument(
-        "--grafana", action="store_true", help="compose: with Grafana, and Prometheus for it"
-    )
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return number
+    group.add_argument("--prometheus", action="store_true", help="compose: add Prometheus")
+    group.add_argument("--grafana", action="store_true", help="compose: add Grafana and Prometheus")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -164,8 +192,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 def options_of(arguments: argparse.Namespace) -> GenerateOptions:
     """What the parsed command line says."""
+    chosen = _chosen(arguments)
+    command = shlex.join([*_PROGRAM.split(), arguments.target, *chosen])
     options = Options(
-        server=arguments.server,
+        server=ServerKind(arguments.server),
         image=arguments.image,
         balancer_image=arguments.lb_image,
         models=arguments.models,
@@ -181,17 +211,73 @@ def options_of(arguments: argparse.Namespace) -> GenerateOptions:
         shared_memory=arguments.shared_memory,
         prometheus=arguments.prometheus or arguments.grafana,
         grafana=arguments.grafana,
+        command=command if command.isprintable() else "",  # a comment is one line
     )
     return GenerateOptions(
-        target=arguments.target,
+        target=Target(arguments.target),
         options=options,
         folder=Path(arguments.output),
+        arguments=chosen,
         source=arguments.source,
         gpus=arguments.gpus,
-        cpu_servers=arguments.cpu,
+        cpu_servers=arguments.cpu_servers,
         devices=arguments.devices,
         mig=arguments.mig,
         check=arguments.check,
         force=arguments.force,
         up=arguments.up,
     )
+
+
+def remembered(given: GenerateOptions, command: str) -> GenerateOptions:
+    """Complete a command line by the options of another one.
+
+    Args:
+        given: what the user says now.
+        command: what the files were made by, as `Options.command`.
+
+    Raises:
+        ValueError: the command has a quotation mark too few.
+    """
+    names = {_name(each) for each in given.arguments}
+    if names & _SOURCES:
+        names |= _SOURCES
+    words = shlex.split(command)[len(_PROGRAM.split()) + 1 :]
+    kept = [each for each in words if _name(each) not in names]
+    parser = _parser()
+    return options_of(
+        parser.parse_args(
+            [given.target, "--check", f"--output={given.folder}", *kept, *given.arguments]
+        )
+    )
+
+
+def _name(option: str) -> str:
+    return option.partition("=")[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog=_PROGRAM)
+    add_arguments(parser)
+    return parser
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The options that the files depend on, each as one word, in the order of the help text."""
+    chosen = []
+    for action in _parser()._actions:
+        value = getattr(arguments, action.dest, None)
+        if action.dest in _ACTIONS or value == action.default:
+            continue
+        (option,) = action.option_strings
+        if action.nargs == 0:
+            chosen.append(option)
+        else:
+            chosen += [f"{option}={text}" for text in _texts(value)]
+    return tuple(chosen)
+
+
+def _texts(value: object) -> Sequence[str]:
+    if isinstance(value, list):
+        return value
+    return [",".join(value) if isinstance(value, tuple) else str(value)]

@@ -47,6 +47,11 @@ def load_settings(path: str, listen: Mapping[str, str]) -> Settings:
     return load(path, listen).settings
 
 
+def name_of_file(path: str) -> str:
+    """How messages call a file of the command line."""
+    return "<stdin>" if path == "-" else path
+
+
 def print_problems(source: str, error: SettingsError, stream: TextIO) -> None:
     """Write one line per problem, `FILE:LINE: PATH: MESSAGE`, as editors and people like it."""
     for problem in error.problems:

@@ -11,18 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TextIO
 
-from lb.cli.admin_client import AdminError, AdminTarget
-from lb.domain.backend import Address, parse_address
+from lb.cli.admin_client import AdminError, AdminTarget, parse_target
+from lb.domain.backend import Address
 
 _AT_ONCE: Final = 64
-_SCHEME: Final = "http://"
 
 
-def addresses_of(given: Sequence[str], *, every: bool) -> list[str]:
+def addresses_of(given: Sequence[str], source: str, *, every: bool) -> list[str]:
     """Where the admin APIs are that a command is for.
 
     Args:
-        given: `--admin` as often as it was given.
+        given: addresses as the user wrote them.
+        source: the option or variable that they come from, for errors.
         every: a host name stands for all of its addresses, as that of a headless service does.
 
     Raises:
@@ -30,21 +30,18 @@ def addresses_of(given: Sequence[str], *, every: bool) -> list[str]:
     """
     found: dict[str, None] = {}
     for text in given:
-        found.update(dict.fromkeys(_looked_up(text) if every else [text]))
+        address = parse_target(text, source)
+        found.update(dict.fromkeys(_looked_up(address, source) if every else [text]))
     return list(found)
 
 
-def _looked_up(text: str) -> list[str]:
-    try:
-        address = parse_address(text.removeprefix(_SCHEME).rstrip("/"))
-    except ValueError as error:
-        raise AdminError(f"--admin: {error}") from error
+def _looked_up(address: Address, source: str) -> list[str]:
     if address.path:
-        return [text]
+        return [str(address)]
     try:
         infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise AdminError(f"--admin: {address.host}: {error.strerror}") from error
+        raise AdminError(f"{source}: {address.host}: {error.strerror}") from error
     hosts = sorted({str(info[4][0]) for info in infos})
     return [str(Address(host=host, port=address.port)) for host in hosts]
 

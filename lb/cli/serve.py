@@ -16,6 +16,7 @@ from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_sys
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
 from lb.settings.reading import Loaded
+from lb.settings.reporting import LogLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class ServeOptions:
     """Addresses by listener, over those of the file or the default ones."""
     pid_file: str = ""
     """Is to hold the id of the process."""
+    log_level: LogLevel | None = None
+    """Instead of that of the file."""
 
 
 def serve(options: ServeOptions) -> int:
@@ -45,7 +48,7 @@ def serve(options: ServeOptions) -> int:
         return 1
     config, file = options.config, None
     if config is not None:
-        file = ConfigurationFile(config, partial(load, config, options.listen))
+        file = ConfigurationFile(config, partial(_from_file, config, options))
     try:
         loaded = _from_flags(options) if file is None else file.load()
     except SettingsError as error:
@@ -59,8 +62,21 @@ def serve(options: ServeOptions) -> int:
         return _fail(predecessor, str(error))
 
 
+def _from_file(path: str, options: ServeOptions) -> Loaded:
+    return _with_level(load(path, options.listen), options)
+
+
 def _from_flags(options: ServeOptions) -> Loaded:
-    return Loaded(settings_from_flags(options.backends, **options.listen), "")
+    return _with_level(Loaded(settings_from_flags(options.backends, **options.listen), ""), options)
+
+
+def _with_level(loaded: Loaded, options: ServeOptions) -> Loaded:
+    """The configuration with the log level of the command line, if that has one."""
+    if options.log_level is None:
+        return loaded
+    settings = loaded.settings
+    log = settings.log.model_copy(update={"level": options.log_level})
+    return loaded._replace(settings=settings.model_copy(update={"log": log}))
 
 
 def _run(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Final
 
 from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
+from lb.domain.durations import short_duration
 
 Row = tuple[str, ...]
 
@@ -24,6 +28,8 @@ _NUMBERS: Final = frozenset(
 )
 """Columns that are aligned to the right."""
 _NONE: Final = "-"
+_LEAST_ROOM: Final = 12
+"""A column with less room for its texts is not worth it: the terminal divides the lines then."""
 
 
 def status_line(status: Status) -> str:
@@ -62,7 +68,7 @@ def _backend_row(backend: Backend) -> Row:
     return (
         backend.name,
         backend.state,
-        _duration(backend.since_s),
+        short_duration(backend.since_s),
         str(backend.in_flight),
         str(backend.served),
         _milliseconds(backend.latency.p50_ms),
@@ -131,7 +137,7 @@ def source_table(sources: Sequence[Source]) -> list[str]:
         (
             each.name,
             str(each.backends),
-            _NONE if each.age_s is None else _duration(each.age_s),
+            _NONE if each.age_s is None else short_duration(each.age_s),
             str(each.updates),
             str(each.failures),
             each.error,
@@ -147,26 +153,30 @@ def printable(text: str) -> str:
 
 
 def _table(rows: Sequence[Row], headings: Row) -> list[str]:
+    """Align columns. At a terminal long texts of the last column go on in the next lines."""
     columns = list(zip(headings, *(map(printable, row) for row in rows), strict=True))
     padded = []
     for column in columns:
         width = max(len(cell) for cell in column)
         right = column[0] in _NUMBERS
         padded.append([cell.rjust(width) if right else cell.ljust(width) for cell in column])
-    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    *others, last = padded
+    starts = ["".join(f"{cell}  " for cell in cells) for cells in zip(*others, strict=True)]
+    indent = len(starts[0])
+    room = _terminal_width() - indent
+    if room < _LEAST_ROOM or headings[-1] in _NUMBERS:
+        return [f"{start}{text}".rstrip() for start, text in zip(starts, last, strict=True)]
+    lines = []
+    for start, text in zip(starts, last, strict=True):
+        first, *more = wrap(text.rstrip(), room) or [""]
+        lines += [f"{start}{first}".rstrip(), *(" " * indent + each for each in more)]
+    return lines
 
 
-def _duration(seconds: float) -> str:
-    """`12s`, `3m05s`, `2h07m`, `4d02h`."""
-    minutes, whole = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours:02}h"
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{whole:02}s" if minutes else f"{whole}s"
+def _terminal_width() -> int:
+    """Columns of the terminal; 0 where standard output is none."""
+    return get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def _milliseconds(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.1f}ms"
+    return _NONE if value is None else short_duration(value / 1000)

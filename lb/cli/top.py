@@ -25,6 +25,7 @@ from lb.admin.models import Backend
 from lb.admin.operations import BACKENDS, LIVE
 from lb.cli.admin_client import AdminError, AdminTarget
 from lb.cli.tables import printable
+from lb.domain.durations import short_duration
 
 REFRESH_S: Final = 1.0
 NARROWEST: Final = 80
@@ -122,11 +123,12 @@ def _read(reading: Reading) -> None:
 
 def _watch(readings: Sequence[Reading], pool: ThreadPoolExecutor) -> int:
     view = View()
+    coloured = not os.environ.get("NO_COLOR")  # https://no-color.org
     with _screen() as source:
         due = time.monotonic() + REFRESH_S
         while True:
             size = shutil.get_terminal_size()
-            drawing = draw(readings, view, size.columns, size.lines)
+            drawing = draw(readings, view, size.columns, size.lines, coloured=coloured)
             sys.stdout.write("\x1b[H" + "\x1b[K\r\n".join(drawing.lines) + "\x1b[J")
             sys.stdout.flush()
             key = _key(source, max(0.0, due - time.monotonic()))
@@ -195,14 +197,15 @@ def draw(
         readings: of each process.
         view: what to show.
         width: columns; 80 suffice.
-        height: lines; 0 is no limit.
-        coloured: with colours, and the selected row marked.
+        height: lines of a screen, on which the selected row is marked; 0: it is no screen.
+        coloured: with colours.
     """
     drawing = Drawing()
     paint = _paint if coloured else _plain
     room = max(1, (height - 2) // len(readings)) if height else 0
     for reading in readings:
-        lines = _process(reading, view, drawing, len(readings) > 1, width, paint)
+        marked = view.selected if height else -1
+        lines = _process(reading, view, drawing, len(readings) > 1, width, paint, marked)
         drawing.lines += lines[:room] if room else lines
     if height:
         del drawing.lines[height - 2 :]
@@ -222,7 +225,13 @@ def _plain(text: str, _colour: int) -> str:
 
 
 def _process(
-    reading: Reading, view: View, drawing: Drawing, is_named: bool, width: int, paint: Paint
+    reading: Reading,
+    view: View,
+    drawing: Drawing,
+    is_named: bool,
+    width: int,
+    paint: Paint,
+    marked: int,
 ) -> list[str]:
     label = f"{reading.target.address}  " if is_named else ""
     document = reading.document
@@ -244,7 +253,7 @@ def _process(
     draw_rows = {"backends": _backends, "models": _models, "changes": _changes}[view.shows]
     for name, text, number in draw_rows(document, view):
         line = _cut(text, width)
-        if name and len(drawing.rows) == view.selected and paint is _paint:
+        if name and len(drawing.rows) == marked:
             line = _paint(line.ljust(width), 7)
         elif number:
             line = paint(line, number)
@@ -307,7 +316,7 @@ def _changes(document: dict[str, Any], _view: View) -> Iterator[Row]:
         subject = f"{printable(each['subject'])} " if each["subject"] else ""
         yield (
             each["backend"],
-            f"{each['age_s']:5.0f} s  {_cut(printable(each['backend']), 16):16} "
+            f"{short_duration(each['age_s']):>7}  {_cut(printable(each['backend']), 16):16} "
             f"{_cut(f'{shape} {subject}' + each['after'], 22):22} {printable(each['why'])}",
             colour,
         )
@@ -326,4 +335,4 @@ def _number(value: float | None) -> str:
 def _ms(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+    return short_duration(value / 1000)

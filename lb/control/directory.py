@@ -106,6 +106,13 @@ class BackendDirectory:
         """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
         may end in one turn, and to publish takes a millisecond then."""
         self._is_put_off = False
+        self._news = logging.DEBUG
+        """Level of lines about backends that are added and come up: the start-up line counts those
+        that are there from the beginning."""
+
+    def begin(self) -> None:
+        """From now on a backend that is added or comes up is news."""
+        self._news = self._roll.news = logging.INFO
 
     @property
     def records(self) -> tuple[BackendRecord, ...]:
@@ -442,7 +449,7 @@ class BackendDirectory:
             )
         )
         _log.log(
-            logging.INFO if state is BackendState.UP else logging.WARNING,
+            self._news if state is BackendState.UP else logging.WARNING,
             "backend state changed",
             extra={
                 "backend": port.backend.name,

@@ -149,12 +149,15 @@ class Membership:
         """Add a backend until the process ends. Returns its name.
 
         Raises:
-            MembershipError: its name is taken, or there are too many backends.
+            MembershipError: its name or an address is taken, or there are too many backends.
         """
         name = name_of(entry)
-        wanted = [name_of(each) for _, each in self._wanted()]
-        if name in wanted:
+        wanted = [each for _, each in self._wanted()]
+        if name in map(name_of, wanted):
             raise MembershipError(f"there is a backend {name!r} already")
+        for pair in shared_addresses([*wanted, entry]):
+            if pair.backend == name:
+                raise MembershipError(f"backend {pair.other!r} has the same address already")
         self._check_room(len(wanted))
         self._added[name] = entry
         self._apply()

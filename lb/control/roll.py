@@ -29,6 +29,8 @@ class Roll:
     def __init__(self) -> None:
         self.records: dict[str, BackendRecord] = {}
         """Changed in place."""
+        self.news = logging.DEBUG
+        """Level of lines about backends that are added."""
 
     def replace(self, members: Sequence[Member], now: float, limit_s: float) -> None:
         """Make `members` all that is wanted. A backend lives on while its name and addresses do.
@@ -131,7 +133,7 @@ class Roll:
             record = BackendRecord(member, now)
             record.admin = admin
             addresses = {each.protocol.label: str(each.port.address) for each in record.ports}
-            _log.info("backend added", extra={"backend": spec.name, **addresses})
+            _log.log(self.news, "backend added", extra={"backend": spec.name, **addresses})
             return record
         if record.admin is AdminState.LEAVING:
             record.admin, record.finish_by, record.empty_since = admin, None, None

@@ -276,7 +276,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _reason(error: Exception, timeout_s: float) -> str:
     """Why there is no answer, in the same words every time."""
     if isinstance(error, TimeoutError):
-        return f"the API has not answered within {timeout_s:g} s"
+        return f"the API has not answered within {timeout_s:g}s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"the API has not the certificate that it should have: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lb.generate.balancer import FILE, SERVER_STOP_S, STOP_S, balancer_configuration, told
-from lb.generate.document import Shared, document, merged
+from lb.generate.document import Shared, command_comment, document, merged
 from lb.generate.files import GeneratedFile
 from lb.generate.monitoring import GRAFANA_IMAGE, PROMETHEUS_IMAGE, monitoring_files
 from lb.generate.servers import Place, server_command
@@ -43,10 +43,11 @@ def compose_files(stack: Stack) -> list[GeneratedFile]:
         services["grafana"] = _grafana()
     text = document(
         _escaped(content),
+        *command_comment(stack.options.command),
         f"{told(stack)}, and triton-lb before them.",
         "`docker compose up -d`; needs Docker Compose 2.20 or later"
         + (" and the NVIDIA Container Toolkit." if _has_devices(stack) else "."),
-        "Models are taken from: " + _models_of(stack),
+        "Models are taken from: " + models_of(stack),
         *_warnings(stack),
     )
     files = [
@@ -60,7 +61,8 @@ def compose_files(stack: Stack) -> list[GeneratedFile]:
     return files
 
 
-def _models_of(stack: Stack) -> str:
+def models_of(stack: Stack) -> str:
+    """The folder of the models on the host; a relative one begins at the Compose file."""
     return stack.options.models or _DEFAULT_MODELS
 
 
@@ -85,7 +87,7 @@ def _common(stack: Stack) -> dict[str, Any]:
         "volumes": [
             {
                 "type": "bind",
-                "source": _models_of(stack),
+                "source": models_of(stack),
                 "target": _MODELS,
                 "read_only": True,
                 "bind": {"create_host_path": False},

@@ -69,7 +69,7 @@ def slices_of(profile: str) -> int:
     """
     match = _SLICES.fullmatch(profile)
     if match is None:
-        raise GenerateError(f"{profile!r} is no MIG profile, such as 1g.5gb")
+        raise GenerateError(f"expected a MIG profile such as 1g.5gb, got {profile!r}")
     return int(match[1] or match[2])
 
 
@@ -162,7 +162,7 @@ def choose(devices: Sequence[Device], wanted: Sequence[str]) -> tuple[Device, ..
         found = _named(devices, word)
         if not found:
             there = ", ".join(device.index for device in devices) or "none"
-            raise GenerateError(f"there is no device {word!r}; there are: {there}")
+            raise GenerateError(f"--devices: there is no device {word!r}; there are: {there}")
         chosen.update(device.index for device in found)
     return tuple(device for device in devices if device.index in chosen)
 

@@ -9,6 +9,8 @@ import yaml
 
 HEADER: Final = "# Written by `triton-lb generate`."
 """First line of every file that can have one; by it a file is known to be ours."""
+COMMAND: Final = "Command: "
+"""Begins the comment of a stack's main file that tells the command line it was made by."""
 _WIDTH: Final = 1000
 """Lines are not folded: a diff then shows what changed."""
 _MERGE_TAG: Final = "tag:yaml.org,2002:merge"
@@ -68,6 +70,11 @@ def _represent_text(dumper: _Dumper, data: str) -> yaml.Node:
 _Dumper.add_representer(Shared, _represent_shared)
 _Dumper.add_representer(_Merge, _represent_merge)
 _Dumper.add_representer(str, _represent_text)
+
+
+def command_comment(command: str) -> tuple[str, ...]:
+    """The comment that tells a command line; none where it is empty."""
+    return (f"{COMMAND}{command}",) if command else ()
 
 
 def document(content: Mapping[str, Any], *comments: str) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from lb.generate.devices import GenerateError
-from lb.generate.document import HEADER
+from lb.generate.document import COMMAND, HEADER
 
 _MARK: Final = HEADER.encode()
 _LONGEST_START: Final = 256
+_COMMENT: Final = f"# {COMMAND}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,21 @@ def _ours(folder: Path) -> Iterable[str]:
                 continue
             if _MARK in start:
                 yield str(path.relative_to(folder))
+
+
+def command_of(path: Path) -> str:
+    """The command line that a file was made by; empty where there is no such file, or none told.
+
+    Raises:
+        GenerateError: it cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise GenerateError(f"{path}: {error.strerror}") from error
+    return next((each.removeprefix(_COMMENT) for each in lines if each.startswith(_COMMENT)), "")
 
 
 def difference(comparison: Comparison, folder: Path) -> str:

@@ -18,7 +18,7 @@ import yaml
 from lb.generate.assets import asset_files
 from lb.generate.balancer import FILE, checked, told
 from lb.generate.devices import Device
-from lb.generate.document import document
+from lb.generate.document import command_comment, document
 from lb.generate.files import GeneratedFile
 from lb.generate.servers import Place, server_command
 from lb.generate.stack import BALANCER_IMAGE, Stack
@@ -27,7 +27,7 @@ _BASE: Final = "base"
 _COMMON: Final = "tritons"
 _COMPONENT: Final = "app.kubernetes.io/component"
 """Label that tells a group; all have the one of the base's rules, too."""
-_KUSTOMIZATION: Final = "kustomization.yaml"
+KUSTOMIZATION: Final = "kustomization.yaml"
 _OWN: Final = ("deployment.yaml", "service.yaml")
 """Manifests of servers that each group has of its own; the others are for all."""
 
@@ -53,14 +53,14 @@ def kubernetes_files(stack: Stack) -> list[GeneratedFile]:
     groups = list(_groups(stack))
     base = dict(asset_files("kubernetes", ".yaml"))
     tritons = dict(asset_files("tritons", ".yaml"))
-    common = sorted(tritons.keys() - {*_OWN, _KUSTOMIZATION})
+    common = sorted(tritons.keys() - {*_OWN, KUSTOMIZATION})
     resources = [
         _BASE,
         *(f"{group.name}.yaml" for group in groups),
         *(f"{_COMMON}/{name}" for name in common),
     ]
     return [
-        GeneratedFile(_KUSTOMIZATION, _kustomization(stack, resources)),
+        GeneratedFile(KUSTOMIZATION, _kustomization(stack, resources)),
         GeneratedFile(FILE, _configuration(base[FILE], stack, groups)),
         *(
             GeneratedFile(f"{group.name}.yaml", _manifests(group, stack, tritons))
@@ -107,7 +107,11 @@ def _kustomization(stack: Stack, resources: list[str]) -> str:
     }
     if stack.options.balancer_image != BALANCER_IMAGE:
         content["images"] = [{"name": "triton-lb", **image_parts(stack.options.balancer_image)}]
-    return document(content, f"{told(stack)}, and triton-lb before them: kubectl apply -k .")
+    return document(
+        content,
+        *command_comment(stack.options.command),
+        f"{told(stack)}, and triton-lb before them: kubectl apply -k .",
+    )
 
 
 def image_parts(image: str) -> dict[str, str]:

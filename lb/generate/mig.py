@@ -50,9 +50,9 @@ def parse_layout(text: str, gpus: Sequence[str]) -> MigLayout:
     counts: dict[str, int] = {}
     for part in text.split(","):
         profile, equals, count = part.strip().partition("=")
-        slices_of(profile)
         if not (equals and re.fullmatch(r"[1-9]", count)) or profile in counts:
             raise GenerateError(f"--mig: expected PROFILE=COUNT, such as 1g.5gb=7, got {part!r}")
+        slices_of(profile)
         counts[profile] = int(count)
     ordered = sorted(counts, key=slices_of, reverse=True)
     profiles = [profile for profile in ordered for _ in range(counts[profile])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lb.generate.compose import compose_files
+from lb.generate.compose import COMPOSE_FILE, compose_files
 from lb.generate.devices import (
     Device,
     GenerateError,
@@ -15,10 +15,10 @@ from lb.generate.devices import (
     whole_gpus,
 )
 from lb.generate.files import GeneratedFile
-from lb.generate.kubernetes import kubernetes_files
+from lb.generate.kubernetes import KUSTOMIZATION, kubernetes_files
 from lb.generate.mig import SCRIPT, MigLayout, gpus_of, mig_files, parse_layout
 from lb.generate.stack import Options, Stack, Target, make_stack
-from lb.generate.systemd import systemd_files
+from lb.generate.systemd import TARGET, UNITS, systemd_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,12 @@ _WRITERS = {
     Target.KUBERNETES: kubernetes_files,
     Target.SYSTEMD: systemd_files,
 }
+MAIN_FILES = {
+    Target.COMPOSE: COMPOSE_FILE,
+    Target.KUBERNETES: KUSTOMIZATION,
+    Target.SYSTEMD: f"{UNITS}/{TARGET}",
+}
+"""The file of each stack that tells its command line."""
 
 
 def _find(request: Request) -> tuple[tuple[Device, ...], tuple[str, ...], list[str]]:

@@ -86,6 +86,8 @@ class Options:
     """Whether clients on the host share memory with the servers."""
     prometheus: bool = False
     grafana: bool = False
+    command: str = ""
+    """Command line that asks for the stack, for its main file; empty: the file does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,10 @@ def free_ports(count: int, first: int, taken: Iterable[int], *, last: int = LAST
     avoided = set(taken)
     while len(found) < count:
         if not 0 < port <= last + 1 - _PORTS_EACH:
-            raise GenerateError(f"--first-port: no room for {count} servers from {first} on")
+            raise GenerateError(
+                f"--first-port: no room for {count} servers from {first} to {last}; "
+                "choose a lower port"
+            )
         if avoided.isdisjoint(range(port, port + _PORTS_EACH)):
             found.append(port)
         port += step

@@ -13,7 +13,7 @@ from typing import Final
 from lb.domain.backend import parse_address
 from lb.generate.balancer import FILE, SERVER_STOP_S, STOP_S, balancer_configuration, told
 from lb.generate.devices import GenerateError
-from lb.generate.document import HEADER
+from lb.generate.document import HEADER, command_comment
 from lb.generate.files import GeneratedFile
 from lb.generate.mig import SCRIPT
 from lb.generate.servers import Place, server_command
@@ -37,7 +37,10 @@ def systemd_files(stack: Stack) -> list[GeneratedFile]:
             could find it by, or a path or an argument is nothing for a unit file.
     """
     if not _models_of(stack).startswith("/"):
-        raise GenerateError(f"systemd needs an absolute path: --models {_DEFAULT_MODELS}")
+        raise GenerateError(
+            f"--models: systemd needs an absolute path such as {_DEFAULT_MODELS}, "
+            f"got {_models_of(stack)!r}"
+        )
     files = [
         GeneratedFile(f"{UNITS}/{TARGET}", _target(stack)),
         GeneratedFile(f"{UNITS}/triton@.service", _server_unit(stack)),
@@ -57,10 +60,11 @@ def _models_of(stack: Stack) -> str:
 
 
 def _target(stack: Stack) -> str:
+    command = "".join(f"# {line}\n" for line in command_comment(stack.options.command))
     wants = "".join(f"Wants=triton@{server.name}.service\n" for server in stack.servers)
     return f"""\
 {HEADER}
-# {told(stack)}, and triton-lb before them: systemctl enable --now {TARGET}
+{command}# {told(stack)}, and triton-lb before them: systemctl enable --now {TARGET}
 [Unit]
 Description=Triton Inference Servers behind triton-lb
 {wants}Wants=triton-lb.socket triton-lb.service

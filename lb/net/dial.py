@@ -71,7 +71,7 @@ async def dial(
         detail = f"TLS with {address} failed: {error}"
         raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
     except TimeoutError as error:
-        detail = f"TLS with {address} failed: no handshake within {handshake_s:g} s"
+        detail = f"TLS with {address} failed: no handshake within {handshake_s:g}s"
         raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
     finally:
         if not secure.is_open:

@@ -108,7 +108,7 @@ class NetworkProbe:
 
 
 def _silence(timeout_s: float) -> Answer:
-    return Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g} s")
+    return Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g}s")
 
 
 def _time_out(outcome: asyncio.Future[Answer], timeout_s: float) -> None:

@@ -28,10 +28,12 @@ from aiohttp import web
 
 from lb.admin.api import cannot, not_done
 from lb.admin.models import Reload, Upgrade
+from lb.domain.backend import BackendState
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
 from lb.net.file_thread import FileStalled
+from lb.runtime.banner import banner
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
 from lb.runtime.handover import Peer, resume_operator_state
 from lb.runtime.limits import is_limited, keep_freed_memory, raise_limit, share_one_heap
@@ -44,6 +46,7 @@ from lb.runtime.sockets import Listeners, claim
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.settings.model import Settings
+from lb.settings.reporting import LogFormat, LogLevel
 from lb.wire.compiled import is_compiled
 
 _log = logging.getLogger(__name__)
@@ -369,6 +372,7 @@ class Process:
             PidFileError: the file cannot be written, and there is no process before this one.
             FileStalled: likewise, since it cannot be written now.
         """
+        balancer.control.directory.begin()
         succession = self._succession
         if not self._stop.is_set():
             if succession is not None:
@@ -412,13 +416,25 @@ class Process:
 
     def _announce(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Say that this process serves."""
-        addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
-        facts = {
-            "backends": len(balancer.control.directory.records),
-            "connections": doors.budget.clients,
-            "compiled": is_compiled(),
-        }
-        _log.info("serving", extra={**addresses, **facts})
+        addresses = doors.listeners.addresses
+        records = balancer.control.directory.records
+        others = [
+            (each.backend.name, each.state.value)
+            for each in records
+            if each.state is not BackendState.UP
+        ]
+        up = len(records) - len(others)
+        if _is_at_terminal(balancer.settings):
+            sys.stderr.write("\n".join(banner(addresses, up, others)) + "\n")
+            sys.stderr.flush()
+        else:
+            facts = {
+                "up": up,
+                "backends": len(records),
+                "connections": doors.budget.clients,
+                "compiled": is_compiled(),
+            }
+            _log.info("serving", extra={**{k: str(v) for k, v in addresses.items()}, **facts})
         ready(os.environ)
 
     async def _write_pid_file(self, balancer: LoadBalancer, pid: int) -> None:
@@ -564,6 +580,13 @@ class Process:
                     await self._force.wait()
             except TimeoutError:
                 continue
+
+
+def _is_at_terminal(settings: Settings) -> bool:
+    """Whether people read what the process writes to standard error, and want to know of its
+    start."""
+    wanted = settings.log.level in (LogLevel.DEBUG, LogLevel.INFO)
+    return wanted and settings.log.format is LogFormat.TEXT and sys.stderr.isatty()
 
 
 async def _wait(event: asyncio.Event) -> None:

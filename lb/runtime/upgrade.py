@@ -203,7 +203,7 @@ class Upgrader:
                 if not self.closed:
                     await self._converse(peer)
         except TimeoutError:
-            return self.closed or f"the new process was not ready within {limit_s:g} s"
+            return self.closed or f"the new process was not ready within {limit_s:g}s"
         except (OSError, ValueError) as error:
             return f"the new process has gone: {error}"
         except UpgradeFailed as failure:

@@ -11,9 +11,10 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from lb.domain.access import Role
 from lb.settings.problems import Finding, show
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.values import (
     RELAY_HEADERS,
+    Boolean,
     Count,
     FileName,
     HeaderName,
@@ -67,16 +68,20 @@ class TokenSettings(Section):
     """One token: a secret that is long and random, such as `openssl rand -hex 32` prints. It is
     given by exactly one of `token`, `token_sha256` and `file`."""
 
+    model_config = one_needed("token", "token_sha256", "file")
+
     name: Annotated[str, AfterValidator(_check_name), text_schema(_NAME)]
     """Owner of the token, for logs and metrics; unique.
 
     Set this when you add a token; otherwise the configuration is refused."""
-    token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
+    token: Annotated[SecretStr, AfterValidator(_check_token), text_schema(_TOKEN)] | None = None
     """The token; better as `${NAME}` or `${file:PATH}` than in the file itself.
 
     Set this when the token comes from an environment variable; otherwise `token_sha256` or `file`
     is needed."""
-    token_sha256: Annotated[SecretStr, AfterValidator(_check_digest)] | None = None
+    token_sha256: (
+        Annotated[SecretStr, AfterValidator(_check_digest), text_schema(_DIGEST)] | None
+    ) = None
     """SHA-256 of the token in hexadecimal, without a line end.
 
     Set this when the configuration must not hold the secret; otherwise `token` or `file` is
@@ -105,7 +110,7 @@ class ControlSettings(Section):
     unload models, register and unregister shared memory, change trace and log settings. Others
     get 403 or PERMISSION_DENIED."""
 
-    loopback: bool = True
+    loopback: Boolean = True
     """From this machine: both ends of the connection are on loopback, or it is a Unix socket.
 
     Set this to false when another program here forwards requests of others, as the sidecar of a
@@ -171,12 +176,12 @@ class AccessSettings(Section):
 
     Set this when clients send their token in another header; otherwise they get 401 or
     UNAUTHENTICATED."""
-    pass_on: bool = False
+    pass_on: Boolean = False
     """Whether backends get that header. If not, it is removed once a token has the role infer or
     control.
 
     Set this when backends check the same token themselves; otherwise they never see it."""
-    open_health: bool = True
+    open_health: Boolean = True
     """Whether liveness, readiness and `grpc.health.v1` need no token. They then count toward no
     limit.
 
@@ -187,7 +192,7 @@ class AccessSettings(Section):
 
     Set this when clients or operators must authenticate; otherwise nobody needs a token."""
     control: ControlSettings = ControlSettings()
-    strict_shared_memory: bool = False
+    strict_shared_memory: Boolean = False
     """Whether inferences may name shared memory regions only if their client may change servers, by
     `control` or the role `control`; others get 403 or PERMISSION_DENIED. Every inference is then
     inspected.
@@ -235,7 +240,7 @@ class AdminSettings(Section):
     rebinding).
 
     Set this when you reach the admin API by a DNS name; otherwise such requests are refused."""
-    insecure: bool = False
+    insecure: Boolean = False
     """Whether the admin API may listen beyond loopback without tokens: everybody who reaches it can
     then take backends out.
 

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from lb.domain.backend import Address, BackendKind, BackendPort, BackendSpec, BackendTls
 from lb.settings.problems import Finding
 from lb.settings.scheduling import MAX_CONCURRENCY
-from lb.settings.section import Section
+from lb.settings.section import Section, all_or_none
 from lb.settings.units import PositiveDuration
 from lb.settings.values import (
     BackendName,
@@ -108,6 +108,8 @@ class HealthSettings(Section):
 class BackendTlsSettings(Section):
     """TLS toward a backend, whose certificate is always verified. Replaced files are loaded
     within two seconds, for new connections."""
+
+    model_config = all_or_none("certificate", "key")
 
     ports: Annotated[tuple[BackendPort, ...], Field(min_length=1)] = tuple(BackendPort)
     """Which of the backend's ports use TLS: `http`, `grpc`, `metrics`. Triton itself has TLS for

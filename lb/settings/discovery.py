@@ -9,7 +9,7 @@ from lb.domain.client import ip_of
 from lb.settings.backends import BackendSettings
 from lb.settings.kubernetes import FOUND, KubernetesSettings
 from lb.settings.problems import Finding, show
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.units import Duration, PositiveDuration
 from lb.settings.values import (
     AddressFamily,
@@ -27,6 +27,8 @@ class DnsSettings(Section):
     """Backends found by DNS: every address of `host`, or every target of SRV records (RFC 2782).
     A name is looked up again when its time to live is over. Without an answer, or with an empty
     one, the last good answer stays in force."""
+
+    model_config = one_needed("http_port", "grpc_port", "http_service", "grpc_service")
 
     host: DnsName | None = None
     """Name whose addresses are backends, one each. `/etc/hosts` is not read; for one backend behind

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from lb.settings.model import Settings
-from lb.settings.problems import SettingsError
+from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import build_settings
 from lb.settings.tree import Tree
 
@@ -44,18 +44,28 @@ def settings_from_flags(
     try:
         return build_settings(tree)
     except SettingsError as error:
-        raise SettingsError(
-            replace(problem, path=_flag(problem.path, backends)) for problem in error.problems
-        ) from None
+        found: dict[str, Problem] = {}
+        for problem in error.problems:
+            # One mistake in an address of a Triton shows in all three of its ports.
+            found.setdefault(problem.path.partition("].")[0], _of_flag(problem, backends))
+        raise SettingsError(found.values()) from None
 
 
 def triton_ports(text: str) -> dict[str, object]:
     """Return the addresses of a Triton by its HTTP port; ports that do not exist are left to the
     models to refuse."""
     host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and len(port) <= 5):
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5) or "/" in host:
         return {"http": text}
     return {"http": text, "grpc": f"{host}:{int(port) + 1}", "metrics": f"{host}:{int(port) + 2}"}
+
+
+def _of_flag(problem: Problem, backends: Sequence[str]) -> Problem:
+    """The problem in the words of the command line."""
+    message = problem.message.replace("listen.", "--")
+    if problem.path.endswith(".name"):
+        message = "given twice"
+    return replace(problem, path=_flag(problem.path, backends), message=message)
 
 
 def _flag(path: str, backends: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from lb.domain.backend import Address
 from lb.settings.listening import overlap
 from lb.settings.problems import Finding, Substituted, show
 from lb.settings.section import Section
-from lb.settings.values import ListenAddress, UrlPath, text_schema
+from lb.settings.values import Boolean, ListenAddress, UrlPath, text_schema
 
 _SEGMENT: Final = re.compile(r"(?!\.\.?\Z)[!-~]{1,255}", re.ASCII)
 _RANGE: Final = re.compile(r"[0-9]{1,5}-[0-9]{1,5}", re.ASCII)
@@ -58,7 +58,7 @@ class SageMakerSettings(Section):
     port of its own, as a Triton with `--allow-sagemaker` has it. A key left out takes the value of
     the environment variable named with it."""
 
-    enabled: bool = False
+    enabled: Boolean = False
     """Whether this listener is on.
 
     Set this when the container runs as a SageMaker endpoint; otherwise the listener is off."""
@@ -88,7 +88,7 @@ class SageMakerSettings(Section):
 
     Set this when instances are replaced because models load for too long; otherwise the variable
     decides, or `ready`."""
-    multi_model: bool = False
+    multi_model: Boolean = False
     """Whether SageMaker loads and unloads models through `/models`: `SAGEMAKER_MULTI_MODEL`. It
     needs `--model-control-mode=explicit` on the backends, models in their repositories under
     SageMaker's names, and a rule in `access.control` that admits it.
@@ -113,7 +113,7 @@ class VertexSettings(Section):
     """Vertex AI: a health and a predict route on a port of its own, as a Triton has it in its
     containers. A key left out takes the value of the environment variable named with it."""
 
-    enabled: bool = False
+    enabled: Boolean = False
     """Whether this listener is on. If `AIP_MODE` is set to another value than PREDICTION, it is
     off.
 

@@ -20,7 +20,7 @@ _Node = dict[str, Any]
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 _REFERENCE: Final = {
     "type": "string",
-    "pattern": r"\$\{",
+    "pattern": r"\$\{(?:[A-Za-z_][A-Za-z0-9_]*(?::-[^{}]*)?|file:[^{}]+)\}",
     "description": "${NAME}, ${NAME:-DEFAULT} or ${file:PATH}.",
 }
 _NOTHING: Final = {"type": "null"}

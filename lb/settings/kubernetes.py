@@ -10,7 +10,7 @@ from pydantic import AfterValidator, PlainValidator, StringConstraints, WithJson
 
 from lb.settings.backends import BackendSettings
 from lb.settings.problems import Finding, show
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.values import AddressFamily, FileName
 
 FOUND: Final = frozenset({"name", "http", "grpc", "metrics"})
@@ -65,6 +65,8 @@ class KubernetesSettings(Section):
     is no longer ready, gets no new requests and finishes the old ones. While the API does not
     answer, or there is no EndpointSlice at all, the last good set stays in force. Needs the right
     to `list` and `watch` `endpointslices` of the group `discovery.k8s.io` in the namespace."""
+
+    model_config = one_needed("service", "selector")
 
     service: ObjectName | None = None
     """Name of the service whose endpoints are backends. Prefer a headless one; the cluster's own

@@ -13,7 +13,7 @@ from lb.settings.problems import Path, Problem, SettingsError, format_path
 from lb.settings.relations import check_backends
 from lb.settings.section import LENIENT
 from lb.settings.tree import Tree, parse_tree
-from lb.settings.wording import describe
+from lb.settings.wording import describe, keys_meant
 
 _KEY: Final = "backends"
 _JSON_STARTS: Final = ("[", "{")
@@ -76,14 +76,16 @@ def _readable(root: Mapping[str, object]) -> tuple[BackendSettings, ...]:
 def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ...]:
     found: tuple[BackendSettings, ...] = ()
     findings: list[tuple[Path, str]] = []
+    meant: set[Path] = set()
     try:
         found = BackendList.model_validate(tree.root).backends
     except ValidationError as error:
-        findings = describe(error)
+        findings, meant = describe(error), keys_meant(error)
         found = _readable(tree.root)
     problems = {problem.path: problem for problem in reversed(tree.problems)}
     for path, message in (*findings, *check_backends(found, ours)):
-        problems.setdefault(format_path(path), tree.problem(path, message))
+        if path not in meant:  # the line about the unknown key tells
+            problems.setdefault(format_path(path), tree.problem(path, message))
     if problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
     return found

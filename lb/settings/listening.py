@@ -7,16 +7,17 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from lb.domain.backend import Address
 from lb.domain.client import IpNetwork, TrustedProxies
 from lb.settings.problems import Finding
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.units import Duration
 from lb.settings.values import (
     RELAY_HEADERS,
     AddressAlone,
+    Boolean,
     FileName,
     HeaderName,
     ListenAddress,
@@ -135,7 +136,7 @@ class RelayListenerSettings(ListenerSettings):
 
     Set this when clients reach us over a network that you do not trust; otherwise the listener is
     plain."""
-    proxy_protocol: bool = False
+    proxy_protocol: Boolean = False
     """Whether connections from `trusted_proxies` begin with a PROXY protocol header, version 1 or
     2, which tells the client's address. Those connections must then send it, before any TLS
     handshake; others must not. Two listeners at one address share it.
@@ -162,11 +163,7 @@ class ListenSettings(Section):
     is off. `http` and `grpc` may share an address: one port then serves both; so may `https` and
     `grpcs`. At least one of these four is needed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": [name]} for name in ("http", "grpc", "https", "grpcs")]
-        }
-    )
+    model_config = one_needed("http", "grpc", "https", "grpcs")
 
     http: RelayListener | None = None
     """HTTP/1.1 for clients; Triton's own port is 8000.
@@ -197,7 +194,7 @@ class ListenSettings(Section):
 
     Set this when you want to inspect or drain backends while the process runs; otherwise only
     signals control it."""
-    reuse_port: bool = False
+    reuse_port: Boolean = False
     """Whether other processes may listen at the same addresses (SO_REUSEPORT); the kernel then
     divides new connections among them. All of them need this from their start: a reload or an
     upgrade does not change open sockets. Connections that wait at the socket of a process that ends

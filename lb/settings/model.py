@@ -39,6 +39,7 @@ from lb.settings.scheduling import (
 )
 from lb.settings.section import Section
 from lb.settings.units import Duration
+from lb.settings.values import Boolean
 
 
 class ForwardedMode(StrEnum):
@@ -79,7 +80,7 @@ class ReloadSettings(Section):
     """Another configuration while the process runs: SIGHUP and `triton-lb reload` apply the whole
     file, or nothing if it has an error."""
 
-    watch: bool = False
+    watch: Boolean = False
     """Whether a changed file is applied by itself, within two seconds.
 
     Set this when a tool such as a ConfigMap replaces the file and cannot signal; otherwise changes

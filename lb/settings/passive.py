@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from lb.settings.section import Section
 from lb.settings.units import Duration, PositiveDuration
-from lb.settings.values import Number, PositiveCount
+from lb.settings.values import Boolean, Number, PositiveCount
 
 _MIN_LATENCY_FACTOR: Final = 1.5
 
@@ -24,7 +24,7 @@ class OutlierDetectionSettings(Section):
     that model, and ejected as a whole if most of its models fail. Later one request tries it again.
     Failures that clients cause, or that happen everywhere, do not count."""
 
-    enabled: bool = True
+    enabled: Boolean = True
     """Whether backends are ejected at all.
 
     Set this to false when another system takes bad backends out; otherwise a backend that passes
@@ -68,7 +68,7 @@ class WarmUpSettings(Section):
     Batch size and dimensions of variable size are 1. Models with sequences and decoupled models
     are not warmed up."""
 
-    enabled: bool = False
+    enabled: Boolean = False
     """Whether to warm up. Meanwhile the model counts as loading there, if another backend has it
     ready. After an error that names a broken device, or no answer, it is tried again until it works
     or no other backend has the model. Other errors are logged, and the model serves.
@@ -92,7 +92,7 @@ class ModelTableSettings(Section):
 
     Set this when dozens of replicas ask the same Tritons (30s is usual); otherwise a model that was
     loaded without us is found within five seconds."""
-    restore: bool = True
+    restore: Boolean = True
     """Whether a backend that joins or comes back is given what all others have: ready models (if
     models are loaded on request), shared memory regions, trace and log settings.
 

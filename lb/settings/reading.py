@@ -14,7 +14,7 @@ from lb.settings.problems import Path, SettingsError, format_path
 from lb.settings.relations import check_relations, readable
 from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
-from lb.settings.wording import describe
+from lb.settings.wording import describe, keys_meant
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -68,19 +68,23 @@ def build_settings(tree: Tree) -> Settings:
     Raises:
         SettingsError: lists every problem, one per path, in the order of the file.
     """
-    settings, findings = _validate(tree.root)
+    settings, findings, meant = _validate(tree.root)
     read = readable(tree.root) if settings is None else settings
     problems = {problem.path: problem for problem in reversed(tree.problems)}
     relations = check_relations(read)
     for path, message in (*findings, *relations):
-        problems.setdefault(format_path(path), tree.problem(path, message))
+        if path not in meant:  # the line about the unknown key tells
+            problems.setdefault(format_path(path), tree.problem(path, message))
     if settings is None or problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
     return settings
 
 
-def _validate(root: Mapping[str, object]) -> tuple[Settings | None, list[tuple[Path, str]]]:
+def _validate(
+    root: Mapping[str, object],
+) -> tuple[Settings | None, list[tuple[Path, str]], set[Path]]:
+    """The settings, if all is well, or what is wrong, and keys that have another name there."""
     try:
-        return Settings.model_validate(root), []
+        return Settings.model_validate(root), [], set()
     except ValidationError as error:
-        return None, describe(error)
+        return None, describe(error), keys_meant(error)

@@ -3,6 +3,7 @@ where they stand in the wrong place. A message shows the reference instead, as t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -20,12 +21,16 @@ def redact(message: str, root: Mapping[str, object], path: Path) -> str:
         root: the tree of the configuration.
         path: may go beyond what is in the tree.
     """
+    shown: dict[str, str] = {}
     for value in _substituted(_value_at(root, path)):
-        for text in (show(str(value)), repr(str(value))):
-            message = message.replace(text, show(value))
+        shown[show(str(value))] = shown[repr(str(value))] = show(value)
         if len(value) >= _SHORT:
-            message = message.replace(value, value.reference)
-    return message
+            shown[str(value)] = shown[value.reference] = value.reference
+    if not shown:
+        return message
+    # In one pass, since a reference may hold its own value: `${LEVEL:-info}`.
+    texts = sorted(shown, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, texts)), lambda match: shown[match[0]], message)
 
 
 def _value_at(root: Mapping[str, object], path: Path) -> object:

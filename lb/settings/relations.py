@@ -20,6 +20,7 @@ from lb.settings.model import Settings
 from lb.settings.problems import Finding, show
 from lb.settings.scheduling import TenantBy
 from lb.settings.section import LENIENT
+from lb.settings.wording import key_meant
 
 _PORTS: Final = ("http", "grpc", "metrics")
 _SOURCES: Final = frozenset({"files", "dns", "kubernetes"})
@@ -72,7 +73,9 @@ def check_backends(
     owners: dict[str, int] = {}
     for index, backend in enumerate(backends):
         if backend.http is None and backend.grpc is None:
-            if backend.unreadable.isdisjoint(("http", "grpc")):
+            unknown = backend.unreadable - BackendSettings.model_fields.keys()
+            meant = {key_meant(("backends", index, key)) for key in unknown}
+            if (backend.unreadable | meant).isdisjoint(("http", "grpc")):
                 yield ("backends", index), "at least one of http and grpc is needed"
             continue
         name = backend.name or str(backend.http or backend.grpc)

@@ -9,7 +9,7 @@ from pydantic import Field, WrapValidator
 
 from lb.settings.section import Section
 from lb.settings.units import Duration
-from lb.settings.values import Count, Number, keep_reference
+from lb.settings.values import Boolean, Count, Number, keep_reference
 
 
 class AccessLogMode(StrEnum):
@@ -73,7 +73,7 @@ class LogSettings(Section):
 class MetricsSettings(Section):
     """What the metrics listener shows."""
 
-    backends: bool = True
+    backends: Boolean = True
     """Whether metrics of backends with a `metrics` address are shown among ours, with a `backend`
     label; `perf_analyzer` and Triton's dashboards read them there.
 

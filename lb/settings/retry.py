@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lb.settings.section import Section
 from lb.settings.units import PositiveDuration
-from lb.settings.values import Number, PositiveCount
+from lb.settings.values import Boolean, Number, PositiveCount
 
 
 class RetryMode(StrEnum):
@@ -41,7 +41,7 @@ class HedgingSettings(Section):
     """Hedging sends an inference that takes longer than usual to a second backend as well; the
     first response counts. Only for requests that may run twice (see `retry`)."""
 
-    enabled: bool = False
+    enabled: Boolean = False
     """Whether to hedge.
 
     Set this when single backends are slow at times while others are idle; otherwise a slow
@@ -63,7 +63,7 @@ class FanOutSettings(Section):
     """Calls that concern all backends: model control, shared memory, settings, and views such as
     statistics, which are merged from the answers of all."""
 
-    rolling: bool = False
+    rolling: Boolean = False
     """Whether models are loaded and unloaded on one backend after the other, stopping at the first
     failure, so that the rest keeps serving what it has.
 

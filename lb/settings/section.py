@@ -8,6 +8,7 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    JsonValue,
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
@@ -22,6 +23,17 @@ RULE: Final = "rule"
 """Type of the error for a broken rule; its context has the message."""
 LENIENT: Final = "lenient"
 """Context of a validation that leaves out what cannot be read and applies no rules."""
+
+
+def one_needed(*keys: str) -> ConfigDict:
+    """Say in the JSON schema of a section that at least one of some keys is needed."""
+    return ConfigDict(json_schema_extra={"anyOf": [{"required": [key]} for key in keys]})
+
+
+def all_or_none(*keys: str) -> ConfigDict:
+    """Say in the JSON schema of a section that each of some keys needs the others."""
+    others: dict[str, JsonValue] = {key: [other for other in keys if other != key] for key in keys}
+    return ConfigDict(json_schema_extra={"dependencies": others})
 
 
 class Section(BaseModel):

@@ -20,8 +20,8 @@ class SharedAddress(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"backends {self.other!r} and {self.backend!r} have the same address: "
-            "that server gets the load of both"
+            f"{self.other!r} and {self.backend!r} have the same address: "
+            "that server gets the load of both; drop one"
         )
 
 

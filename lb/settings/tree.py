@@ -115,7 +115,7 @@ def _compose(text: str, problems: list[Problem]) -> yaml.Node | None:
         node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        message = f"not valid YAML: {error.problem or error.context}"
+        message = f"not valid YAML: {_yaml_problem(error)}"
         problems.append(Problem("", message, mark.line + 1 if mark else 0))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -128,6 +128,22 @@ def _compose(text: str, problems: list[Problem]) -> yaml.Node | None:
             problems.append(Problem("", "the file is empty"))
         return node
     return None
+
+
+_YAML_PROBLEMS: Final = {
+    "expected <block end>, but found": "the indentation does not fit the lines above",
+    "found character '\\t'": "a tab; indent with spaces",
+}
+"""What people need to know instead of some messages, by how these begin."""
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or error.context or "cannot be read"
+    for theirs, ours in _YAML_PROBLEMS.items():
+        if problem.startswith(theirs):
+            return ours
+    # Some problems end the sentence that their context begins.
+    return f"{error.context}, {problem}" if problem.startswith("but ") else problem
 
 
 _SCALARS: Final[dict[str, Callable[[str], object]]] = {

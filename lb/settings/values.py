@@ -63,6 +63,8 @@ def read_address(value: object) -> Address:
         raise ValueError(f"drop {value.partition('://')[0]}://: {expected}")
     if not isinstance(value, str) or "://" in value:
         raise ValueError(expected)
+    if "/" in value and not value.startswith("unix:"):
+        raise ValueError(f"drop the path: {expected}")
     try:
         address = parse_address(value)
     except ValueError as error:
@@ -106,6 +108,19 @@ def _refuse_boolean(value: object) -> object:
     # Python's True is an int, so pydantic would read `weight: true` as 1.
     if isinstance(value, bool):
         raise ValueError(f"expected a number, got {show(value)}")
+    return value
+
+
+def read_boolean(value: object) -> object:
+    """Check a boolean; a variable of the environment holds it as text, there also as 1 or 0.
+
+    Raises:
+        ValueError: it is another word or a number, which pydantic would take for one.
+    """
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0"):
+        return value.lower() in ("true", "1")
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {show(value)}")
     return value
 
 
@@ -259,6 +274,8 @@ TargetAddress = Annotated[
     WithJsonSchema(_TARGET_ADDRESS),
 ]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
+Boolean = Annotated[bool, BeforeValidator(read_boolean)]
+"""`true` or `false`."""
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""
 PositiveCount = Annotated[Count, Field(ge=1)]
@@ -273,7 +290,11 @@ UrlPath = Annotated[str, AfterValidator(_check_path), text_schema(_PATH)]
 """The path of a URL, with or without a query."""
 FileName = Annotated[str, AfterValidator(_check_file), WrapValidator(keep_reference)]
 """Path of a file; a relative one starts at the working directory. Messages show it by `shown`."""
-ServerName = Annotated[str, AfterValidator(_check_server_name)]
+ServerName = Annotated[
+    str,
+    AfterValidator(_check_server_name),
+    text_schema(re.compile(rf"{_HOST.pattern}|[0-9A-Fa-f:.]+")),
+]
 """The name in a certificate: of a host, or an IP address."""
 DnsName = Annotated[str, AfterValidator(_check_dns_name), text_schema(_DNS_NAME, maxLength=253)]
 """A name to look up; with a dot at its end it is not completed with search domains."""

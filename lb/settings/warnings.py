@@ -6,27 +6,29 @@ from collections.abc import Iterator, Sequence
 
 from lb.domain.backend import BackendKind
 from lb.settings.backends import BackendSettings
+from lb.settings.listening import is_loopback
 from lb.settings.model import Settings
+from lb.settings.problems import Problem
 from lb.settings.scheduling import PolicyName
 from lb.settings.shared_addresses import shared_addresses
 
 
-def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list[str]:
-    """Return a sentence for each doubt.
+def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list[Problem]:
+    """Return each doubt, without its line.
 
     Args:
         settings: the whole configuration.
         backends: those of `settings` and of the files with backends that it names.
     """
     return [
-        *map(str, shared_addresses(backends)),
+        *(Problem("backends", str(pair)) for pair in shared_addresses(backends)),
         *_idle_listeners(settings, backends),
         *_split_hosts(backends),
         *_unused_weights(settings, backends),
     ]
 
 
-def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[str]:
+def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:
     """Listeners whose requests no backend can take."""
     if settings.discovery.dns or settings.discovery.kubernetes:
         return  # they may find such backends
@@ -38,29 +40,44 @@ def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> 
         ("grpcs", "grpc"),
     ):
         if getattr(listen, name) is not None and not any(getattr(b, protocol) for b in backends):
-            yield f"listen.{name} has no backend that can serve it: none has {protocol!r}"
+            yield Problem(
+                f"listen.{name}",
+                f"no backend has {protocol}: give one that address, or drop the listener",
+            )
 
 
-def _split_hosts(backends: Sequence[BackendSettings]) -> Iterator[str]:
+def _split_hosts(backends: Sequence[BackendSettings]) -> Iterator[Problem]:
     """Backends whose two ports are on different hosts: health and load are counted as one."""
     for backend in backends:
         http, grpc = backend.http, backend.grpc
-        if http and grpc and not http.path and not grpc.path and http.host != grpc.host:
-            yield (
-                f"backend {backend.known_as!r} has HTTP on {http.host} and gRPC on {grpc.host}: "
-                "one backend is one server"
+        if http is None or grpc is None or http.path or grpc.path or http.host == grpc.host:
+            continue
+        if not (is_loopback(http) and is_loopback(grpc)):
+            yield Problem(
+                f"backends[{backend.known_as}]",
+                f"HTTP is on {http.host}, and gRPC on {grpc.host}: write two backends, or correct "
+                "one address",
             )
 
 
-def _unused_weights(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[str]:
-    """Weights of Tritons whose models are scheduled by learnt speed."""
-    if settings.scheduling.max_requests_per_backend is not None:
+def _unused_weights(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:
+    """Weights that change nothing: of Tritons whose models are scheduled by measured speed, or the
+    same for all backends."""
+    weights = {backend.weight for backend in backends}
+    if weights <= {1.0}:
         return
-    if settings.balancing.policy is not PolicyName.LEAST_LOADED:
+    if len(weights) == 1:
+        (weight,) = weights
+        yield Problem("backends", f"all have the weight {weight:g}, which is as good as none")
         return
-    for backend in backends:
-        if backend.kind is BackendKind.TRITON and backend.weight != 1.0:
-            yield (
-                f"weight of backend {backend.known_as!r} counts only for models that are not "
-                "scheduled: scheduled ones go by the speed that was learnt"
-            )
+    is_scheduled = (
+        settings.balancing.policy is PolicyName.LEAST_LOADED
+        and settings.scheduling.max_requests_per_backend != "off"
+    )
+    weighted = [each.known_as for each in backends if each.weight != 1.0]
+    if is_scheduled and all(each.kind is BackendKind.TRITON for each in backends):
+        yield Problem(
+            f"backends[{weighted[0]}].weight",
+            "counts only for models that are not scheduled; scheduled ones go by measured speed "
+            "(balancing.policy: least_requests goes by weights)",
+        )

@@ -8,16 +8,15 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from lb.settings.model import Settings
 from lb.settings.problems import Path, show
+from lb.settings.section import Section
 from lb.settings.shape import keys_at
 
 _EXPECTED: Final = {
-    "model_type": "a mapping",
     "dict_type": "a mapping",
     "tuple_type": "a list",
     "string_type": "text (put it in quotes)",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_parsing_size": "a whole number",
@@ -33,26 +32,32 @@ _EXPECTED: Final = {
 """What was expected, by pydantic's error type."""
 
 
-_FORMER: Final = {
-    "base_ejection_time": "base",
-    "consecutive_failures": "consecutive",
-    "fan_out": "control",
-    "load_poll_interval": "ask_pending",
-    "max_concurrent_requests": "concurrent",
-    "max_concurrent_streams": "concurrent_streams",
-    "max_connections": "connections",
-    "max_connections_per_client": "connections_per_client",
-    "max_headers": "fields",
-    "max_queue_size": "queue",
-    "max_ratio": "share",
-    "max_requests": "max_in_flight",
-    "max_requests_per_backend": "concurrency",
-    "max_requests_per_model": "concurrency",
-    "outlier_detection": "outliers",
-    "pre_stop_delay": "settle",
+_OTHER_NAMES: Final = {
+    "address": ("http",),
+    "ask_pending": ("load_poll_interval",),
+    "base": ("base_ejection_time",),
+    "concurrency": ("max_requests_per_backend", "max_requests_per_model"),
+    "concurrent": ("max_concurrent_requests",),
+    "concurrent_streams": ("max_concurrent_streams",),
+    "connections": ("max_connections",),
+    "connections_per_client": ("max_connections_per_client",),
+    "consecutive": ("consecutive_failures",),
+    "control": ("fan_out",),
+    "endpoint": ("http",),
+    "fields": ("max_headers",),
+    "max_in_flight": ("max_requests",),
+    "outliers": ("outlier_detection",),
+    "queue": ("max_queue_size",),
+    "servers": ("backends",),
+    "settle": ("pre_stop_delay",),
+    "share": ("max_ratio",),
+    "upstreams": ("backends",),
+    "url": ("http",),
 }
-"""Names that keys had in development versions: they resemble the new ones too little for
-`get_close_matches`."""
+"""Keys of development versions and of other products, and what they may mean here: they resemble
+our keys too little for `get_close_matches`."""
+_MOST_LISTED: Final = 12
+"""A message does not list more keys than a backend has."""
 
 
 def describe(error: ValidationError) -> list[tuple[Path, str]]:
@@ -69,11 +74,15 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
     # Pydantic marks an error in a mapping's key, rather than its value, by a last part.
     path = tuple(part for part in error["loc"] if part != "[key]")
     context = error.get("ctx", {})
+    found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     match error["type"]:
         case "missing":
             return path, "is required"
         case "extra_forbidden":
             return path, _unknown_key(path)
+        case "model_type":
+            first = next(iter(keys_at(path)))
+            return path, f"expected a mapping such as {{{first}: ...}}{found}"
         case "too_short":
             return path, "at least one is needed"
         case "string_too_short":
@@ -87,7 +96,6 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
     expected = _EXPECTED.get(error["type"])
     if expected is None:
         return path, error["msg"]
-    found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     return path, f"expected {expected.format(**context)}{found}"
 
 
@@ -97,8 +105,40 @@ def _may_be_secret(path: Path) -> bool:
     return "headers" in path or path[:2] == ("access", "tokens")
 
 
+def keys_meant(error: ValidationError) -> set[Path]:
+    """Return the paths of known keys that stand there under a name that is unknown."""
+    unknown = (each["loc"] for each in error.errors() if each["type"] == "extra_forbidden")
+    return {(*path[:-1], key) for path in unknown if (key := key_meant(path))}
+
+
 def _unknown_key(path: Path) -> str:
+    meant = key_meant(path) or _elsewhere(str(path[-1]))
+    if meant:
+        return f"unknown key; did you mean {meant}?"
+    known = keys_at(path[:-1])
+    if len(known) > _MOST_LISTED:
+        return "unknown key; docs/configuration.md has all keys"
+    *others, last = known
+    return f"unknown key; expected {', '.join(others)} or {last}" if others else "unknown key"
+
+
+def key_meant(path: Path) -> str:
+    """Return the known key that the unknown one at a path stands for; empty if there is none."""
     key, known = str(path[-1]), keys_at(path[:-1])
-    close = [name for name in known if _FORMER.get(name) == key]
-    close = close or get_close_matches(key, known, n=1)
-    return f"unknown key; did you mean {close[0]}?" if close else "unknown key"
+    for name in (*_OTHER_NAMES.get(key, ()), key.lower()):
+        if name in known:
+            return name
+    if _elsewhere(key):
+        return ""
+    return next(iter(get_close_matches(key, known, n=1)), "")
+
+
+def _elsewhere(key: str) -> str:
+    """The path of the only section, or setting of a section, of that name; empty without one."""
+    found = [key] if key in Settings.model_fields else []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        # Not of a list or mapping of sections, whose paths hold an index or a name.
+        if isinstance(section, type) and issubclass(section, Section):
+            found += [f"{name}.{key}"] if key in section.model_fields else []
+    return found[0] if len(found) == 1 else ""

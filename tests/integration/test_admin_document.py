@@ -67,6 +67,11 @@ class Admin:
             stack.enter_context(sleeping_request(self.addresses["http"], LONG_MS))
         self._until(lambda: self._queued() == 1, "a request in the queue")
 
+    def addresses_at(self, host: str) -> dict[str, str]:
+        """Addresses that lead to the same Triton, and that no other backend has."""
+        theirs = self.addresses_of_triton.items()
+        return {port: address.replace("127.0.0.1", host) for port, address in theirs}
+
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(condition, timeout_s=20, what=what)
 
@@ -194,7 +199,8 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     assert shown[2]["origin"].startswith("file:")
 
     # Adding and removing
-    addresses = admin.addresses_of_triton
+    admin.check("POST", BACKENDS, 409, body={"name": "d", **admin.addresses_of_triton})
+    addresses = admin.addresses_at("localhost")
     admin.check("POST", BACKENDS, 201, body={"name": "d", **addresses})
     admin.check("POST", BACKENDS, 409, body={"name": "d", **addresses})
     admin.check("POST", BACKENDS, 400, body={"name": "e", "http": "no port"})
@@ -228,11 +234,15 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
 
 
 def test_bodies_are_accepted_or_refused_as_documented(admin: Admin) -> None:
-    addresses = admin.addresses_of_triton
+    addresses = admin.addresses_at("localhost")
     good: list[dict[str, Any]] = [
         {**addresses, "name": "all", "kind": "triton", "weight": 0.5, "max_requests": 3},
-        {"name": "grpc", "grpc": addresses["grpc"], "http": None},
-        {"http": addresses["http"], "kind": "kserve", "health": {"interval": "5s"}},
+        {"name": "grpc", "grpc": admin.addresses_at("127.0.0.2")["grpc"], "http": None},
+        {
+            "http": admin.addresses_at("127.0.0.3")["http"],
+            "kind": "kserve",
+            "health": {"interval": "5s"},
+        },
     ]
     bad: list[Any] = [
         *({**addresses, "name": "bad", "kind": kind} for kind in ("other", 1, None)),

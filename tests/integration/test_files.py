@@ -141,7 +141,7 @@ def test_a_start_with_a_fifo_is_refused_with_a_reason(files: Files, kind: str) -
 
 def test_a_fifo_in_the_place_of_any_file_stops_nothing(files: Files, running: Running) -> None:
     addresses = running.until_serving()
-    running.until_logged("backend added", 2)
+    running.until_logged("source has found backends")
     for path in files.watched.values():
         files.replace_by_fifo(path)
     running.until_logged("it is a FIFO or pipe, not a regular file", 5)
@@ -258,7 +258,7 @@ def test_files_are_followed_once_there_is_a_thread_again(files: Files) -> None:
     made = Running(files, "threadless")
     try:
         made.until_serving()
-        made.until_logged("backend added", 2)
+        made.until_logged("source has found backends")
         files.marker.write_text("")
         files.list("second")
         made.until_logged(NO_THREAD)

@@ -241,7 +241,7 @@ def test_a_port_that_hangs_up_is_an_error(run: Run, question: Question) -> None:
 def test_a_port_that_says_nothing_times_out(run: Run, question: Question) -> None:
     result = run(ask_raw(question, say_nothing, 0.05))
     assert result.finding is Finding.TIMEOUT
-    assert result.detail == "no answer within 0.05 s"
+    assert result.detail == "no answer within 0.05s"
     assert 0.04 < result.latency_s < 4.0
 
 

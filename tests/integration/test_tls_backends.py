@@ -134,7 +134,7 @@ async def test_a_plain_backend_a_silent_one_and_one_without_h2_are_told_apart(
         detail = await failure(
             parse_address(silent.target), ClientTls(settings, AppProtocol.HTTP), 0.05
         )
-        assert detail.endswith("failed: no handshake within 0.05 s")
+        assert detail.endswith("failed: no handshake within 0.05s")
     pair = world.authority.issue("127.0.0.1")
     async with scripted_backend(tls=server_context(world, pair, "old")) as old:
         detail = await failure(parse_address(old.target), ClientTls(settings, AppProtocol.GRPC))

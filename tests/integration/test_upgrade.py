@@ -45,6 +45,7 @@ def config(triton: Ports, tmp_path: Path) -> dict[str, Any]:
             }
             for name in ("one", "two")
         ],
+        "log": {"level": "debug"},  # tells of each backend at the start, too
     }
 
 
@@ -119,7 +120,7 @@ def test_what_the_operator_said_lives_on(serving: Serving, triton: Ports) -> Non
     addresses = serving.until_serving()
     admin = ("--admin", addresses["admin"])
     assert ask(addresses["admin"], "POST", "/api/v1/backends/two/drain")[0] == 200
-    added = serving.command("add", "three", "--http", f"127.0.0.1:{triton.http_port}", *admin)
+    added = serving.command("add", "three", "--http", f"localhost:{triton.http_port}", *admin)
     assert added.returncode == 0, added.stderr
     assert ask(addresses["admin"], "POST", "/api/v1/backends/one/disable")[0] == 200
     before = len(serving.log)

@@ -122,7 +122,7 @@ class Acts:
         self.close()
         at_s = monotonic() - self._began
         self.events.append(Event(at_s, text, *self._counts()))
-        self._say(f"  {at_s:4.0f} s  {text}")
+        self._say(f"  {at_s:4.0f}s  {text}")
 
     def close(self) -> None:
         """Say what clients saw since the last event."""
@@ -131,7 +131,7 @@ class Acts:
 
     def _line(self, at: int) -> str:
         event = self.events[at]
-        return f"  {event.at_s:4.0f} s  {event.text}: {self._seen(at)}"
+        return f"  {event.at_s:4.0f}s  {event.text}: {self._seen(at)}"
 
     def _seen(self, at: int) -> str:
         event = self.events[at]

@@ -8,8 +8,9 @@ from lb.admin.models import Backend
 from lb.cli.demo.balancer import Listeners
 from lb.cli.demo.load import MODEL, Tally, quantile_ms
 from lb.cli.demo.tritons import MODEL_MS, SimulatedTritons
+from lb.domain.durations import short_duration
 
-_TITLES = ("backend", "state", "in flight", "served", "p50 ms", "p99 ms")
+_TITLES = ("backend", "state", "in flight", "served", "p50", "p99")
 _UP_AND_CLEAR = "\x1b[{}F\x1b[J"  # cursor to the start of that many lines up, clear from there
 
 
@@ -53,8 +54,8 @@ def comparison(ours: Sequence[Tally], others: Sequence[Tally]) -> str:
     """Say the 99th percentile of the same arrivals, here and with round robin."""
     (p99, failed), (other_p99, other_failed) = map(_p99_and_failed, (ours, others))
     return (
-        f"  p99 of the same arrivals: triton-lb {_milliseconds(p99)} ms ({failed} failed), "
-        f"round robin {_milliseconds(other_p99)} ms ({other_failed} failed)"
+        f"  p99 of the same arrivals: triton-lb {_milliseconds(p99)} ({failed} failed), "
+        f"round robin {_milliseconds(other_p99)} ({other_failed} failed)"
     )
 
 
@@ -66,7 +67,8 @@ def _p99_and_failed(tallies: Sequence[Tally]) -> tuple[float | None, int]:
 def speeds(tritons: SimulatedTritons) -> list[str]:
     """Say how fast each Triton is, and what follows."""
     each = ", ".join(
-        f"{name} {MODEL_MS / tritons.speed(name):.0f} ms" for name in tritons.names[:6]
+        f"{name} {short_duration(MODEL_MS / tritons.speed(name) / 1000)}"
+        for name in tritons.names[:6]
     )
     return [
         f"  One request takes {each}.",
@@ -103,11 +105,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _total(tally: Tally) -> str:
     line = (
         f"  {tally.protocol}   {tally.right} right, {tally.wrong} wrong, {tally.failed} failed"
-        f"   p50 {_milliseconds(tally.quantile_ms(0.5))} ms"
-        f"   p99 {_milliseconds(tally.quantile_ms(0.99))} ms"
+        f"   p50 {_milliseconds(tally.quantile_ms(0.5))}"
+        f"   p99 {_milliseconds(tally.quantile_ms(0.99))}"
     )
     return f"{line}   last: {tally.problem}" if tally.problem else line
 
 
 def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    return "-" if value is None else short_duration(value / 1000)

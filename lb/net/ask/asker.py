@@ -161,7 +161,7 @@ class Asker:
                 finally:
                     transport.abort()
         except TimeoutError as error:
-            detail = f"no answer within {timeout_s:g} s"
+            detail = f"no answer within {timeout_s:g}s"
             raise UpstreamError(Outcome.DEADLINE, detail) from error
 
 

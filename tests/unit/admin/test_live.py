@@ -102,7 +102,7 @@ def test_the_sentence_names_the_worst_backend_and_why() -> None:
     view = LiveView(live_sources(directory), clock)
     summary = view.document()["summary"]
     assert (summary["verdict"], summary["up"], summary["backends"]) == ("degraded", 1, 2)
-    assert summary["why"] == "b is down for 10 s: grpc: closed."
+    assert summary["why"] == "b is down for 10s: grpc: closed."
     assert [each["name"] for each in view.document()["backends"]] == ["b", "a"]
     directory.set_admin("b", AdminState.DRAINING, 111.5)
     clock.now += 1.0
@@ -122,7 +122,7 @@ def test_requests_that_wait_long_are_worth_a_word() -> None:
         directory, queued=lambda: 4, oldest_s=lambda _: 4.0, model_queues=lambda _: [queue]
     )
     document = LiveView(sources, clock).document()
-    assert document["summary"]["why"] == "The oldest queued request waits for 4 s."
+    assert document["summary"]["why"] == "The oldest queued request has waited for 4.0s."
     (model,) = document["models"]
     assert (model["name"], model["queued"], model["oldest_ms"]) == ("m", 4, 4000.0)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lb.admin.live import LiveView
 from lb.admin.models import Load, ModelBackend, ModelQueue, Queue, Source, Sources
 from lb.cli.admin import (
     change_backend,
@@ -26,6 +27,8 @@ from lb.cli.admin import (
 )
 from lb.cli.admin_client import TOKEN_VARIABLE, AdminError, AdminTarget, find_token
 from tests.fakes import views
+from tests.fakes.live import FakeClock, live_sources
+from tests.fakes.pool import make_pool
 from tests.fakes.views import backend
 
 
@@ -57,6 +60,29 @@ def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]
         thread.join()
 
 
+@contextmanager
+def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
+    """A server with a JSON answer for each path; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
     slow = {"p50_ms": 12.34, "p99_ms": 1234.5}
     backends = [
@@ -67,9 +93,9 @@ def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[s
         assert list_backends(AdminTarget(f"http://{address}/")) == 0
     assert asked == ["GET /api/v1/backends"]
     assert capsys.readouterr().out.splitlines() == [
-        "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50       P99  WHY",
-        "gpu-0  up     1d01h         12  123456  12.3ms  1234.5ms",
-        "b      down   1m05s          0       0       -         -  grpc: connection refused",
+        "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50   P99  WHY",
+        "gpu-0  up     1d01h         12  123456  12.3ms  1.2s",
+        "b      down   1m05s          0       0       -     -  grpc: connection refused",
     ]
 
 
@@ -92,16 +118,18 @@ def test_gpus_are_shown_where_backends_tell_of_them(capsys: pytest.CaptureFixtur
         assert list_backends(AdminTarget(address)) == 0
     assert capsys.readouterr().out.splitlines() == [
         "NAME  STATE  SINCE  IN FLIGHT  SERVED  P50  P99  GPU   GPU MEMORY  WHY",
-        "a     up        5s          0       0    -    -  40%  2.0/32.0GiB",
-        "b     up        5s          0       0    -    -    -            -  operator",
-        "c     up        5s          0       0    -    -    -            -",
+        "a     up      5.9s          0       0    -    -  40%  2.0/32.0GiB",
+        "b     up      5.9s          0       0    -    -    -            -  operator",
+        "c     up      5.9s          0       0    -    -    -            -",
     ]
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.2, "0s"),
+        (0, "0s"),
+        (0.2, "200ms"),
+        (5.04, "5.0s"),
         (59.9, "59s"),
         (60, "1m00s"),
         (3599, "59m59s"),
@@ -155,15 +183,34 @@ def test_what_is_not_the_admin_api_is_said_so(
     assert capsys.readouterr() == ("", line + line)
 
 
+@pytest.mark.parametrize(("verdict", "code"), [("good", 0), ("degraded", 1), ("bad", 1)])
+def test_a_degraded_pool_may_be_a_failure(
+    verdict: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock(111.0)
+    document = json.loads(LiveView(live_sources(make_pool()), clock).text())
+    document["summary"] |= {"verdict": verdict, "why": "gpu-2 is down."}
+    answers = {"/api/v1/status": views.status(up=1, b="down"), "/api/v1/live": document}
+    with answering_paths(answers) as address:
+        assert show_status(AdminTarget(address)) == 0
+        assert show_status(AdminTarget(address), fail_if_degraded=True) == code
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert rest == [first, f"{verdict}: gpu-2 is down."]
+
+
 def test_an_api_that_does_not_run_is_one_line(
     unused_tcp_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert list_backends(AdminTarget(f"http://127.0.0.1:{unused_tcp_port}")) == 1
     assert list_backends(AdminTarget(f"unix:{tmp_path}/none.sock")) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith(f"cannot reach the admin API at http://127.0.0.1:{unused_tcp_port}: "
-                             "Connection refused")  # fmt: skip
-    assert lines[1].endswith("none.sock: No such file or directory")
+    hint = "; is triton-lb running there? --admin or TRITON_LB_ADMIN names another address"
+    address = f"http://127.0.0.1:{unused_tcp_port}"
+    assert lines == [
+        f"triton-lb: cannot reach the admin API at {address}: Connection refused{hint}",
+        f"triton-lb: cannot reach the admin API at unix:{tmp_path}/none.sock: "
+        f"No such file or directory{hint}",
+    ]
 
 
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,10 +355,10 @@ def test_the_queue_is_a_table_with_a_row_for_each_backend(
         assert show_queue(AdminTarget(address)) == 0
     assert asked == ["GET /api/v1/queue"]
     assert capsys.readouterr().out.splitlines() == [
-        "MODEL    VERSION  QUEUED   OLDEST  BACKEND  IN FLIGHT  LIMIT  EXPECTED",
-        "bert     1             4  123.5ms  gpu-0            4      4    12.3ms",
-        "                                   gpu-1            0      -         -",
-        "new\\x1b                0        -  -                -      -         -",
+        "MODEL    VERSION  QUEUED  OLDEST  BACKEND  IN FLIGHT  LIMIT  EXPECTED",
+        "bert     1             4   123ms  gpu-0            4      4    12.3ms",
+        "                                  gpu-1            0      -         -",
+        "new\\x1b                0       -  -                -      -         -",
         "queued without an eligible backend: 2",
     ]
 

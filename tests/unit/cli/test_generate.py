@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,36 +96,134 @@ def test_nvidia_smi_is_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     assert len(list((folder / "etc/triton").iterdir())) == 7
 
 
+@pytest.fixture
+def docker(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Has a `docker` that fails what a pattern of the shell matches, with 7 as the last step, and
+    notes what it was asked for."""
+    (folder / "models").mkdir(parents=True)
+
+    def install(failing: str) -> Path:
+        script = f'echo "$*" >>{tmp_path}/asked; case "$*" in {failing}) exit 7;; esac'
+        program(tmp_path / "bin", "docker", script)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        return tmp_path / "asked"
+
+    return install
+
+
 def test_a_stack_is_shown_and_started(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, docker: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program(tmp_path / "bin", "docker", f'echo "$*" >{tmp_path}/asked; exit 7')
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    asked = docker("*up*")
     assert generate(folder, "--up") == 7
     assert "\nservices:\n" in capsys.readouterr().out
-    asked = (tmp_path / "asked").read_text().strip()
-    assert asked == f"compose -f {folder}/compose.yaml up --detach"
+    assert asked.read_text().splitlines()[-1] == f"compose -f {folder}/compose.yaml up --detach"
 
 
-def test_without_docker_a_stack_is_written_only(
+BUILD = "build it in the source tree of triton-lb (docker build --tag triton-lb:latest .)"
+LACKS = {
+    "Docker": (
+        "*",
+        "Docker is missing: install it (https://docs.docker.com/engine/install/)",
+    ),
+    "the Compose plugin": (
+        "compose*",
+        "Docker has no Compose plugin: install the package docker-compose-plugin "
+        "(https://docs.docker.com/compose/install/linux/)",
+    ),
+    "the daemon": (
+        "info",
+        "Docker does not answer: start it (sudo systemctl start docker), or join its group "
+        "(sudo usermod -aG docker $USER)",
+    ),
+    "the image": (
+        "image*",
+        f"the image triton-lb:latest is missing: {BUILD}, or name another one (--lb-image)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("failing", "line"), LACKS.values(), ids=list(LACKS))
+def test_what_a_start_lacks_is_one_line(
     folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    docker: Callable[[str], Path],
+    failing: str,
+    line: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    docker(failing)
     assert generate(folder, "--up") == 1
-    assert "docker cannot be run" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"triton-lb: --up: {line}\n"
     assert (folder / "compose.yaml").exists()
+
+
+def test_models_that_are_missing_are_one_line(
+    folder: Path, docker: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    docker("nothing")
+    assert generate(folder, "--up", "--models", "/none", "--lb-image", "example.org/lb:1") == 1
+    assert capsys.readouterr().err == (
+        "triton-lb: --up: the folder of the models is missing: make /none, or name another one "
+        "(--models)\n"
+    )
+
+
+def test_a_check_remembers_the_arguments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = ["compose", "--gpus", "2", "--server-arg=--a=b c", "--http", "0.0.0.0:9000"]
+    assert main(["generate", *made, "--output", str(folder)]) == 0
+    head = (folder / "compose.yaml").read_text().splitlines()[:2]
+    assert head[1] == (
+        "# Command: triton-lb generate compose --gpus=2 '--server-arg=--a=b c' --http=0.0.0.0:9000"
+    )
+    capsys.readouterr()
+    check = ["generate", "compose", "--check", "--output", str(folder)]
+    assert main(check) == 0
+    assert capsys.readouterr().out == ""
+    # What is given replaces what is remembered.
+    assert main([*check, "--cpu", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "+# Command: triton-lb generate compose --cpu=1 '--server-arg=--a=b c'" in shown
+    assert main([*check, "-q", "--gpus", "3"]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_that_was_spoilt_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder) == 0
+    file = folder / "compose.yaml"
+    file.write_text(file.read_text().replace("compose --from", "compose '--from"))
+    capsys.readouterr()
+    assert main(["generate", "compose", "--check", "--output", str(folder)]) == 1
+    assert capsys.readouterr().err == (
+        f"triton-lb: {file}: its command cannot be read: No closing quotation\n"
+    )
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "systemd"])
+def test_each_target_remembers(folder: Path, target: str) -> None:
+    output = ["--output", str(folder)]
+    assert main(["generate", target, "--cpu", "2", *output]) == 0
+    assert main(["generate", target, "--check", *output]) == 0
+
+
+def test_a_check_of_files_from_standard_input_asks_for_it_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", "compose", "--output", str(folder)]
+    text = "GPU 0: NVIDIA T4 (UUID: GPU-1)\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main([*command, "--from", "-"]) == 0
+    assert main([*command, "--check"]) == 1
+    assert "give its text again by --from" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main([*command, "--check", "--from", "-"]) == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--up", "--check"], "--up starts"),
+        (["--up", "--check"], "--up is for compose"),
         (["--devices", "9"], "there is no device '9'"),
         (["--http", "x"], "--http: expected HOST:PORT"),
     ],

@@ -48,28 +48,6 @@ def test_arguments_are_understood(argv: list[str], expected: dict[str, object]) 
     assert {name: arguments[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "the following arguments are required: COMMAND"),
-        (["start"], "invalid choice: 'start'"),
-        (["serve"], "one of the arguments -c/--config FILE --backend is required"),
-        (["serve", "--config", "a", "--backend", "b:1"], "not allowed with argument -c/--config"),
-        (["check"], "the following arguments are required: FILE"),
-        (["drain"], "the following arguments are required: NAME"),
-        (["demo", "--backends", "0"], "must be 1 or more, got 0"),
-        (["demo", "--backends", "many"], "invalid _positive value: 'many'"),
-    ],
-)
-def test_usage_errors_exit_with_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_check_and_serve_return_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(ROOT / "config" / "minimal.yaml")]) == 0
     assert main(["check", "/none"]) == 1

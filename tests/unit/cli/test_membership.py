@@ -94,9 +94,33 @@ def test_a_removal_waits_until_the_backend_is_gone(
     assert capsys.readouterr().out.splitlines() == ["a: leaving, 2 in flight", "a: removed"]
 
 
-def test_what_is_empty_already_is_not_waited_for(script: Script) -> None:
-    assert script.run("remove", "a", "--wait", answers=[backend("leaving", empty=True)]) == 0
-    assert script.asked == ["DELETE /api/v1/backends/a"]
+def test_a_drained_backend_is_not_waited_for(script: Script) -> None:
+    assert script.run("drain", "a", "--wait", answers=[backend("draining", empty=True)]) == 0
+    assert script.asked == ["POST /api/v1/backends/a/drain"]
+
+
+def test_the_removal_of_an_empty_backend_ends_with_the_same_word(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaving = backend("leaving", empty=True)
+    gone = error(404, "there is no backend 'a'")
+    assert script.run("remove", "a", "--wait", answers=[leaving, leaving, gone]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "a: removed"
+
+
+def test_waiting_ends_when_somebody_adds_the_backend_again(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.run("remove", "a", "--wait", answers=[backend("leaving"), backend("up")]) == 1
+    assert capsys.readouterr().err == "triton-lb: a has been added again\n"
+
+
+def test_a_quiet_change_prints_errors_only(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.run("drain", "a", "-q", answers=[backend("draining")]) == 0
+    assert script.run("drain", "a", "-q", answers=[error(404, "no")]) == 1
+    assert capsys.readouterr() == ("", "triton-lb: no\n")
 
 
 def test_waiting_ends_when_somebody_enables_the_backend(
@@ -146,7 +170,7 @@ def test_adding_may_wait_until_the_backend_gets_requests(
 
 def test_adding_does_not_wait_for_ever(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     down = backend("down", why="http: refused")
-    assert script.run("add", "a", "--wait", "0", answers=[down]) == 1
+    assert script.run("add", "a", "--wait", "0s", answers=[down]) == 1
     assert capsys.readouterr().err == "triton-lb: a is still down: http: refused\n"
 
 
@@ -155,7 +179,6 @@ def test_adding_does_not_wait_for_ever(script: Script, capsys: pytest.CaptureFix
     [
         (["add", "a", "--http", "x"], error(400, "http: expected HOST:PORT")),
         (["remove", "a"], error(404, "there is no backend 'a'")),
-        (["drain", "a", "--limit", "x"], error(400, "limit: expected a duration")),
     ],
 )
 def test_a_refusal_is_one_line(

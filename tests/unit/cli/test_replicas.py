@@ -18,19 +18,23 @@ from tests.unit.cli.test_admin import answering
 
 def test_an_address_is_taken_as_it_is() -> None:
     given = ["http://lb.example:8003", "unix:/run/lb.sock", "http://lb.example:8003"]
-    assert addresses_of(given, every=False) == given[:2]
+    assert addresses_of(given, "--admin", every=False) == given[:2]
 
 
 def test_a_name_stands_for_all_of_its_addresses() -> None:
     given = ["http://127.0.0.1:8003/", "unix:/run/lb.sock", "[::1]:8003"]
-    assert addresses_of(given, every=True) == ["127.0.0.1:8003", "unix:/run/lb.sock", "[::1]:8003"]
-    assert "127.0.0.1:1" in addresses_of(["localhost:1"], every=True)
+    assert addresses_of(given, "--admin", every=True) == [
+        "127.0.0.1:8003",
+        "unix:/run/lb.sock",
+        "[::1]:8003",
+    ]
+    assert "127.0.0.1:1" in addresses_of(["localhost:1"], "--admin", every=True)
 
 
 @pytest.mark.parametrize("given", ["no-port", "no.such.host.invalid:1"])
 def test_what_leads_nowhere_is_told(given: str) -> None:
     with pytest.raises(AdminError, match="--admin"):
-        addresses_of([given], every=True)
+        addresses_of([given], "--admin", every=True)
 
 
 def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,4 +111,4 @@ def test_a_bad_address_ends_the_command(
 ) -> None:
     monkeypatch.setattr(os, "environ", {})
     assert main(["status", "--all", "--admin", "nothing"]) == 1
-    assert "triton-lb: --admin: expected HOST:PORT" in capsys.readouterr().err
+    assert "triton-lb: --admin: expected http://HOST:PORT" in capsys.readouterr().err

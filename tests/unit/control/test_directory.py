@@ -368,6 +368,7 @@ def test_other_failures_take_nothing_out_and_only_doubtful_ones_wake_the_probe(
 
 def test_each_change_of_state_is_logged_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
     directory = make_directory("a", "b")
+    directory.begin()
     port = port_of(directory, "a", HTTP)
     caplog.set_level(logging.INFO)
     for step, finding in enumerate((TIMEOUT, TIMEOUT, TIMEOUT, TIMEOUT, READY, READY, READY)):

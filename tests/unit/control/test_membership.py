@@ -24,7 +24,7 @@ from lb.settings.backends import BackendSettings, HealthSettings
 
 
 def entry(name: str, **settings: object) -> BackendSettings:
-    return BackendSettings.model_validate({"name": name, "http": "10.0.0.1:8000", **settings})
+    return BackendSettings.model_validate({"name": name, "http": f"{name}:8000", **settings})
 
 
 class Bench:
@@ -99,6 +99,18 @@ def test_a_name_that_is_taken_cannot_be_added() -> None:
     with pytest.raises(MembershipError, match="there is a backend 'a' already"):
         bench.membership.add(entry("a"))
     assert bench.membership.runtime_changes == RuntimeChanges()
+
+
+def test_an_address_that_is_taken_cannot_be_added() -> None:
+    bench = Bench("a", "b", sources=("dns",))
+    bench.found("dns", "d")
+    for other in ("b", "d"):
+        with pytest.raises(
+            MembershipError, match=f"backend '{other}' has the same address already"
+        ):
+            bench.membership.add(entry("x", http="x:1", grpc=f"{other}:8000"))
+    bench.membership.remove("b")
+    assert bench.membership.add(entry("x", http="b:8000")) == "x"
 
 
 def test_what_was_removed_stays_out_until_it_is_taken_back() -> None:
@@ -214,9 +226,11 @@ def test_changed_common_settings_of_probes_reach_all_backends() -> None:
 
 
 def test_backends_at_one_address_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench("a", "b", sources=("file",))
-    bench.found("file", "c")
-    bench.found("file", "c", "b")
+    bench = Bench()
+    a, b, c = (entry(name, http="10.0.0.1:8000") for name in "abc")
+    bench.membership.configure([a, b], HealthSettings(), ["file"])
+    bench.membership.found("file", [c])
+    bench.membership.found("file", [c, b])
     told = [each for each in caplog.records if each.message == "backends have the same address"]
     assert [(each.__dict__["backend"], each.__dict__["other"]) for each in told] == [
         ("b", "a"),

@@ -74,12 +74,12 @@ async def test_a_link_to_another_file_is_a_change(tmp_path: Path) -> None:
 async def test_a_bad_file_is_refused_with_every_reason_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "- http: a:1\n")
     await bench.names()
-    bench.put("- htp: a:1\n")
+    bench.put("- {htp: a:1, kind: x}\n")
     with pytest.raises(SourceError) as raised:
         await bench.names()
     assert str(raised.value) == (
         "line 1: backends[0].htp: unknown key; did you mean http?;"
-        " line 1: backends[0]: at least one of http and grpc is needed"
+        " line 1: backends[0].kind: expected 'triton', 'kserve', 'tfserving' or 'generic', got 'x'"
     )
     assert await bench.is_quiet()
     assert bench.reads == 3, "it was read once more: it may have been half written"

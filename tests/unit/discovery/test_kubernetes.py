@@ -301,7 +301,7 @@ async def test_a_token_that_was_replaced_is_used_at_once(api: KubernetesApi, ben
 async def test_silence_is_a_failure(api: KubernetesApi) -> None:
     bench = Bench(api, timeout_s=0.05)
     api.is_silent = True
-    await bench.fails(r"^the API has not answered within 0.05 s$")
+    await bench.fails(r"^the API has not answered within 0.05s$")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_the_rows_of_the_query_are_enough() -> None:
         ("  MIG 1g.5gb Device 0: (UUID: MIG-1)\n", "line 1: this is no line"),
         (
             "GPU 0: A (UUID: GPU-1)\n  MIG big Device 0: (UUID: MIG-1)\n",
-            "line 2: 'big' is no MIG profile",
+            "line 2: expected a MIG profile such as 1g.5gb, got 'big'",
         ),
     ],
 )

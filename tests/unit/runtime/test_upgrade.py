@@ -126,7 +126,7 @@ async def test_one_that_fails_leaves_everything_as_it_was(
 
 async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
     upgrader = old.upgrader("time.sleep(60)", ready_timeout_s=0.5)
-    assert "not ready within 0.5 s (it ended with -15)" in await failure(upgrader)
+    assert "not ready within 0.5s (it ended with -15)" in await failure(upgrader)
     assert old.gave_way_to == []
     assert not upgrader.closed
     assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())

@@ -62,12 +62,14 @@ EXPECTED = "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got"
         (
             ["a:65535"],
             {},
-            [
-                "--backend a:65535 (grpc): port must be 0 to 65535, got '65536'",
-                "--backend a:65535 (metrics): port must be 0 to 65535, got '65537'",
-            ],
+            ["--backend a:65535 (grpc): port must be 0 to 65535, got '65536'"],
         ),
-        (["a:1", "a:1"], {}, ["--backend a:1: 'a:1' is already the name of backends[0]"]),
+        (["a:1", "a:1"], {}, ["--backend a:1: given twice"]),
+        (
+            ["http://a:1"],
+            {},
+            [f"--backend http://a:1: drop http://: {EXPECTED} 'http://a:1'"],
+        ),
         (
             ["x"],
             {"http": "8000", "admin": "y"},
@@ -80,7 +82,7 @@ EXPECTED = "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got"
         (
             ["127.0.0.1:8001"],
             {"metrics": "127.0.0.1:0", "admin": "127.0.0.1:0"},
-            ["--backend 127.0.0.1:8001: 127.0.0.1:8001 is our own listener listen.grpc"],
+            ["--backend 127.0.0.1:8001: 127.0.0.1:8001 is our own listener --grpc"],
         ),
     ],
 )

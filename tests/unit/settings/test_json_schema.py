@@ -37,9 +37,17 @@ UNSEEN = {
     "sample that is no number",
     "variable that is not set",
     "file that is not there",
+    "HTTPS without TLS",
+    "admin API open to all",
+    "PROXY protocol from anyone",
+    "network with bits beyond its length",
+    "duration beyond a year",
+    "two tokens of one name",
+    "limit by token without tokens",
+    "default that is no level",
 }
-"""Mistakes that no schema can see: rules between settings, bounds of texts with units, `.nan` (a
-number to YAML), and what is known only where the process runs."""
+"""Mistakes that no schema can see: rules between settings, bounds of texts with units, bits of
+networks, `.nan` (a number to YAML), and what is known only where the process runs."""
 
 
 def parsed(text: str) -> Any:

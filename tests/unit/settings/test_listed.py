@@ -52,7 +52,7 @@ def test_every_setting_of_a_backend_may_be_given_and_strings_are_substituted() -
     [
         ("", [(0, "the file is empty")]),
         ("x", [(1, "expected a list, or a mapping with backends")]),
-        ("servers: []", [(0, "backends: is required"), (1, "servers: unknown key")]),
+        ("servers: []", [(1, "servers: unknown key; did you mean backends?")]),
         (
             "- http: a:1\n- http: a:1\n",
             [(2, "backends[1].name: 'a:1' is already the name of backends[0]")],

@@ -51,5 +51,5 @@ def test_other_addresses_are_none_of_it(one: dict[str, Any], other: dict[str, An
 def test_the_text_names_both() -> None:
     entries = [BackendSettings.model_validate({"name": name, "http": "a:1"}) for name in "ab"]
     assert str(shared_addresses(entries)[0]) == (
-        "backends 'a' and 'b' have the same address: that server gets the load of both"
+        "'a' and 'b' have the same address: that server gets the load of both; drop one"
     )

@@ -52,8 +52,8 @@ async def test_once_ends_with_zero_when_every_answer_is_right(
     assert await play(2, UNHURRIED, stand_in()) == 0
     shown = capsys.readouterr().out
     assert re.search(r"all \d+ answers were right", shown)
-    assert "  triton-1   up              0        0      1.5        -\n" in shown
-    happened = re.findall(r"\d s  (\w+) (triton-\d)", shown)
+    assert "  triton-1   up              0        0   1.5ms     -\n" in shown
+    happened = re.findall(r"\ds  (\w+) (triton-\d)", shown)
     assert happened == [
         ("killed", "triton-0"), ("brought", "triton-0"), ("froze", "triton-0"),
         ("brought", "triton-0"), ("drained", "triton-0"), ("brought", "triton-0"),

@@ -17,9 +17,9 @@ ROWS = [
 
 def test_table_aligns_texts_left_and_numbers_right() -> None:
     assert table(ROWS, ())[:3] == [
-        "  backend    state   in flight   served   p50 ms   p99 ms",
-        "  triton-0   up              2    12345      2.3     10.0",
-        "  b          down            0        0        -        -  http: refused",
+        "  backend    state   in flight   served     p50      p99",
+        "  triton-0   up              2    12345   2.3ms   10.0ms",
+        "  b          down            0        0       -        -  http: refused",
     ]
 
 
@@ -28,8 +28,8 @@ def test_table_tells_what_became_of_the_requests() -> None:
     clean.recent_s.extend([0.001, 0.002])
     spoilt = Tally("gRPC", failed=1, problem="UNAVAILABLE: no backend")
     assert table((), (clean, spoilt))[-2:] == [
-        "  HTTP   2 right, 0 wrong, 0 failed   p50 2.0 ms   p99 2.0 ms",
-        "  gRPC   0 right, 0 wrong, 1 failed   p50 - ms   p99 - ms   last: UNAVAILABLE: no backend",
+        "  HTTP   2 right, 0 wrong, 0 failed   p50 2.0ms   p99 2.0ms",
+        "  gRPC   0 right, 0 wrong, 1 failed   p50 -   p99 -   last: UNAVAILABLE: no backend",
     ]
 
 
@@ -51,7 +51,7 @@ def test_both_policies_are_compared_on_the_same_arrivals() -> None:
     ours.recent_s.extend([0.001, 0.002])
     theirs.recent_s.extend([0.08])
     assert comparison((ours,), (theirs,)) == (
-        "  p99 of the same arrivals: triton-lb 2.0 ms (0 failed), round robin 80.0 ms (1 failed)"
+        "  p99 of the same arrivals: triton-lb 2.0ms (0 failed), round robin 80.0ms (1 failed)"
     )
 
 

@@ -76,7 +76,7 @@ async def test_silence_is_a_deadline() -> None:
     async with scripted_backend(say_nothing) as backend:
         error = await failure(spec_of(backend.target), 0.05)
     assert error.outcome is Outcome.DEADLINE
-    assert error.detail == "no answer within 0.05 s"
+    assert error.detail == "no answer within 0.05s"
 
 
 async def test_a_connection_that_closes_without_an_answer_is_lost() -> None:
