@@ -161,15 +161,31 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_model_requests_total",
         _COUNTER,
-        "Finished requests by ML model; names that never worked, and those beyond the cap, are "
-        "together in other.",
-        ("model", "protocol"),
+        "Finished requests by ML model and code: HTTP status, gRPC status by name, none where "
+        "nothing was answered. Models that never worked, those beyond the cap, and rare codes are "
+        "other.",
+        ("model", "protocol", "code"),
     ),
     MetricSpec(
-        "triton_lb_model_failures_total",
-        _COUNTER,
-        "Those of triton_lb_model_requests_total that ended with an error status.",
-        ("model", "protocol"),
+        "triton_lb_model_request_duration_seconds",
+        _HISTOGRAM,
+        "Successful inferences outside of ModelStreamInfer by ML model, from a request's complete "
+        "head to its end, queueing and retries included.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_model_first_answer_seconds",
+        _HISTOGRAM,
+        "ModelStreamInfer and generate_stream: from the first request of a stream to its first "
+        "good answer, by ML model of that request.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_model_answer_interval_seconds",
+        _HISTOGRAM,
+        "ModelStreamInfer and generate_stream: between good answers of a stream; those that "
+        "arrive in one read count once.",
+        ("model",),
     ),
     MetricSpec(
         "triton_lb_request_errors_total",
@@ -555,7 +571,8 @@ _INTRODUCTION: Final = """\
   address has its name it is called `NAME~1`. `rate()` copes with all that; sum after the rate, not
   before.
 - A model gets a label of its own once a request for it has succeeded, for as many models as
-  `metrics.model_labels` says; all else is `model="other"`.
+  `metrics.model_labels` says; all else is `model="other"`. A model has 21 series where it answers
+  well over both protocols, and at most 75, for streams and many error codes.
 - Metrics of the process (`process_*`) and of Python (`python_*`) are those of `prometheus-client`.
 - The metrics of backends that have a `metrics` address follow ours, each sample with the first
   label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most

@@ -36,6 +36,7 @@ from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
+from lb.telemetry.meter import AnswerTimes
 from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -535,8 +536,8 @@ class Http1Attempt(Attempt, AnswerSink):
     """
 
     __slots__ = (
-        "_abandoned", "_backend_keeps", "_begun", "_client_keeps", "_held_error", "_mask",
-        "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps", "_held_error",
+        "_mask", "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -572,6 +573,8 @@ class Http1Attempt(Attempt, AnswerSink):
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
+    _answer_times: AnswerTimes | None
+    """Of a stream of answers. Set with the head of the answer, as is `_mask`."""
 
     # The request
 
@@ -832,6 +835,8 @@ class Http1Attempt(Attempt, AnswerSink):
         client = self.client
         if client is not None:
             self.owner.bytes_out += size
+            if size and self._answer_times is not None:
+                self._answer_times.came(now)
             mask = self._mask
             if mask is not None:
                 pieces = [mask.feed(bytes(piece)) for piece in pieces]
@@ -894,7 +899,9 @@ class Http1Attempt(Attempt, AnswerSink):
         size = len(data) - start - 2
         owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = now = owner.relay.clock()
+        if self._answer_times is not None:
+            self._answer_times.came(now)
         port.bytes_received += size
         owner.bytes_out += size
         mask = self._mask
@@ -920,7 +927,9 @@ class Http1Attempt(Attempt, AnswerSink):
             return False
         owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = now = owner.relay.clock()
+        if self._answer_times is not None:
+            self._answer_times.came(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)
@@ -1013,8 +1022,13 @@ class Http1Attempt(Attempt, AnswerSink):
         self._begun = True
         self._backend_keeps = head.keep_alive
         plan = self.plan
-        may_tell = head.is_error or plan.operation is MODEL_GENERATE_STREAM
-        self._mask = NameMask() if may_tell else None
+        is_stream = plan.operation is MODEL_GENERATE_STREAM
+        self._mask = NameMask() if head.is_error or is_stream else None
+        self._answer_times = (
+            AnswerTimes(self.owner.relay.traffic, self.owner, self.owner.started_at)
+            if is_stream and not head.is_error
+            else None
+        )
         self._sends_chunks = head.length < 0 and not plan.is_http10
         client = self.client
         if client is None:
