@@ -24,6 +24,7 @@ from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.net.timers import Timer
+from lb.proxy.disclosure import facts_of
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.failure import http_status, not_run
 from lb.proxy.http1.answers import Answer, error
@@ -440,9 +441,20 @@ class Http1Exchange(Exchange):
         self.status = answer.status
         self.bytes_out = len(answer.body)
         answer.not_run = not_run(self, answer.reason, self.plan.hops)
+        answer.facts = self.facts
         server = self._leave_client(answer.reason)
         if server is not None:
             server.send_answer(answer, self.plan)
+
+    @property
+    def facts(self) -> bytes:
+        """Lines of the response that say how the request was served; nothing for most clients."""
+        plan = self.plan
+        if not plan.discloses:
+            return b""
+        relay = self.relay
+        facts = facts_of(self, relay.options.disclosure, plan.claim, relay.clock())
+        return b"".join(b"%b: %b\r\n" % fact for fact in facts)
 
     def cut(self, outcome: Outcome, reason: Reason, detail: str, *, status: int = 0) -> None:
         """End the exchange from our side.
@@ -1045,6 +1057,8 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         if head.not_run and plan.hops and not owner.may_have_run:
             shown = b"%b%b: %b\r\n\r\n" % (shown[:-2], NOT_RUN, head.not_run)
+        if plan.discloses:
+            shown = shown[:-2] + owner.facts + CRLF
         if owner.form is not None:
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status

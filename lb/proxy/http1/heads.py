@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
+from lb.access.disclosure import NO_DISCLOSURE, Disclosure
 from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
@@ -55,7 +56,7 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "expects_continue", "hops", "host", "is_compressed", "is_head",
+        "claim", "discloses", "expects_continue", "hops", "host", "is_compressed", "is_head",
         "is_http10", "is_inference", "is_plain", "json_size", "keep_alive", "known_rows", "length",
         "loop", "method", "model", "noted", "operation", "path", "request_id", "route",
         "timeout_s", "upstream",
@@ -72,6 +73,8 @@ class RequestPlan:
         self.route = route
         self.claim = claim
         """What the gate goes by; None where it asks nothing."""
+        self.discloses = False
+        """Its client may learn how it was served."""
         self.request_id = request.request_id
         self.host = request.host or b""
         self.length = request.length
@@ -134,8 +137,9 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_deadline", "_errors", "_gate", "_identity", "_limits", "_lines", "_marker",
-        "_noted", "_requests", "_responses", "_spend", "known_request", "known_response",
+        "_body_size", "_deadline", "_disclosure", "_errors", "_gate", "_identity", "_limits",
+        "_lines", "_marker", "_noted", "_requests", "_responses", "_spend", "known_request",
+        "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -147,11 +151,13 @@ class HeadReader:
         noted: frozenset[bytes] = frozenset(),
         deadline: bytes = b"",
         identity: bytes = b"",
+        disclosure: Disclosure = NO_DISCLOSURE,
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
+        self._disclosure = disclosure
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
@@ -209,6 +215,9 @@ class HeadReader:
                     plan.take_hops(request.hops, self._identity)
             if self._noted or self._deadline:
                 self._note(plan, head)
+            plan.discloses = self._disclosure.may_concern(plan.claim)
+            if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
+                plan.is_plain = False
             self._requests.put(head, plan)
         return plan
 

@@ -64,6 +64,7 @@ class Http1Shared:
             noted=options.noted,
             deadline=options.deadline_header,
             identity=self.dispatcher.identity,
+            disclosure=options.disclosure,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -125,10 +125,16 @@ class Decisions:
             head.passed = passed(head.hops)
             head.loop = loop_in(head.passed, self._identity)
             is_plain = is_plain and not head.loop
+        claim = None
         if control is not None or self._gate.asks_all:
             is_control = control is not None
-            head.claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
-            is_plain = is_plain and head.claim is None
+            claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
+            head.claim = claim
+            is_plain = is_plain and claim is None
+        disclosure = self._relay.options.disclosure
+        head.discloses = disclosure.may_concern(claim)
+        if head.discloses or (disclosure.request_ids and not head.request_id):
+            is_plain = False
         if is_plain:
             options = self._relay.options
             head.is_plain = (

@@ -496,7 +496,7 @@ class StreamMerge:
         call.grpc_status = status
         if not call.begun and status != GrpcStatus.OK:
             call.status = 200
-            call.answer_whole(trailers_only(status, detail), call.reason)
+            call.answer_whole(trailers_only(status, detail) + call.facts(), call.reason)
             return
         if not call.begun:
             self._begin(OK_HEAD)
@@ -505,6 +505,7 @@ class StreamMerge:
             outlet.trailers = self._trailers
         else:
             outlet.trailers = status_trailers(status, detail)
+        outlet.trailers += call.facts()
         call.server.end_stream(outlet)
 
     def detach(self, code: ErrorCode | None) -> None:
