@@ -17,6 +17,7 @@ from lb.kserve.operations import (
     HEALTH_WATCH,
     MODEL_READY,
     MODEL_STREAM_INFER,
+    REFLECTION,
     SERVER_LIVE,
     SERVER_READY,
     grpc_operation,
@@ -31,6 +32,7 @@ from lb.proxy.http2.health import (
 )
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.memory_guard import INFERENCES
+from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.hops import HOPS, loop_in, passed
@@ -67,6 +69,13 @@ def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHea
     """A stream of inferences."""
     call = Call(relay, server, stream_id, head)
     StreamSession(call)
+    return call
+
+
+def _reflected(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+    """Questions about our services."""
+    call = Call(relay, server, stream_id, head)
+    ReflectionSession(call)
     return call
 
 
@@ -171,6 +180,9 @@ class Decisions:
         if operation is MODEL_STREAM_INFER:
             # Other servers put other messages into their streams.
             return _streamed if BackendKind.TRITON in relay.kinds else None
+        if operation is REFLECTION:
+            # Servers of other kinds have other services, and may describe them.
+            return _reflected if BackendKind.TRITON in relay.kinds else None
         if operation in _OURS:
             return _OURS[operation]
         if operation.treatment in _ASKED:
