@@ -30,6 +30,7 @@ from lb.proxy.failure import http_status, not_run
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.request_body import RequestBody
@@ -48,6 +49,7 @@ from lb.wire.http1.body import (
     few,
     forwardable_trailers,
 )
+from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
 
@@ -441,20 +443,22 @@ class Http1Exchange(Exchange):
         self.status = answer.status
         self.bytes_out = len(answer.body)
         answer.not_run = not_run(self, answer.reason, self.plan.hops)
-        answer.facts = self.facts
+        answer.lines += self.own_lines
         server = self._leave_client(answer.reason)
         if server is not None:
             server.send_answer(answer, self.plan)
 
     @property
-    def facts(self) -> bytes:
-        """Lines of the response that say how the request was served; nothing for most clients."""
+    def own_lines(self) -> bytes:
+        """Lines that we add to the head of the response: for browsers, and for those who may know
+        how the request was served. Nothing for most clients."""
         plan = self.plan
-        if not plan.discloses:
-            return b""
-        relay = self.relay
-        facts = facts_of(self, relay.options.disclosure, plan.claim, relay.clock())
-        return b"".join(b"%b: %b\r\n" % fact for fact in facts)
+        lines = b"" if plan.cross_origin is None else plan.cross_origin.lines
+        if plan.discloses:
+            relay = self.relay
+            facts = facts_of(self, relay.options.disclosure, plan.claim, relay.clock())
+            lines += b"".join(b"%b: %b\r\n" % fact for fact in facts)
+        return lines
 
     def cut(self, outcome: Outcome, reason: Reason, detail: str, *, status: int = 0) -> None:
         """End the exchange from our side.
@@ -1057,8 +1061,10 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         if head.not_run and plan.hops and not owner.may_have_run:
             shown = b"%b%b: %b\r\n\r\n" % (shown[:-2], NOT_RUN, head.not_run)
-        if plan.discloses:
-            shown = shown[:-2] + owner.facts + CRLF
+        if plan.cross_origin is not None:
+            shown = drop_fields(shown, RESPONSE_FIELDS)
+        if plan.discloses or plan.cross_origin is not None:
+            shown = shown[:-2] + owner.own_lines + CRLF
         if owner.form is not None:
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status

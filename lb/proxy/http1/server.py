@@ -435,6 +435,10 @@ class ServerConnection(ClientSide):
         """What we say to a request ourselves; None where it is for a backend."""
         plan = exchange.plan
         dispatcher = self.relay.dispatcher
+        if plan.cross_origin is not None and plan.cross_origin.preflight:
+            preflight = Answer(200)
+            preflight.lines = plan.cross_origin.preflight
+            return preflight
         if plan.loop:
             return error(http_status(Reason.LOOP), Reason.LOOP, plan.loop)
         if plan.claim is not None:

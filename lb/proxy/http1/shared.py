@@ -65,6 +65,7 @@ class Http1Shared:
             deadline=options.deadline_header,
             identity=self.dispatcher.identity,
             disclosure=options.disclosure,
+            cors_origins=options.cors_origins,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
