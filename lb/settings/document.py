@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lb.settings.kubernetes import read_port
 from lb.settings.model import Settings
+from lb.settings.problems import shown
 from lb.settings.scheduling import read_concurrency
 from lb.settings.section import Section
 from lb.settings.shape import meanings, section_of
@@ -157,9 +158,14 @@ def _parts(annotation: object) -> Iterator[object]:
         yield from _parts(part)
 
 
+def written(value: object, field: FieldInfo) -> object:
+    """Return the value of a setting as it would stand in a file; a section is empty."""
+    return _written(value, _kind(field))
+
+
 def default_of(field: FieldInfo) -> object:
     """Return the default of a setting as it would stand in a file; None if there is none."""
-    return _written(field.get_default(call_default_factory=True), _kind(field))
+    return written(field.get_default(call_default_factory=True), field)
 
 
 def _default(field: FieldInfo) -> str:
@@ -184,7 +190,7 @@ def _written(value: object, kind: str) -> object:
         return value.value
     if value is None or isinstance(value, (bool, int, float, dict)):
         return value
-    return str(value)
+    return shown(value) if isinstance(value, str) else str(value)
 
 
 def _shown(value: object) -> str:
