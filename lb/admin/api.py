@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from aiohttp import web
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from lb.admin.answers import JsonText, Refused, json_in_steps, refused
 from lb.admin.models import (
     Backend,
     Backends,
     Index,
+    LogLevelChange,
+    LogLevelInForce,
     NotDone,
     Queue,
     Reload,
@@ -23,7 +25,17 @@ from lb.admin.models import (
     Upgrade,
 )
 from lb.admin.openapi import openapi_document
-from lb.admin.operations import BACKENDS, LIVE, OPENAPI, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
+from lb.admin.operations import (
+    BACKENDS,
+    CONFIG,
+    LIVE,
+    OPENAPI,
+    QUEUE,
+    RELOAD,
+    SOURCES,
+    STATUS,
+    UPGRADE,
+)
 from lb.admin.views import (
     backend_view,
     model_views,
@@ -38,6 +50,7 @@ from lb.control.record import BackendRecord
 from lb.domain.backend import Address, AdminState
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
+from lb.settings.reporting import LogLevel
 from lb.settings.units import parse_duration
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -49,6 +62,8 @@ Raises:
     Refused: it is not carried out.
 """
 OwnAddresses = Callable[[], Mapping[str, Address]]
+SetLogLevel = Callable[[LogLevel, float], LogLevelInForce]
+"""Puts a level in force for so many seconds; 0 ends that."""
 SourceStatuses = Callable[[], Iterable[SourceStatus]]
 
 
@@ -62,9 +77,18 @@ def not_done(summary: str, problems: Iterable[str]) -> Refused:
     return Refused(409, NotDone(error=summary, problems=list(problems)))
 
 
+def no_log_level(_level: LogLevel, _for_s: float) -> NoReturn:
+    """Stand for the change of the level in a process that has no log of its own."""
+    raise refused(409, "this process cannot do that")
+
+
 async def cannot() -> NoReturn:
     """Stand for a reload or an upgrade in a process that has none."""
     raise not_done("this process cannot do that", ())
+
+
+MAX_LOG_LEVEL_S: Final = 86400.0
+"""How long another level of the log may last."""
 
 
 class AdminApi:
@@ -82,6 +106,8 @@ class AdminApi:
         queue: Callable[[], QueueStatus],
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
+        config: Callable[[], Mapping[str, Any]],
+        set_log_level: SetLogLevel,
     ) -> None:
         """See `lb.admin.app.make_admin_app`."""
         self._directory = directory
@@ -93,6 +119,8 @@ class AdminApi:
         self._queue = queue
         self._reload = reload
         self._upgrade = upgrade
+        self._config = config
+        self._set_log_level = set_log_level
         self._document = JsonText(json.dumps(openapi_document(version)))
 
     def acts(self) -> dict[str, Act]:
@@ -110,6 +138,8 @@ class AdminApi:
             "disableBackend": self._changer(AdminState.DISABLED),
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
+            "getConfig": self._get_config,
+            "setLogLevel": self._change_log_level,
             "reload": self._apply_configuration,
             "upgrade": self._start_successor,
             "getOpenapi": self._get_openapi,
@@ -125,6 +155,7 @@ class AdminApi:
             live=LIVE,
             reload=RELOAD,
             upgrade=UPGRADE,
+            config=CONFIG,
             openapi=OPENAPI,
         )
 
@@ -197,6 +228,25 @@ class AdminApi:
         record = self._find(request)
         self._membership.remove(record.backend.name, limit_s)
         return self._view(record)
+
+    async def _get_config(self, _request: web.Request) -> JsonText:
+        # Hundreds of backends have tens of thousands of settings, and nobody changes one.
+        return JsonText(await asyncio.to_thread(lambda: json.dumps(self._config())))
+
+    async def _change_log_level(self, request: web.Request) -> LogLevelInForce:
+        try:
+            wanted = LogLevelChange.model_validate_json(await request.text())
+            level = LogLevel(wanted.level)
+            for_s = parse_duration(wanted.duration)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "body"
+            raise refused(400, f"{where}: {first['msg']}") from error
+        except ValueError as error:
+            raise refused(400, str(error)) from error
+        if for_s > MAX_LOG_LEVEL_S:
+            raise refused(400, "for: at most 24h")
+        return self._set_log_level(level, for_s)
 
     async def _apply_configuration(self, _request: web.Request) -> Reload:
         # Shielded: a client that leaves must not stop half way what it has asked for.

@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
+from typing import Any
 
 from aiohttp import hdrs, web
 
 from lb.admin.access import AdminAccess, Handler
 from lb.admin.answers import Refused, error_response, response
-from lb.admin.api import Act, AdminApi, OwnAddresses, SourceStatuses, cannot
+from lb.admin.api import (
+    Act,
+    AdminApi,
+    OwnAddresses,
+    SetLogLevel,
+    SourceStatuses,
+    cannot,
+    no_log_level,
+)
 from lb.admin.departure import let_go
 from lb.admin.models import Reload, Upgrade
 from lb.admin.operations import INDEX, OPERATIONS, Operation
@@ -46,6 +55,8 @@ def make_admin_app(
     queue: Callable[[], QueueStatus] = QueueStatus,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
+    config: Callable[[], Mapping[str, Any]] = dict,
+    set_log_level: SetLogLevel = no_log_level,
 ) -> web.Application:
     """Make the application; whoever runs it decides where it listens.
 
@@ -60,6 +71,8 @@ def make_admin_app(
         queue: reads the queued requests.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
+        config: reads the settings in force, without secrets. Called in a thread.
+        set_log_level: changes the level of the application log for a time.
     """
     app = web.Application(middlewares=[_answer_in_json])
     (access or AdminAccess()).install(app)
@@ -74,6 +87,8 @@ def make_admin_app(
         queue=queue,
         reload=reload,
         upgrade=upgrade,
+        config=config,
+        set_log_level=set_log_level,
     ).acts()
     for operation in OPERATIONS:
         handler = _handler(operation, acts[operation.id])

@@ -43,7 +43,7 @@ from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.health.models import Version
 from lb.telemetry.collector import ModelTableStatus
 from lb.telemetry.counts import RerunCounts
-from lb.telemetry.labels import OTHER
+from lb.telemetry.labels import OTHER, is_failure
 from lb.telemetry.meter import Meter
 from lb.wire.grpc.status import GrpcStatus
 
@@ -145,6 +145,8 @@ class _Reading:
     """Attempts completed, failed ones, those with a latency, and the sum of that in seconds."""
     models: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Requests and failures."""
+    model_durations: dict[bytes, list[int]] = field(default_factory=dict)
+    """Latencies of successful inferences by bucket."""
     waits: dict[tuple[bytes, str], int] = field(default_factory=dict)
 
 
@@ -273,7 +275,14 @@ class LiveView:
                     reading.requests += sum(usage.durations.counts)
             for name, model in traffic.models.items():
                 requests, failures = reading.models.get(name, (0, 0))
-                reading.models[name] = (requests + model.requests, failures + model.failures)
+                for code, count in model.codes.items():
+                    requests += count
+                    failures += count if is_failure(traffic.protocol, code) else 0
+                reading.models[name] = requests, failures
+                counts, known = model.durations.counts, reading.model_durations.get(name)
+                reading.model_durations[name] = (
+                    [a + b for a, b in zip(known, counts, strict=True)] if known else list(counts)
+                )
             for reason, count in traffic.reasons.items():
                 if reason not in _NO_ERROR:
                     label = reason.value
@@ -482,6 +491,16 @@ class _Difference:
         window_s = self.window_s
         return round((new[0] - old[0]) / window_s, 2), round((new[1] - old[1]) / window_s, 2)
 
+    def model_quantiles(self, name: bytes) -> tuple[float | None, float | None]:
+        """Median and 99th percentile of the latencies of one model, in seconds."""
+        counts = self._new.model_durations.get(name)
+        if counts is None:
+            return None, None
+        before = self._old.model_durations.get(name) if self._old is not None else None
+        if before is not None:
+            counts = [a - b for a, b in zip(counts, before, strict=True)]
+        return quantile(counts, 0.5), quantile(counts, 0.99)
+
     @property
     def model_names(self) -> Collection[bytes]:
         """Models that were asked for, as far as they are counted by name."""
@@ -538,6 +557,7 @@ class _Models:
     def _row(self, name: bytes) -> LiveModel:
         requests, failures = self._changes.model(name)
         queued, oldest_s = self._queues.get(name, (0, 0.0))
+        p50, p99 = self._changes.model_quantiles(name)
         ready_on, not_on = self._where(self._snapshot.routes.get(name))
         return LiveModel(
             name=text(name),
@@ -545,6 +565,8 @@ class _Models:
             not_on=not_on,
             requests=requests,
             failures=failures,
+            p50_ms=_ms(p50),
+            p99_ms=_ms(p99),
             queued=queued,
             oldest_ms=round(oldest_s * 1000, 1),
             waits=self._waits.get(name, {}),

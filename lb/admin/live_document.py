@@ -110,6 +110,10 @@ class LiveModel(TypedDict):
     ]
     requests: Rate
     failures: Rate
+    p50_ms: Annotated[
+        float | None, Field(description="Median latency of successful inferences; null: none.")
+    ]
+    p99_ms: Annotated[float | None, Field(description="99th percentile of the same.")]
     queued: Annotated[int, Field(description="Requests that wait in the queue.")]
     oldest_ms: Annotated[float, Field(description="Age of the oldest of them.")]
     waits: Annotated[

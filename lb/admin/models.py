@@ -21,12 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lb.domain.backend import BackendKind, BackendState
 from lb.domain.model import ModelState
+from lb.settings.reporting import LogLevel
 
 _AT_LEAST_0 = Field(json_schema_extra={"minimum": 0})
 
 Count = Annotated[int, _AT_LEAST_0]
 Amount = Annotated[float, _AT_LEAST_0]
 State = Annotated[str, Field(json_schema_extra={"enum": [each.value for each in BackendState]})]
+
+Level = Annotated[str, Field(json_schema_extra={"enum": [each.value for each in LogLevel]})]
 
 
 class View(BaseModel):
@@ -52,6 +55,7 @@ class Index(View):
     reload: str
     upgrade: str
     openapi: str
+    config: str = ""
 
 
 class Status(View):
@@ -293,6 +297,30 @@ class Upgrade(View):
     """Result of an upgrade."""
 
     pid: Count = Field(description="Id of the process that serves from now on.")
+
+
+class LogLevelChange(View):
+    """Another level of the application log, for a time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    level: Level = Field(description="The least important messages to write.")
+    duration: str = Field(
+        default="10m",
+        alias="for",
+        description="Until the configured level is in force again, such as `10m`; `0s`: now. At "
+        "most 24 hours.",
+    )
+
+
+class LogLevelInForce(View):
+    """The level of the application log."""
+
+    level: Level = Field(description="The least important messages that are written.")
+    configured: Level = Field(description="The level that the configuration asks for.")
+    left_s: Amount = Field(
+        description="Seconds until the configured level is in force again; 0: it is."
+    )
 
 
 class Error(View):

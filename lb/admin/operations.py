@@ -15,6 +15,8 @@ from lb.admin.models import (
     Backends,
     Error,
     Index,
+    LogLevelChange,
+    LogLevelInForce,
     Models,
     NewBackend,
     NotDone,
@@ -36,6 +38,8 @@ QUEUE: Final = "/api/v1/queue"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
+CONFIG: Final = "/api/v1/config"
+LOG_LEVEL: Final = "/api/v1/log-level"
 RELOAD: Final = "/api/v1/reload"
 UPGRADE: Final = "/api/v1/upgrade"
 OPENAPI: Final = "/api/v1/openapi.json"
@@ -234,6 +238,26 @@ OPERATIONS: Final = (
         summary="Show queued requests and expected durations by model.",
         answer=Queue,
         meaning="All scheduled models that were requested.",
+    ),
+    Operation(
+        id="getConfig",
+        method="GET",
+        path=CONFIG,
+        summary="Show the configuration in force, with defaults and without secrets.",
+        answer=None,
+        meaning="The settings, as a configuration file has them; `***` stands for a secret.",
+    ),
+    Operation(
+        id="setLogLevel",
+        method="POST",
+        path=LOG_LEVEL,
+        summary="Write more or fewer messages to the application log for a time.",
+        description="The configured level comes back by itself, and with an upgrade. A reload "
+        "does not end the time.",
+        body=LogLevelChange,
+        answer=LogLevelInForce,
+        meaning="The level in force.",
+        refusals={400: Refusal("The body does not say a level, or its time is invalid.")},
     ),
     Operation(
         id="reload",

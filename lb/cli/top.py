@@ -289,11 +289,11 @@ def _backends(document: dict[str, Any], view: View) -> Iterator[Row]:
 
 
 def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
-    wide = 26
+    wide = 20
     yield (
         "",
-        f"{'MODEL':{wide}} {'READY':>5} {'REQ/S':>7} {'FAIL/S':>7} {'QUEUED':>6} {'OLDEST':>8}"
-        "  NOTES",
+        f"{'MODEL':{wide}} {'READY':>5} {'REQ/S':>6} {'FAIL/S':>6} {'P50':>7} {'P99':>7}"
+        f" {'QUEUED':>6} {'OLDEST':>7}  NOTES",
         2,
     )
     for each in document["models"]:
@@ -303,8 +303,9 @@ def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
         yield (
             each["name"],
             f"{_cut(printable(each['name']), wide):{wide}} {each['ready_on']:5} "
-            f"{_number(each['requests']):>7} {_number(each['failures']):>7} {each['queued']:6} "
-            f"{_ms(each['oldest_ms']) if each['queued'] else '-':>8}  {'; '.join(notes)}",
+            f"{_number(each['requests']):>6} {_number(each['failures']):>6} "
+            f"{_ms(each['p50_ms']):>7} {_ms(each['p99_ms']):>7} {each['queued']:6} "
+            f"{_ms(each['oldest_ms']) if each['queued'] else '-':>7}  {'; '.join(notes)}",
             0 if each["ready_on"] else 33,
         )
 

@@ -1,4 +1,4 @@
-"""What a bearer of a token may do."""
+"""What a bearer of a token may do, and who learns how a request was served."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ class Role(StrEnum):
     """Looking at the admin API."""
     OPERATE = "operate"
     """Looking at the admin API, and changing what it shows."""
+
+
+class Audience(StrEnum):
+    """Who learns how a request was served."""
+
+    NOBODY = "off"
+    ROLE = "role"
+    """Those with a token that has the role `read` or `operate`."""
+    ALL = "all"

@@ -187,6 +187,11 @@ class Histogram:
         self.sum = 0.0
         """Sum of all observations in seconds."""
 
+    def add(self, other: Histogram) -> None:
+        """Count all that another one has counted."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
 
 @dataclass(slots=True, eq=False)
 class Port:

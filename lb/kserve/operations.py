@@ -24,6 +24,9 @@ SERVER_LIVE: Final = Operation("ServerLive", _READ, Treatment.ANSWER)
 SERVER_READY: Final = Operation("ServerReady", _READ, Treatment.ANSWER)
 HEALTH_CHECK: Final = Operation("HealthCheck", _READ, Treatment.ANSWER)
 HEALTH_WATCH: Final = Operation("HealthWatch", _READ, Treatment.ANSWER)
+REFLECTION: Final = Operation("ServerReflectionInfo", _READ)
+"""Which services and messages there are, for grpcurl. Not about health, so it needs a token where
+requests do."""
 SERVER_METADATA: Final = Operation("ServerMetadata", _READ, Treatment.MERGE)
 SERVER_OPTIONS: Final = Operation("ServerOptions", _READ, Treatment.ANSWER)
 """`OPTIONS *`: asks the server that is spoken to, which is us (RFC 9110 9.3.7)."""
@@ -63,6 +66,10 @@ GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
 }
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Check"] = HEALTH_CHECK
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Watch"] = HEALTH_WATCH
+for _version in (b"v1", b"v1alpha"):
+    GRPC_OPERATIONS[b"/grpc.reflection.%b.ServerReflection/ServerReflectionInfo" % _version] = (
+        REFLECTION
+    )
 GRPC_OPERATIONS.update(tfserving.GRPC_OPERATIONS)
 _OF_MLSERVER: Final = b"/inference.model_repository.ModelRepositoryService/"
 """Its older service for what the common one also does."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from lb.admin.app import make_admin_app
 from lb.admin.live import LiveSources, LiveView
 from lb.admin.live_api import LiveApi
+from lb.admin.log_level import LogLevelSwitch
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
 from lb.control.drift import ready_backends, table_statuses
@@ -32,6 +33,7 @@ from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
 from lb.runtime.security import make_security
+from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
@@ -233,6 +235,8 @@ def admin_app(
         queue=balancer.relay.queue_status,
         reload=reload,
         upgrade=upgrade,
+        config=lambda: effective(balancer.settings),
+        set_log_level=LogLevelSwitch(balancer.logs.application, balancer.parts.timers.after).change,
     )
     view = LiveView(_live_sources(balancer), balancer.relay.dispatcher.clock)
     LiveApi(view, balancer.access.admin).install(app)

@@ -27,6 +27,7 @@ from lb.settings.values import (
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}", re.ASCII)
 _TOKEN: Final = re.compile(r"[!-~]{16,512}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]{1,253}(?::[0-9]{1,5})?", re.ASCII)
 _BY: Final = re.compile(r"address|token|header:[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 NO_CLIENT_TOKEN: Final = "there is no token with the role infer or control"
 _BY_HEADER: Final = "header:"
@@ -62,6 +63,16 @@ def _check_by(by: str) -> str:
     if not _BY.fullmatch(by):
         raise ValueError("expected address, token or header:NAME")
     return by.lower()
+
+
+def _check_origin(origin: str) -> str:
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError("expected https://HOST or http://HOST, in lower case, :PORT if it has one")
+    return origin
+
+
+Origin = Annotated[str, AfterValidator(_check_origin), text_schema(_ORIGIN)]
+"""Of a page in a browser (RFC 6454)."""
 
 
 class TokenSettings(Section):
@@ -192,6 +203,12 @@ class AccessSettings(Section):
 
     Set this when clients or operators must authenticate; otherwise nobody needs a token."""
     control: ControlSettings = ControlSettings()
+    cors_origins: tuple[Origin, ...] = ()
+    """Origins, such as `https://app.example.com`, whose pages may ask from browsers (CORS) for all
+    that changes no server. Their requests need a token like any others.
+
+    Set this when a web page calls the HTTP port itself; otherwise browsers keep responses from
+    pages."""
     strict_shared_memory: Boolean = False
     """Whether inferences may name shared memory regions only if their client may change servers, by
     `control` or the role `control`; others get 403 or PERMISSION_DENIED. Every inference is then

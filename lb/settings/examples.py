@@ -37,6 +37,11 @@ discovery:
   kubernetes:
     - {service: triton, http_port: http, grpc_port: grpc}
 """,
+    "diagnostics": """\
+diagnostics:
+  headers: role
+  request_ids: true
+""",
     "fronts": """\
 fronts:
   sagemaker: {enabled: true, default_model: resnet}

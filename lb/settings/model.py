@@ -26,6 +26,7 @@ from lb.settings.passive import (
 )
 from lb.settings.reporting import (
     AccessLogSettings,
+    DiagnosticsSettings,
     LogSettings,
     MetricsSettings,
     ScalingSettings,
@@ -119,6 +120,7 @@ class Settings(Section):
     access_log: AccessLogSettings = AccessLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    diagnostics: DiagnosticsSettings = DiagnosticsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     reload: ReloadSettings = ReloadSettings()
     model_table: ModelTableSettings = ModelTableSettings()

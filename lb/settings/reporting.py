@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, WrapValidator
 
+from lb.domain.access import Audience
 from lb.settings.section import Section
 from lb.settings.units import Duration
 from lb.settings.values import Boolean, Count, Number, keep_reference
@@ -84,6 +85,23 @@ class MetricsSettings(Section):
 
     Set this when you serve more than a hundred models and need metrics of each; otherwise the rest
     is `other`."""
+
+
+class DiagnosticsSettings(Section):
+    """What clients, backends and logs learn of a single request."""
+
+    headers: Audience = Audience.NOBODY
+    """Who gets `x-triton-lb-backend`, `x-triton-lb-request-id`, `x-triton-lb-attempts` and
+    `server-timing` (queue, connect, backend) with a response, in gRPC as trailing metadata: `off`;
+    `role`: callers whose token has the role `read` or `operate` beside `infer`; `all`.
+
+    Set this when you need to know which backend answered a request; otherwise responses are what
+    the backend sent."""
+    request_ids: Boolean = False
+    """Whether requests without an `x-request-id` get one, for the backend and the access log.
+
+    Set this when you look requests up in the logs of Tritons or models; otherwise only ids of
+    clients are passed on."""
 
 
 class ScalingSettings(Section):

@@ -21,7 +21,14 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, BackendState, Port
+from lb.domain.backend import (
+    LATENCY_BOUNDS_S,
+    AppProtocol,
+    Backend,
+    BackendState,
+    Histogram,
+    Port,
+)
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import POSITION_BOUNDS
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
@@ -272,8 +279,10 @@ class LoadBalancerCollector:
             "triton_lb_requests_total": self._requests,
             "triton_lb_request_duration_seconds": self._durations,
             "triton_lb_operation_requests_total": self._operations,
-            "triton_lb_model_requests_total": self._models("requests"),
-            "triton_lb_model_failures_total": self._models("failures"),
+            "triton_lb_model_requests_total": self._models,
+            "triton_lb_model_request_duration_seconds": self._model_times("durations"),
+            "triton_lb_model_first_answer_seconds": self._model_times("first_answers"),
+            "triton_lb_model_answer_interval_seconds": self._model_times("intervals"),
             "triton_lb_request_errors_total": self._reasons("reasons"),
             "triton_lb_retries_total": self._traffic("retries"),
             **rerun_rows(sources.reruns),
@@ -370,12 +379,16 @@ class LoadBalancerCollector:
             for name, usage in tuple(traffic.operations.items()):
                 yield (name, traffic.protocol.label), sum(usage.durations.counts)
 
-    def _models(self, attribute: str) -> Rows:
-        read: Callable[[Any], int] = attrgetter(attribute)
+    def _models(self) -> Iterator[Row]:
+        for traffic in self._sources.meter.traffic:
+            for model, usage in tuple(traffic.models.items()):
+                yield from _by_code((_text(model),), traffic.protocol, usage.codes)
+
+    def _model_times(self, attribute: str) -> Rows:
+        read: Callable[[Any], Histogram] = attrgetter(attribute)
         return lambda: (
-            ((model.decode("utf-8", "backslashreplace"), traffic.protocol.label), read(usage))
-            for traffic in self._sources.meter.traffic
-            for model, usage in tuple(traffic.models.items())
+            ((_text(model),), Buckets(_LATENCY_BOUNDS, tuple(times.counts), times.sum))
+            for model, times in self._sources.meter.model_durations(read)
         )
 
     def _queue_waits(self) -> Iterator[Row]:
@@ -509,6 +522,11 @@ class LoadBalancerCollector:
         self._sources.own_calls.retain(frozenset(self._sources.snapshot().backends))
         for (operation, backend, outcome), count in tuple(self._sources.own_calls.counts.items()):
             yield (operation, backend.name, outcome), count
+
+
+def _text(model: bytes) -> str:
+    """The value of a label `model`."""
+    return model.decode("utf-8", "backslashreplace")
 
 
 def _by_code(

@@ -33,4 +33,4 @@ def is_failure(protocol: AppProtocol, code: int) -> bool:
     """Whether a client takes the code for a failure of its request."""
     if protocol is _GRPC:
         return code != _OK
-    return code >= 400 or not code
+    return not 0 < code < 400

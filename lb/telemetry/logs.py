@@ -188,14 +188,30 @@ class ApplicationLog:
         root = logging.getLogger()
         self._before: tuple[int, list[logging.Handler]] | None = (root.level, root.handlers)
         root.handlers = [handler]
+        self.configured = level
+        """The level that the settings ask for."""
+        self._other: LogLevel | None = None
+        """The level in force instead."""
         self.configure(level, log_format)
         logging.captureWarnings(True)
 
     def configure(self, level: LogLevel, log_format: LogFormat) -> None:
-        """Write events from `level` on, in that format, from now on."""
+        """Write events from `level` on, in that format, from now on. A level that `override` has
+        put in force stays."""
         is_json = log_format is LogFormat.JSON
         self._handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
-        logging.getLogger().setLevel(_LEVELS[level])
+        self.configured = level
+        self.override(self._other)
+
+    def override(self, level: LogLevel | None) -> None:
+        """Write events from another level on than is configured; None: as configured."""
+        self._other = level
+        logging.getLogger().setLevel(_LEVELS[self.level])
+
+    @property
+    def level(self) -> LogLevel:
+        """The least important events that are written."""
+        return self._other or self.configured
 
     @property
     def dropped(self) -> int:

@@ -7,7 +7,7 @@ and backends that left are dropped. So no client can grow the process or its pag
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
@@ -18,7 +18,9 @@ from lb.telemetry.labels import OTHER, code_label, is_failure
 from lb.telemetry.record import RequestRecord
 
 MAX_MODELS: Final = 100
-"""Distinct `model` labels, each with at most four series, where the settings say nothing."""
+"""Distinct `model` labels where the settings say nothing."""
+MAX_CODES: Final = 8
+"""Codes of one model on one protocol that are counted apart; further ones are `other`."""
 MAX_MODEL_NAME: Final = 255
 """Bytes. Triton's model names are names of folders."""
 MAX_OPERATIONS: Final = 64
@@ -27,6 +29,11 @@ MAX_OPERATIONS: Final = 64
 _UNKNOWN_CODE: Final = 1000
 """Stands for every code that has no label of its own."""
 _OTHER_MODEL: Final = OTHER.encode()
+_INFERENCE: Final = OperationKind.INFERENCE
+_OK: Final = 0
+"""gRPC status of a success."""
+_ERRORS: Final = 400
+"""HTTP statuses from here on are errors."""
 
 
 class OperationUsage:
@@ -42,25 +49,62 @@ class OperationUsage:
 
 
 class ModelUsage:
-    """How often one ML model was asked for."""
+    """What the requests of one protocol for one ML model came to."""
 
-    __slots__ = ("failures", "requests")
+    __slots__ = ("codes", "durations", "first_answers", "intervals")
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        """Those whose status tells the client of an error."""
+        self.codes: dict[int, int] = {}
+        """Requests by code."""
+        self.durations = Histogram()
+        """Durations of successful inferences."""
+        self.first_answers = Histogram()
+        """Times from requests to the first answers of streams."""
+        self.intervals = Histogram()
+        """Times between answers of streams."""
+
+
+class ModelLabels:
+    """The models that have a label of their own, on either protocol.
+
+    A model gets one only once a backend has answered well for it: names that clients make up cannot
+    use up the labels of those that exist.
+    """
+
+    __slots__ = ("_names", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Models with a label of their own, at most; those that have one keep it."""
+        self._names: set[bytes] = set()
+
+    def of(self, model: bytes, *, is_good: bool) -> bytes:
+        """The name that a model is counted under.
+
+        Args:
+            model: its name on the wire.
+            is_good: a backend has just answered well for it.
+        """
+        names = self._names
+        if model in names:
+            return model
+        if not is_good or len(model) > MAX_MODEL_NAME or len(names) >= self.limit:
+            return _OTHER_MODEL
+        names.add(model)
+        return model
 
 
 class Traffic:
     """Everything counted for one protocol. The listeners count connections on it themselves."""
 
     __slots__ = (
-        "accepted", "answers", "bytes_in", "bytes_out", "connection_errors", "connections",
-        "models", "operations", "protocol", "reasons", "retries",
+        "_labels", "accepted", "answers", "bytes_in", "bytes_out", "connection_errors",
+        "connections", "models", "operations", "protocol", "reasons", "retries",
     )  # fmt: skip
 
-    def __init__(self, protocol: AppProtocol) -> None:
+    def __init__(self, protocol: AppProtocol, labels: ModelLabels) -> None:
+        """Count for one protocol; models as `labels` says."""
+        self._labels = labels
         self.protocol = protocol
         self.connections = 0
         """Gauge: open connections of clients."""
@@ -82,35 +126,98 @@ class Traffic:
         """Count a connection that broke a rule where no request was there to be blamed."""
         self.connection_errors[reason] = self.connection_errors.get(reason, 0) + 1
 
+    def usage_of(self, model: bytes, *, is_good: bool) -> ModelUsage:
+        """Where requests for a model are counted. `is_good` as in `ModelLabels.of`."""
+        name = self._labels.of(model, is_good=is_good)
+        usage = self.models.get(name)
+        if usage is None:
+            usage = self.models[name] = ModelUsage()
+        return usage
+
     def durations(self) -> Iterator[tuple[OperationKind, Histogram]]:
         """Durations of whole requests by kind of operation; all kinds, used or not."""
         for kind in OperationKind:
             total = Histogram()
             for usage in tuple(self.operations.values()):
                 if usage.kind is kind:
-                    counts = usage.durations.counts
-                    total.counts = [a + b for a, b in zip(total.counts, counts, strict=True)]
-                    total.sum += usage.durations.sum
+                    total.add(usage.durations)
             yield kind, total
+
+
+class AnswerTimes:
+    """Counts when the answers of one stream come, for the metrics of its model.
+
+    Answers that arrive in one read count once.
+    """
+
+    __slots__ = ("_histogram", "_record", "_traffic", "last_at")
+
+    def __init__(self, traffic: Traffic, record: RequestRecord, asked_at: float) -> None:
+        """
+        Args:
+            traffic: where the model is counted.
+            record: the stream; its model is known when the first answer comes.
+            asked_at: when the first request came, in monotonic seconds.
+        """
+        self._traffic = traffic
+        self._record = record
+        self._histogram: Histogram | None = None
+        self.last_at = asked_at
+        """When the last answer came, or else the first request."""
+
+    def came(self, now: float) -> None:
+        """A good answer came."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). Once per read of a stream of answers.
+        histogram = self._histogram
+        if histogram is None:
+            usage = self._traffic.usage_of(self._record.model, is_good=True)
+            histogram, self._histogram = usage.first_answers, usage.intervals
+        took = now - self.last_at
+        self.last_at = now
+        histogram.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
+        histogram.sum += took
 
 
 class Meter:
     """The `RequestSink` behind the metrics page."""
 
-    __slots__ = ("_names", "max_models", "traffic")
+    __slots__ = ("labels", "traffic")
 
     def __init__(self, *, max_models: int = MAX_MODELS) -> None:
         """Count; at most `max_models` distinct models get a label of their own."""
-        self.max_models = max_models
-        """Models that get a label of their own at most; those that have one keep it."""
-        self._names: set[bytes] = set()
-        """Models that have a label of their own, on either protocol."""
-        self.traffic: Final = (Traffic(AppProtocol.HTTP), Traffic(AppProtocol.GRPC))
+        self.labels: Final = ModelLabels(max_models)
+        self.traffic: Final = (
+            Traffic(AppProtocol.HTTP, self.labels),
+            Traffic(AppProtocol.GRPC, self.labels),
+        )
         """Indexed by `AppProtocol`."""
 
     def configure(self, settings: MetricsSettings) -> None:
         """Go by other settings from now on; models that have a label keep it."""
         self.max_models = settings.model_labels
+
+    @property
+    def max_models(self) -> int:
+        """Models that get a label of their own at most; those that have one keep it."""
+        return self.labels.limit
+
+    @max_models.setter
+    def max_models(self, limit: int) -> None:
+        self.labels.limit = limit
+
+    def model_durations(
+        self, read: Callable[[ModelUsage], Histogram]
+    ) -> Iterator[tuple[bytes, Histogram]]:
+        """One of the histograms of each model that has something in it, of both protocols."""
+        first, second = (traffic.models for traffic in self.traffic)
+        for model in first | second:
+            total = Histogram()
+            for models in (first, second):
+                usage = models.get(model)
+                if usage is not None:
+                    total.add(read(usage))
+            if any(total.counts):
+                yield model, total
 
     def finished(self, record: RequestRecord) -> None:
         """Count one request."""
@@ -131,16 +238,20 @@ class Meter:
         except KeyError:
             durations = self._first_call(traffic, operation).durations
         took = record.ended_at - record.started_at
-        durations.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
+        bucket = bisect_left(LATENCY_BOUNDS_S, took)
+        durations.counts[bucket] += 1
         durations.sum += took
         model = record.model
         if model:
             try:
-                traffic.models[model].requests += 1
+                usage = traffic.models[model]
+                usage.codes[code] += 1
             except KeyError:
-                model = self._first_use(traffic, model, code)
-            if is_failure(protocol, code):
-                traffic.models[model].failures += 1
+                usage = self._first_use(traffic, model, code)
+            if operation.kind is _INFERENCE and (code == _OK if protocol else 0 < code < _ERRORS):
+                durations = usage.durations
+                durations.counts[bucket] += 1
+                durations.sum += took
         if record.attempts > 1:
             traffic.retries += record.attempts - 1
         if record.reason is not None:
@@ -167,22 +278,13 @@ class Meter:
             kind = operation.kind
         return traffic.operations.setdefault(name, OperationUsage(kind))
 
-    def _first_use(self, traffic: Traffic, model: bytes, code: int) -> bytes:
-        """Count a model that has no entry yet; return the name that it is counted under.
-
-        A name gets a label only once a backend has answered well for it: names that clients
-        make up cannot use up the labels of those that exist.
-        """
-        name = model if self._may_have_label(model, traffic.protocol, code) else _OTHER_MODEL
-        traffic.models.setdefault(name, ModelUsage()).requests += 1
-        return name
-
-    def _may_have_label(self, model: bytes, protocol: AppProtocol, code: int) -> bool:
-        if model in self._names:
-            return True
-        if is_failure(protocol, code) or len(model) > MAX_MODEL_NAME:
-            return False
-        if len(self._names) >= self.max_models:
-            return False
-        self._names.add(model)
-        return True
+    def _first_use(self, traffic: Traffic, model: bytes, code: int) -> ModelUsage:
+        """Count the first request for a model that ended with a code; return where."""
+        usage = traffic.usage_of(model, is_good=not is_failure(traffic.protocol, code))
+        codes = usage.codes
+        if code not in codes and (
+            len(codes) >= MAX_CODES or code_label(traffic.protocol, code) == OTHER
+        ):
+            code = _UNKNOWN_CODE
+        codes[code] = codes.get(code, 0) + 1
+        return usage

@@ -25,7 +25,7 @@ _SETTINGS = Path("tests", "against", "balancer.yaml")
 _UNSTABLE = ("time", "backend", "client", "queue_ms", "connect_ms", "first_byte_ms", "total_ms")
 """Fields of the access log that differ from run to run."""
 _COUNTERS = re.compile(
-    r"triton_lb_(?:\w*requests|request_errors|model_failures|retries|reruns\w*|unkept_bodies|hedges\w*"
+    r"triton_lb_(?:\w*requests|request_errors|retries|reruns\w*|unkept_bodies|hedges\w*"
     r"|re\w+_bytes|backend_attempts|backend_responses|backend_failures|sequences\w*)_total"
 )
 """Counters that say what became of requests, in whatever order they came."""

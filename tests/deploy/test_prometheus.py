@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from bisect import bisect_left
 from pathlib import Path
+from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
 
+from lb.domain.backend import LATENCY_BOUNDS_S
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.promql import faults, selectors, series_of_ours
@@ -221,6 +227,56 @@ def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
     finally:
         for process in running:
             process.close()
+
+
+def ask_sleeper(address: str, milliseconds: list[int]) -> list[float]:
+    """Seconds that requests for the model `sleeper` took, one after the other."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    took = []
+    for each in milliseconds:
+        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [each]}
+        body = json.dumps({"inputs": [tensor]})
+        began_at = time.perf_counter()
+        connection.request("POST", "/v2/models/sleeper/infer", body)
+        response = connection.getresponse()
+        response.read()
+        took.append(time.perf_counter() - began_at)
+        assert response.status == 200
+    connection.close()
+    return took
+
+
+def test_prometheus_and_the_clients_agree_on_the_latency_of_a_model(tmp_path: Path) -> None:
+    running: list[ChildProcess] = []
+    try:
+        process, ports = simulated(tmp_path, "gpu-0")
+        running.append(process)
+        listen = dict.fromkeys(("http", "metrics"), "127.0.0.1:0")
+        backends = [{"name": "gpu-0", "http": f"127.0.0.1:{ports.http_port}"}]
+        serving = Serving(tmp_path, {"listen": listen, "backends": backends})
+        running.append(serving.process)
+        addresses = serving.until_serving()
+        prometheus = Prometheus(tmp_path, [addresses["metrics"]])
+        running.append(prometheus.process)
+        rng = Random(19)
+        took = ask_sleeper(addresses["http"], [rng.choice((1, 2, 15, 30)) for _ in range(97)])
+        took += ask_sleeper(addresses["http"], [300] * 3)
+        name = "triton_lb_model_request_duration_seconds"
+        wait_until(
+            lambda: prometheus.value(f"{name}_count") == len(took),
+            timeout_s=LIMIT_S,
+            what="all requests are scraped",
+        )
+        for share in (0.5, 0.9, 0.99):
+            query = quote(f"histogram_quantile({share}, {name}_bucket)")
+            seen = prometheus.value(query)
+            of_clients = sorted(took)[math.ceil(share * len(took)) - 1]
+            assert seen is not None
+            buckets = [bisect_left(LATENCY_BOUNDS_S, each) for each in (seen, of_clients)]
+            assert abs(buckets[0] - buckets[1]) <= 1
+    finally:
+        for each in running:
+            each.close()
 
 
 def test_every_metric_of_prometheus_and_triton_that_is_named_is_scraped() -> None:

@@ -221,6 +221,27 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     admin.check("POST", f"{BACKEND}/drain", 200, query="?limit=1h")
     admin.check("POST", BACKENDS, 201, body={"name": "b"})
 
+    # The log
+    level = "/api/v1/log-level"
+    changed = admin.check("POST", level, 200, body={"level": "debug", "for": "1h"})
+    assert (changed["level"], changed["configured"]) == ("debug", "info")
+    assert 3590 < changed["left_s"] <= 3600
+    back = admin.check("POST", level, 200, body={"level": "debug", "for": "0s"})
+    assert back == {"level": "info", "configured": "info", "left_s": 0.0}
+    wrong: list[Any] = [
+        {"level": "loud"}, {"level": "debug", "for": "soon"}, {"level": "debug", "for": "25h"},
+        {"for": "1h"}, {"level": "debug", "of": "lb"}, [], None,
+    ]  # fmt: skip
+    for body in wrong:
+        admin.check("POST", level, 400, body=json.dumps(body).encode())
+
+    # The configuration in force
+    text = json.dumps(config := admin.check("GET", "/api/v1/config", 200))
+    assert "secret-0123456789" not in text
+    assert [token["token"] for token in config["access"]["tokens"]] == ["***"] * 3
+    assert config["retry"]["attempts"] == 3
+    assert config["models"]["sleeper"]["max_requests_per_backend"] == 1
+
     # The process
     admin.serving.write({"listen": 7})
     assert admin.check("POST", "/api/v1/reload", 409)["problems"]

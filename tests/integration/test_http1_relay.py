@@ -152,8 +152,8 @@ async def test_chunked_answers_arrive(setup: Setup, chunks: list[bytes]) -> None
     assert backend.connections == 1
 
 
-async def test_events_are_passed_on_as_they_come(setup: Setup) -> None:
-    backend, _, client = setup
+async def test_events_are_passed_on_as_they_come_and_timed(setup: Setup) -> None:
+    backend, relay, client = setup
     go_on = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -177,6 +177,9 @@ async def test_events_are_passed_on_as_they_come(setup: Setup) -> None:
         assert event == b"b\r\ndata: {%d}\n\n\r\n" % number
         go_on.set()
     assert await client.reader.readuntil(b"\r\n\r\n") == b"0\r\n\r\n"
+    usage = relay.finished.meter.traffic[AppProtocol.HTTP].models[b"simple"]
+    assert sum(usage.first_answers.counts) == 1
+    assert sum(usage.intervals.counts) == 2
 
 
 async def test_answer_until_close_is_chunked_and_the_client_stays(setup: Setup) -> None:

@@ -209,6 +209,21 @@ async def test_errors_in_the_stream_count_as_answers(two: Setup) -> None:
     assert await stream.end() is grpc.StatusCode.OK
 
 
+async def test_answers_are_timed_whichever_backends_they_come_from(two: Setup) -> None:
+    two.backends[1].errors["seq"] = "refused"
+    stream = two.stream()
+    for name in ("plain", "plain", "only1", "plain"):
+        await stream.send(step(name))
+        await stream.answer()
+    await stream.send(step("seq", 1, start=True), step("seq", 2, start=True))
+    errors = [place for _, place in await stream.answers(2)].count("refused")
+    assert await stream.end() is grpc.StatusCode.OK
+    assert errors == 1
+    usage = two.relay.finished.meter.traffic[AppProtocol.GRPC].models[b"plain"]
+    assert sum(usage.first_answers.counts) == 1
+    assert sum(usage.intervals.counts) == 4  # an error is no answer
+
+
 async def test_cancelling_ends_all_upstream_streams(two: Setup) -> None:
     for backend in two.backends:
         backend.gate.clear()

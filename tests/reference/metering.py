@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lb.domain.backend import LATENCY_BOUNDS_S
 from lb.telemetry.labels import code_label, is_failure
-from lb.telemetry.meter import MAX_MODEL_NAME
+from lb.telemetry.meter import MAX_CODES, MAX_MODEL_NAME
 from lb.telemetry.record import RequestRecord
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -21,6 +21,7 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
         series[name, frozenset(labels.items())] += amount  # type: ignore[assignment]
 
     labelled: set[bytes] = set()
+    codes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
         protocol = record.protocol.label
         code = record.grpc_status if protocol == "grpc" else record.status
@@ -56,6 +57,18 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
             if may_have_label and len(labelled) < max_models:
                 labelled.add(record.model)
             model = record.model.decode() if record.model in labelled else "other"
-            add("triton_lb_model_requests_total", model=model, protocol=protocol)
-            add("triton_lb_model_failures_total", int(failed), model=model, protocol=protocol)
+            known = codes[model, protocol]
+            label = code_label(record.protocol, code)
+            if label not in known and len(known) >= MAX_CODES:
+                label = "other"
+            known.add(label)
+            add("triton_lb_model_requests_total", model=model, protocol=protocol, code=label)
+            if kind == "inference" and not failed:
+                histogram = "triton_lb_model_request_duration_seconds"
+                for bound in (*LATENCY_BOUNDS_S, float("inf")):
+                    if took <= bound:
+                        le = "+Inf" if bound == float("inf") else str(bound)
+                        add(f"{histogram}_bucket", model=model, le=le)
+                add(f"{histogram}_count", model=model)
+                add(f"{histogram}_sum", took, model=model)
     return series

@@ -40,7 +40,7 @@ class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
     __slots__ = (
-        "body", "content_type", "is_relayed", "not_run", "ready_through", "reason",
+        "body", "content_type", "is_relayed", "lines", "not_run", "ready_through", "reason",
         "retry_after_s", "says_methods", "status",
     )  # fmt: skip
 
@@ -69,6 +69,8 @@ class Answer:
         """Of an answer about readiness to another balancer, see `lb.proxy.readiness`."""
         self.not_run = b""
         """Of an error to another balancer, see `lb.proxy.failure.not_run`."""
+        self.lines = b""
+        """Further ones of the head."""
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
@@ -91,6 +93,7 @@ class Answer:
             parts.append(b"%b: %b\r\n" % (READY_THROUGH, self.ready_through))
         if self.not_run:
             parts.append(b"%b: %b\r\n" % (NOT_RUN, self.not_run))
+        parts.append(self.lines)
         if self.status == 401:
             parts.append(b"WWW-Authenticate: Bearer\r\n")
         if not keep_alive:

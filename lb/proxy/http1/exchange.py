@@ -25,11 +25,13 @@ from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.net.timers import Timer
+from lb.proxy.disclosure import facts_of
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.failure import http_status, not_run
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.request_body import RequestBody
@@ -37,6 +39,7 @@ from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
+from lb.telemetry.meter import AnswerTimes
 from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -47,6 +50,7 @@ from lb.wire.http1.body import (
     few,
     forwardable_trailers,
 )
+from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
 
@@ -441,9 +445,22 @@ class Http1Exchange(Exchange):
         self.status = answer.status
         self.bytes_out = len(answer.body)
         answer.not_run = not_run(self, answer.reason, self.plan.hops)
+        answer.lines += self.own_lines
         server = self._leave_client(answer.reason)
         if server is not None:
             server.send_answer(answer, self.plan)
+
+    @property
+    def own_lines(self) -> bytes:
+        """Lines that we add to the head of the response: for browsers, and for those who may know
+        how the request was served. Nothing for most clients."""
+        plan = self.plan
+        lines = b"" if plan.cross_origin is None else plan.cross_origin.lines
+        if plan.discloses:
+            relay = self.relay
+            facts = facts_of(self, relay.options.disclosure, plan.claim, relay.clock())
+            lines += b"".join(b"%b: %b\r\n" % fact for fact in facts)
+        return lines
 
     def cut(self, outcome: Outcome, reason: Reason, detail: str, *, status: int = 0) -> None:
         """End the exchange from our side.
@@ -537,8 +554,8 @@ class Http1Attempt(Attempt, AnswerSink):
     """
 
     __slots__ = (
-        "_abandoned", "_backend_keeps", "_begun", "_client_keeps", "_held_error", "_mask",
-        "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps", "_held_error",
+        "_mask", "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -574,6 +591,8 @@ class Http1Attempt(Attempt, AnswerSink):
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
+    _answer_times: AnswerTimes | None
+    """Of a stream of answers. Set with the head of the answer, as is `_mask`."""
 
     # The request
 
@@ -836,6 +855,8 @@ class Http1Attempt(Attempt, AnswerSink):
         client = self.client
         if client is not None:
             self.owner.bytes_out += size
+            if size and self._answer_times is not None:
+                self._answer_times.came(now)
             mask = self._mask
             if mask is not None:
                 pieces = [mask.feed(bytes(piece)) for piece in pieces]
@@ -898,7 +919,9 @@ class Http1Attempt(Attempt, AnswerSink):
         size = len(data) - start - 2
         owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = now = owner.relay.clock()
+        if self._answer_times is not None:
+            self._answer_times.came(now)
         port.bytes_received += size
         owner.bytes_out += size
         mask = self._mask
@@ -924,7 +947,9 @@ class Http1Attempt(Attempt, AnswerSink):
             return False
         owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = now = owner.relay.clock()
+        if self._answer_times is not None:
+            self._answer_times.came(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)
@@ -1017,8 +1042,13 @@ class Http1Attempt(Attempt, AnswerSink):
         self._begun = True
         self._backend_keeps = head.keep_alive
         plan = self.plan
-        may_tell = head.is_error or plan.operation is MODEL_GENERATE_STREAM
-        self._mask = NameMask() if may_tell else None
+        is_stream = plan.operation is MODEL_GENERATE_STREAM
+        self._mask = NameMask() if head.is_error or is_stream else None
+        self._answer_times = (
+            AnswerTimes(self.owner.relay.traffic, self.owner, self.owner.started_at)
+            if is_stream and not head.is_error
+            else None
+        )
         self._sends_chunks = head.length < 0 and not plan.is_http10
         client = self.client
         if client is None:
@@ -1035,6 +1065,10 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         if head.not_run and plan.hops and not owner.may_have_run:
             shown = b"%b%b: %b\r\n\r\n" % (shown[:-2], NOT_RUN, head.not_run)
+        if plan.cross_origin is not None:
+            shown = drop_fields(shown, RESPONSE_FIELDS)
+        if plan.discloses or plan.cross_origin is not None:
+            shown = shown[:-2] + owner.own_lines + CRLF
         if owner.form is not None:
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status

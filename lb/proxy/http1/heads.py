@@ -10,12 +10,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
+from lb.access.disclosure import NO_DISCLOSURE, Disclosure
 from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.proxy.exchange import Particulars
 from lb.proxy.hints import duration_of
+from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, requested_method
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
@@ -56,10 +58,10 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "expects_continue", "hops", "host", "is_compressed", "is_head",
-        "is_http10", "is_inference", "is_plain", "json_size", "keep_alive", "known_rows", "length",
-        "loop", "method", "model", "noted", "operation", "path", "request_id", "route",
-        "timeout_s", "upstream",
+        "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
+        "is_head", "is_http10", "is_inference", "is_plain", "json_size", "keep_alive",
+        "known_rows", "length", "loop", "method", "model", "noted", "operation", "path",
+        "request_id", "route", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,10 @@ class RequestPlan:
         self.route = route
         self.claim = claim
         """What the gate goes by; None where it asks nothing."""
+        self.discloses = False
+        """Its client may learn how it was served."""
+        self.cross_origin: CrossOrigin | None = None
+        """What a browser gets."""
         self.request_id = request.request_id
         self.host = request.host or b""
         self.length = request.length
@@ -135,8 +141,9 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_deadline", "_errors", "_gate", "_identity", "_limits", "_lines", "_marker",
-        "_noted", "_requests", "_responses", "_spend", "known_request", "known_response",
+        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
+        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
+        "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -148,11 +155,15 @@ class HeadReader:
         noted: frozenset[bytes] = frozenset(),
         deadline: bytes = b"",
         identity: bytes = b"",
+        disclosure: Disclosure = NO_DISCLOSURE,
+        cors_origins: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
+        self._disclosure = disclosure
+        self._cors_origins = cors_origins
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
@@ -210,6 +221,11 @@ class HeadReader:
                     plan.take_hops(request.hops, self._identity)
             if self._noted or self._deadline:
                 self._note(plan, head)
+            plan.discloses = self._disclosure.may_concern(plan.claim)
+            if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
+                plan.is_plain = False
+            if self._cors_origins:
+                self._note_origin(plan, head, request, line)
             self._requests.put(head, plan)
         return plan
 
@@ -220,6 +236,20 @@ class HeadReader:
             said = [duration_of(value) for _, value in _fields(head, frozenset({self._deadline}))]
             plan.timeout_s = min((each for each in said if each is not None), default=inf)
             plan.is_plain = plan.is_plain and plan.timeout_s == inf
+
+    def _note_origin(
+        self, plan: RequestPlan, head: bytes, request: RequestHead, line: _Line
+    ) -> None:
+        """Keep what a browser gets, if the head is one's."""
+        fields = _fields(head, REQUEST_FIELDS)
+        control = line.control.plain or line.control.overridden
+        if request.method == b"OPTIONS":
+            control = http_control(requested_method(fields) or b"GET", request.target).plain
+        else:
+            fields = [field for field in fields if field[0] == b"origin"]
+        found = cross_origin(fields, self._cors_origins, is_control=control is not None)
+        plan.cross_origin = found
+        plan.is_plain = plan.is_plain and found is None
 
     def _line(self, text: bytes, request: RequestHead) -> _Line:
         line = self._lines.get(text) or self._lines.revive(text)

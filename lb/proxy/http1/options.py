@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.proxy.queue import queue_options
 from lb.settings.listening import HalfCloseMode
@@ -54,6 +55,10 @@ class Http1Options:
     """Names, in lower case, of fields that the queue goes by."""
     deadline_header: bytes = b""
     """Likewise of the field with the time that a request may take; empty: there is none."""
+    cors_origins: frozenset[bytes] = frozenset()
+    """Origins whose pages may ask from browsers."""
+    disclosure: Disclosure = NO_DISCLOSURE
+    """Who learns how a request was served."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -81,4 +86,6 @@ def http1_options(settings: Settings) -> Http1Options:
         trusted_proxies=settings.listen.proxies,
         noted=queue_options(settings).noted,
         deadline_header=field_name(settings.scheduling.deadline_header),
+        cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
+        disclosure=disclosure(settings.diagnostics),
     )

@@ -20,6 +20,7 @@ from lb.net.client import client_of
 from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
 from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
+from lb.proxy.disclosure import REQUEST_ID, new_request_id
 from lb.proxy.failure import http_status
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_ready, own, refusal
@@ -408,7 +409,7 @@ class ServerConnection(ClientSide):
             exchange.answer_only(answer, ended=decoder.ended)
         else:
             taker = exchange.handler or exchange
-            taker.start(self._upstream_head(plan), pieces, ended=decoder.ended)
+            taker.start(self._upstream_head(exchange), pieces, ended=decoder.ended)
             if self.is_plain:
                 self._start_pump()
 
@@ -434,6 +435,10 @@ class ServerConnection(ClientSide):
         """What we say to a request ourselves; None where it is for a backend."""
         plan = exchange.plan
         dispatcher = self.relay.dispatcher
+        if plan.cross_origin is not None and plan.cross_origin.preflight:
+            preflight = Answer(200)
+            preflight.lines = plan.cross_origin.preflight
+            return preflight
         if plan.loop:
             return error(http_status(Reason.LOOP), Reason.LOOP, plan.loop)
         if plan.claim is not None:
@@ -452,9 +457,13 @@ class ServerConnection(ClientSide):
             identity=dispatcher.identity,
         )
 
-    def _upstream_head(self, plan: RequestPlan) -> bytes:
+    def _upstream_head(self, exchange: Http1Exchange) -> bytes:
+        plan = exchange.plan
         head = plan.upstream
         options = self.options
+        if options.disclosure.request_ids and not plan.request_id:
+            exchange.request_id = new_request_id()
+            head = add_field(head, REQUEST_ID, exchange.request_id)
         if options.private_fields:
             head = drop_fields(head, options.private_fields)
         if self._identity is not None:

@@ -64,6 +64,8 @@ class Http1Shared:
             noted=options.noted,
             deadline=options.deadline_header,
             identity=self.dispatcher.identity,
+            disclosure=options.disclosure,
+            cors_origins=options.cors_origins,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -185,6 +185,8 @@ class GrpcAttempt(Attempt):
             block = head.block
             if head.not_run and call.head.passed and not call.may_have_run:
                 block += not_run(head.not_run)
+            if call.head.discloses:
+                block += call.facts()
             call.server.send_head(call.client_id, block, end_stream=True)
             call.pipe_finished(response)
             return
@@ -198,6 +200,8 @@ class GrpcAttempt(Attempt):
             block = self._answered_badly(block)
         else:
             self._answered(status)
+        if call.head.discloses:
+            block += call.facts()
         if response.queue:
             response.trailers = block
             return
@@ -223,6 +227,7 @@ class GrpcAttempt(Attempt):
             or size > server.peer_frame_size
             or server.congested
             or server.fresh
+            or call.head.discloses
         ):
             return False
         relay = call.relay

@@ -18,6 +18,7 @@ from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import MODEL_INFER
 from lb.proxy import failure
+from lb.proxy.disclosure import facts_of, new_request_id
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.admission import refusal_of
 from lb.proxy.http2.link import Link
@@ -35,6 +36,7 @@ from lb.proxy.http2.shared import Http2Shared
 from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name, nested_name
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.codec import COPY_BELOW
+from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
@@ -155,6 +157,8 @@ class Call(Exchange):
             self.set_timer()
         if self._is_refused():
             return
+        if relay.options.disclosure.request_ids and not head.request_id:
+            self.request_id = new_request_id()
         gate = relay.dispatcher.gate
         if gate.guards_regions:
             self.guard = guard_of(self.operation, head.claim, self.server.client, gate)
@@ -536,7 +540,7 @@ class Call(Exchange):
         if not self.begun:
             self.status = 200
             why = failure.not_run(self, reason, self.head.passed)
-            block = trailers_only(code, detail) + not_run(why)
+            block = trailers_only(code, detail) + not_run(why) + self.facts()
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
         self.response.clear()
@@ -582,13 +586,23 @@ class Call(Exchange):
         self.bytes_out = len(data) + len(rest)
         response = self.response
         response.ended = True
-        response.trailers = status_trailers(GrpcStatus.OK)
+        response.trailers = status_trailers(GrpcStatus.OK) + self.facts()
         self.server.send_head(self.client_id, ANSWER_HEAD + fields, end_stream=False)
         self.server.send_data(response, data)
         if rest:
             self.server.send_data(response, rest)
         if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)
+
+    def facts(self) -> bytes:
+        """Fields of the trailers that say how the call was served; nothing for most clients."""
+        head = self.head
+        if not head.discloses:
+            return b""
+        relay = self.relay
+        claim = cast("Claim | None", head.claim)
+        facts = facts_of(self, relay.options.disclosure, claim, relay.now)
+        return b"".join(encode_field(name, value) for name, value in facts)
 
     def close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:
         """End without telling the client, who knows."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Protocol
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
+from lb.proxy.disclosure import REQUEST_ID
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.link import PER_SIDE, Link
 from lb.proxy.http2.shared import Http2Shared
@@ -18,6 +19,7 @@ from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
 from lb.wire.http2.codec import COPY_BELOW
+from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import (
     ErrorCode,
@@ -205,6 +207,8 @@ class ClientLink(Link):
         attempt.connected_at = relay.now
         call = attempt.call
         block = call.head.block + call.server.extra_fields
+        if call.request_id is not call.head.request_id:
+            block += encode_field(REQUEST_ID, call.request_id)
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)

@@ -17,6 +17,7 @@ from lb.kserve.operations import (
     HEALTH_WATCH,
     MODEL_READY,
     MODEL_STREAM_INFER,
+    REFLECTION,
     SERVER_LIVE,
     SERVER_READY,
     grpc_operation,
@@ -31,6 +32,7 @@ from lb.proxy.http2.health import (
 )
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.memory_guard import INFERENCES
+from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.hops import HOPS, loop_in, passed
@@ -67,6 +69,13 @@ def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHea
     """A stream of inferences."""
     call = Call(relay, server, stream_id, head)
     StreamSession(call)
+    return call
+
+
+def _reflected(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+    """Questions about our services."""
+    call = Call(relay, server, stream_id, head)
+    ReflectionSession(call)
     return call
 
 
@@ -125,10 +134,16 @@ class Decisions:
             head.passed = passed(head.hops)
             head.loop = loop_in(head.passed, self._identity)
             is_plain = is_plain and not head.loop
+        claim = None
         if control is not None or self._gate.asks_all:
             is_control = control is not None
-            head.claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
-            is_plain = is_plain and head.claim is None
+            claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
+            head.claim = claim
+            is_plain = is_plain and claim is None
+        disclosure = self._relay.options.disclosure
+        head.discloses = disclosure.may_concern(claim)
+        if head.discloses or (disclosure.request_ids and not head.request_id):
+            is_plain = False
         if is_plain:
             options = self._relay.options
             head.is_plain = (
@@ -165,6 +180,9 @@ class Decisions:
         if operation is MODEL_STREAM_INFER:
             # Other servers put other messages into their streams.
             return _streamed if BackendKind.TRITON in relay.kinds else None
+        if operation is REFLECTION:
+            # Servers of other kinds have other services, and may describe them.
+            return _reflected if BackendKind.TRITON in relay.kinds else None
         if operation in _OURS:
             return _OURS[operation]
         if operation.treatment in _ASKED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.proxy.queue import queue_options
 from lb.settings.model import Settings
@@ -46,6 +47,8 @@ class Http2Options:
     trusted_proxies: TrustedProxies = NO_PROXIES
     noted: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that the queue goes by."""
+    disclosure: Disclosure = NO_DISCLOSURE
+    """Who learns how a request was served."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -93,4 +96,5 @@ def http2_options(settings: Settings) -> Http2Options:
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,
         noted=queue_options(settings).noted,
+        disclosure=disclosure(settings.diagnostics),
     )

@@ -17,6 +17,7 @@ from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
+from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Payload
@@ -46,13 +47,16 @@ class StreamAnswers(ResponseSink):
 
     __slots__ = (
         "_answer", "_answer_header", "_answer_size", "_call", "_held", "_is_let_go", "_router",
-        "_single", "_told",
+        "_single", "_times", "_told",
     )  # fmt: skip
 
-    def __init__(self, call: Call, single: SingleBackend, router: StreamRouter) -> None:
+    def __init__(
+        self, call: Call, single: SingleBackend, router: StreamRouter, times: AnswerTimes
+    ) -> None:
         self._call = call
         self._single = single
         self._router = router
+        self._times = times
         self._held: HeldAnswer | None = None
         self._is_let_go = False
         """Nothing is held any more."""
@@ -155,6 +159,10 @@ class StreamAnswers(ResponseSink):
             return False
         self._single.mask.completed += 1
         call.bytes_out += size
+        times = self._times
+        now = call.relay.now
+        if now != times.last_at:
+            times.came(now)
         return True
 
     def take_timed(self, payload: bytes, size: int) -> bool:
@@ -185,11 +193,15 @@ class StreamAnswers(ResponseSink):
         single = self._single
         mask = single.mask
         was_between = mask.is_between
+        completed = mask.completed
         masked = mask.feed(payload)
-        if single.is_timed:
+        if single.is_timed or mask.completed != completed:
             is_whole = was_between and mask.is_between and len(payload) >= _ANSWER_START
             is_error = payload[PREFIX_SIZE] == ERROR_TAG if is_whole else mask.is_error
-            single.answers_came(is_good=not is_error)
+            if single.is_timed:
+                single.answers_came(is_good=not is_error)
+            if mask.completed != completed and not is_error:
+                self._times.came(self._call.relay.now)
         self._answer_size = 0
         size = len(payload)
         if (

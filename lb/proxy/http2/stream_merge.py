@@ -31,6 +31,7 @@ from lb.proxy.http2.stream_pipes import move_queue
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.proxy.http2.stream_work import MAX_UNANSWERED, Work
+from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
@@ -67,20 +68,24 @@ class StreamMerge:
 
     __slots__ = (
         "_aside", "_call", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_mask", "_order",
-        "_router", "_sources", "_speaker", "_status", "_trailers", "begun_at", "inbound",
-        "is_closing", "live", "outlet",
+        "_router", "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at",
+        "inbound", "is_closing", "live", "outlet",
     )  # fmt: skip
 
-    def __init__(self, call: Call, router: StreamRouter, mask: StreamMask) -> None:
+    def __init__(
+        self, call: Call, router: StreamRouter, mask: StreamMask, times: AnswerTimes
+    ) -> None:
         """
         Args:
             call: whose stream it is.
             router: of its messages.
             mask: of all that goes to the client.
+            times: of its answers.
         """
         self._call = call
         self._router = router
         self._mask = mask
+        self._times = times
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
         self._aside: list[Branch] = []
@@ -311,7 +316,14 @@ class StreamMerge:
         if not call.begun:
             self._begin(OK_HEAD)
         call.bytes_out += len(piece)
-        call.server.send_data(self.outlet, self._mask.feed(piece))
+        mask = self._mask
+        completed, was_between = mask.completed, mask.is_between
+        masked = mask.feed(piece)
+        if mask.completed != completed:
+            is_error = _is_error(bytes(piece[: PREFIX_SIZE + 1])) if was_between else mask.is_error
+            if not is_error:
+                self._times.came(call.relay.now)
+        call.server.send_data(self.outlet, masked)
 
     # Ends
 
@@ -484,7 +496,7 @@ class StreamMerge:
         call.grpc_status = status
         if not call.begun and status != GrpcStatus.OK:
             call.status = 200
-            call.answer_whole(trailers_only(status, detail), call.reason)
+            call.answer_whole(trailers_only(status, detail) + call.facts(), call.reason)
             return
         if not call.begun:
             self._begin(OK_HEAD)
@@ -493,6 +505,7 @@ class StreamMerge:
             outlet.trailers = self._trailers
         else:
             outlet.trailers = status_trailers(status, detail)
+        outlet.trailers += call.facts()
         call.server.end_stream(outlet)
 
     def detach(self, code: ErrorCode | None) -> None:

@@ -27,6 +27,7 @@ from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import read_message
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
+from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.budget import Spending
@@ -50,8 +51,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_cutter", "_head", "_is_pausing", "_look_at", "_target", "answers", "merge", "router",
-        "single",
+        "_cutter", "_head", "_is_pausing", "_look_at", "_target", "_times", "answers", "merge",
+        "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -63,6 +64,7 @@ class StreamSession(CallPart):
         """Of that."""
         self.merge: StreamMerge | None = None
         """With several upstream streams."""
+        self._times = AnswerTimes(call.relay.traffic, call, 0.0)
         self._cutter = MessageCutter()
         self._head: Pipe[Any] | None = None
         """The first bytes of a message, until it is known where it goes."""
@@ -260,6 +262,8 @@ class StreamSession(CallPart):
     def _route(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
         """Send a message, or the beginning of it, to where it belongs."""
         call, router = self.call, self.router
+        if not self._times.last_at:
+            self._times.last_at = call.relay.now
         try:
             backend = router.backend_for(message)
             if backend is None or (self.merge is None and call.backend is None):
@@ -331,7 +335,7 @@ class StreamSession(CallPart):
     ) -> GrpcAttempt:
         """An attempt at all of the stream."""
         attempt = GrpcAttempt(call, backend, port, began_at)
-        attempt.sink = self.answers = StreamAnswers(call, self.single, self.router)
+        attempt.sink = self.answers = StreamAnswers(call, self.single, self.router, self._times)
         return attempt
 
     def _note(self, message: StreamMessage) -> bool:
@@ -365,7 +369,7 @@ class StreamSession(CallPart):
             self.answers.let_go(attempt)
         single.take_off_answered()
         single.forget()
-        self.merge = merge = StreamMerge(call, self.router, single.mask)
+        self.merge = merge = StreamMerge(call, self.router, single.mask, self._times)
         merge.begin(single)
         return merge
 

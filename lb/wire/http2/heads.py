@@ -49,9 +49,9 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "count", "fault", "handler",
-        "hops", "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path", "request_id",
-        "route", "size", "timeout_s", "unusable",
+        "authority", "block", "cacheable", "claim", "content_length", "count", "discloses", "fault",
+        "handler", "hops", "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path",
+        "request_id", "route", "size", "timeout_s", "unusable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -82,6 +82,8 @@ class RequestHead:
         """Also the owner's: why such requests must go no further; empty where they may."""
         self.claim: object = None
         """Also the owner's: what it asks of such requests before they may pass."""
+        self.discloses = False
+        """Also the owner's: their clients may learn how they were served."""
         self.handler: Any = None
         """Also the owner's: what serves such requests; None for the common way."""
         self.is_plain = False

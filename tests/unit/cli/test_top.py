@@ -50,7 +50,8 @@ def test_eighty_columns_suffice() -> None:
 def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
     reading = Reading(AdminTarget("127.0.0.1:8003"), document())
     lines = draw([reading], View(shows="models"), 80, 0, coloured=False).lines
-    assert lines[4].split() == ["m\\x1b[2J", "2", "0", "0", "3", "250ms"]
+    assert lines[4].split() == ["m\\x1b[2J", "2", "0", "0", "-", "-", "3", "250ms"]
+    assert lines[5].split() == ["simple", "2", "10", "0", "3.8ms", "5.0ms", "0", "-"]
     assert "\x1b" not in "".join(lines)
 
 

@@ -32,7 +32,12 @@ def test_every_method_of_the_service_is_known() -> None:
         f"/inference.model_repository.ModelRepositoryService/{name}".encode()
         for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
     }
-    assert set(GRPC_OPERATIONS) == paths | health | of_mlserver | set(tfserving.GRPC_OPERATIONS)
+    reflection = {
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo".encode()
+        for version in ("v1", "v1alpha")
+    }
+    others = health | of_mlserver | reflection | set(tfserving.GRPC_OPERATIONS)
+    assert set(GRPC_OPERATIONS) == paths | others
 
 
 @pytest.mark.parametrize(

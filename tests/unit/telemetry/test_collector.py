@@ -7,16 +7,27 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec, BackendState
+from lb.domain.backend import (
+    LATENCY_BOUNDS_S,
+    Address,
+    AppProtocol,
+    Backend,
+    BackendSpec,
+    BackendState,
+)
 from lb.domain.outcome import Reason
 from lb.telemetry.catalogue import COLLECTED
 from lb.telemetry.collector import PortStatus, make_registry
+from lb.telemetry.meter import MAX_CODES, AnswerTimes, Meter
 from tests.fakes.backends import make_backend
 from tests.fakes.metrics import Counters, key
 from tests.fakes.promtool import criticism_of
 from tests.fakes.records import PlainRecord, grpc_record
 
 HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
+_OF_REQUESTS = tuple(
+    f"triton_lb_model_{each}" for each in ("request", "first_answer", "answer_interval")
+)
 
 
 def busy() -> Counters:
@@ -113,11 +124,34 @@ def test_counters_of_clients_are_rendered() -> None:
         ("request_errors_total", {"protocol": "grpc", "reason": "no_backend"}, 1),
         ("retries_total", {"protocol": "http"}, 1),
         ("request_duration_seconds_count", {"protocol": "http", "kind": "inference"}, 1),
-        ("model_requests_total", {"model": "simple", "protocol": "http"}, 1),
-        ("model_failures_total", {"model": "simple", "protocol": "grpc"}, 1),
+        ("model_requests_total", {"model": "simple", "protocol": "http", "code": "200"}, 1),
+        (
+            "model_requests_total",
+            {"model": "simple", "protocol": "grpc", "code": "UNAVAILABLE"},
+            1,
+        ),
+        ("model_request_duration_seconds_count", {"model": "simple"}, 1),
         ("operation_requests_total", {"operation": "ModelInfer", "protocol": "grpc"}, 1),
     ):
         assert samples[key(f"triton_lb_{name}", **labels)] == value
+
+
+def test_a_thousand_models_add_a_bounded_number_of_series() -> None:
+    counters = Counters(meter=Meter(max_models=100))
+    codes = (200, 400, 404, 408, 413, 429, 499, 500, 502, 503, 504, 507)
+    for number in range(1000):
+        model = b"model-%d" % number
+        for code in codes:
+            counters.meter.finished(PlainRecord(model=model, status=code))
+        for protocol in AppProtocol:
+            traffic = counters.meter.traffic[protocol]
+            times = AnswerTimes(traffic, PlainRecord(model=model), 0.0)
+            times.came(0.1)
+            times.came(0.2)
+    named = [labels for name, labels in counters.samples() if name.startswith(_OF_REQUESTS)]
+    assert len({dict(labels)["model"] for labels in named}) == 101
+    histograms = 3 * (len(LATENCY_BOUNDS_S) + 3)
+    assert len(named) == 101 * (histograms + MAX_CODES + 1)
 
 
 def test_what_is_known_of_models_is_rendered() -> None:

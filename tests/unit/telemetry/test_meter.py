@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
-from lb.telemetry.meter import MAX_OPERATIONS, Meter
+from lb.telemetry.meter import MAX_CODES, MAX_OPERATIONS, AnswerTimes, Meter
 from tests.fakes.backends import make_backend
 from tests.fakes.records import PlainRecord, grpc_record
 
@@ -36,8 +38,8 @@ def test_made_up_models_cannot_use_up_the_labels() -> None:
     meter.finished(PlainRecord(model=b"resnet"))
     models = meter.traffic[AppProtocol.HTTP].models
     assert set(models) == {b"other", b"resnet"}
-    assert (models[b"other"].requests, models[b"other"].failures) == (1000, 1000)
-    assert (models[b"resnet"].requests, models[b"resnet"].failures) == (1, 0)
+    assert models[b"other"].codes == {400: 1000}
+    assert models[b"resnet"].codes == {200: 1}
 
 
 def test_a_failure_of_a_model_that_works_is_counted_for_it() -> None:
@@ -45,7 +47,43 @@ def test_a_failure_of_a_model_that_works_is_counted_for_it() -> None:
     meter.finished(PlainRecord(model=b"resnet"))
     meter.finished(grpc_record(model=b"resnet", grpc_status=14))
     usage = meter.traffic[AppProtocol.GRPC].models[b"resnet"]
-    assert (usage.requests, usage.failures) == (1, 1)
+    assert usage.codes == {14: 1}
+    assert not any(usage.durations.counts)
+
+
+def test_only_successful_inferences_have_a_duration_by_model() -> None:
+    meter = Meter()
+    metadata = Operation("ModelMetadata", OperationKind.READ)
+    for record in (
+        PlainRecord(model=b"resnet", started_at=1.0, ended_at=1.25),
+        grpc_record(model=b"resnet", started_at=1.0, ended_at=1.5),
+        PlainRecord(model=b"resnet", started_at=1.0, ended_at=9.0, status=504),
+        PlainRecord(model=b"resnet", started_at=1.0, ended_at=9.0, operation=metadata),
+    ):
+        meter.finished(record)
+    ((model, times),) = meter.model_durations(attrgetter("durations"))
+    assert (model, sum(times.counts), times.sum) == (b"resnet", 2, 0.75)
+
+
+def test_rare_codes_of_a_model_are_counted_together() -> None:
+    meter = Meter()
+    for status in range(200, 230):
+        meter.finished(PlainRecord(model=b"resnet", status=status))
+    codes = meter.traffic[AppProtocol.HTTP].models[b"resnet"].codes
+    assert len(codes) == MAX_CODES + 1
+    assert sum(codes.values()) == 30
+
+
+def test_answers_of_a_stream_are_timed_from_its_first_request_on() -> None:
+    meter = Meter(max_models=1)
+    stream = grpc_record(model=b"")
+    times = AnswerTimes(meter.traffic[AppProtocol.GRPC], stream, 10.0)
+    stream.model = b"llama"
+    for now in (12.0, 12.25, 12.75):
+        times.came(now)
+    usage = meter.traffic[AppProtocol.GRPC].models[b"llama"]
+    assert (sum(usage.first_answers.counts), usage.first_answers.sum) == (1, 2.0)
+    assert (sum(usage.intervals.counts), usage.intervals.sum) == (2, 0.75)
 
 
 def test_models_beyond_the_cap_are_other_on_both_protocols() -> None:
