@@ -78,8 +78,8 @@ async def test_a_bad_file_is_refused_with_every_reason_once(tmp_path: Path) -> N
     with pytest.raises(SourceError) as raised:
         await bench.names()
     assert str(raised.value) == (
-        "line 1: backends[0].htp: unknown key; did you mean http?;"
-        " line 1: backends[0].kind: expected 'triton', 'kserve', 'tfserving' or 'generic', got 'x'"
+        "line 1: backends[0].kind: expected 'triton', 'kserve', 'tfserving' or 'generic', got 'x'; "
+        "line 1: backends[0].htp: unknown key; did you mean http?"
     )
     assert await bench.is_quiet()
     assert bench.reads == 3, "it was read once more: it may have been half written"
