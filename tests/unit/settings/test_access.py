@@ -46,6 +46,7 @@ def test_by_default_nothing_is_asked_but_where_control_comes_from() -> None:
         "open_health": True,
         "tokens": (),
         "control": {"loopback": True, "networks": ()},
+        "cors_origins": (),
         "strict_shared_memory": False,
         "limits": (),
     }
@@ -58,6 +59,15 @@ def test_a_token_may_come_from_the_environment_or_a_file(text: str) -> None:
     assert token.token is not None
     assert token.token.get_secret_value() == SECRET
     assert token.roles == (Role.INFER,)
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "https://a.example/", "https://A.example", "a.example", "ftp://a"]
+)
+def test_origins_are_exact(origin: str) -> None:
+    assert read("{cors_origins: ['https://a.example', 'http://127.0.0.1:8080']}").access
+    with pytest.raises(SettingsError, match="expected https://HOST"):
+        read(f"{{cors_origins: ['{origin}']}}")
 
 
 def test_settings_show_no_secret() -> None:
