@@ -93,17 +93,22 @@ class Engine:
         wait_for("the engine", lambda: bool(run("docker", "info")))
         engine = run("docker", "version", "--format", "{{.Server.Version}}").strip()
         compose = run("docker", "compose", "version", "--short").strip()
+        self.clear()  # of a run that was ended
         return f"Docker {engine}, Compose {compose}"
+
+    def clear(self) -> None:
+        """Remove what containers there are."""
+        for each in run("docker", "ps", "-aq").split():
+            run("docker", "rm", "-f", each)
 
     def stop(self) -> None:
         """Remove what containers there are, and end it."""
         if self._process.poll() is None:
-            for each in subprocess.run(
-                ("docker", "ps", "-aq"), check=False, capture_output=True, text=True
-            ).stdout.split():
-                subprocess.run(("docker", "rm", "-f", each), check=False, capture_output=True)
-            self._process.terminate()
-            self._process.wait(60)
+            try:
+                self.clear()
+            finally:
+                self._process.terminate()
+                self._process.wait(60)
         self._log.close()
 
 
@@ -389,6 +394,15 @@ def inside() -> int:
         engine.stop()
 
 
+def remove_cgroups() -> bool:
+    """Remove the control groups that the engine leaves; the kernel refuses while one is in use."""
+    groups = Path("/sys/fs/cgroup")
+    for top in (*groups.glob(CGROUP[1:]), *groups.glob(f"*{CGROUP}")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            os.rmdir(folder)
+    return True
+
+
 def main() -> int:
     """Fetch what is needed, then do the rest in namespaces."""
     STACK.mkdir(parents=True, exist_ok=True)
@@ -402,8 +416,7 @@ def main() -> int:
     code = subprocess.run(
         (*bound, *space, sys.executable, __file__, INSIDE), check=False
     ).returncode
-    for folder in Path("/sys/fs/cgroup").glob(f"**{CGROUP}"):
-        folder.rmdir()
+    wait_for("its control groups are empty", remove_cgroups)
     return code
 
 
