@@ -227,11 +227,12 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	tools/setup_venv.sh $(PYTHON) $(VENV) test
 	touch $(VENV)/.run $@
 
-.venvs/audit/.ready: pyproject.toml constraints.txt
+# After the other one: both are built from this folder, and leave their notes in it.
+.venvs/audit/.ready: pyproject.toml constraints.txt | $(VENV)/.test
 	tools/setup_venv.sh $(PYTHON) .venvs/audit audit
 	touch $@
 
-.venvs/docs/.ready: pyproject.toml constraints.txt
+.venvs/docs/.ready: pyproject.toml constraints.txt | .venvs/audit/.ready
 	tools/setup_venv.sh $(PYTHON) .venvs/docs docs
 	touch $@
 
