@@ -1,7 +1,7 @@
 """`triton-lb completion`: a script that completes commands and options in a shell.
 
 shtab writes it from the parser, so there is nothing to keep in step with it
-(docs/decisions/0062-shell-completion.md).
+(docs/decisions/0055-shell-completion.md).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MODULES = sorted(path for path in BALANCING.glob("*.py") if path.name != "tuning
 BOUNDS = {
     # Memory
     "capacity.NO_LIMIT", "adaptive._MAX", "least_latency._SPARE", "model_backend._ENDS",
-    "model_queue._MAX_ALIASES", "model_queue._MAX_ELIGIBLE_SETS", "pin_rows._SHARDS",
+    "model_queue._MAX_ELIGIBLE_SETS", "pin_rows._SHARDS",
     "scheduler._CLEANUP_MIN", "scheduler._MAX_MODEL_QUEUES", "sequences.IDLE_FACTOR",
     "sequences._MAX_MODELS", "waiting._CLEANUP_MIN", "waiting._COMPACT",
     # Work in one call

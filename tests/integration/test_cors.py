@@ -16,9 +16,9 @@ from lb.access.gate import Gate, GateRules
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from tests.fakes.browser import chromium
-from tests.fakes.http1_backend import Answer, Peer, RawClient, raw_client, reply, scripted_backend
 from tests.fakes.relay import running_http1_relay
 from tests.integration.test_page import Pool
+from tests.wire.http1 import Answer, Peer, RawClient, raw_client, reply, scripted_backend
 
 SECRET = "0123456789abcdef"
 ORIGIN = b"https://app.example.com"

@@ -13,9 +13,10 @@ from lb.access.gate import Gate, GateRules
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Audience, Role
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import RawClient, eventually, raw_client, scripted_backend
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.stream_backend import StreamClient, step, stream_backend
+from tests.wire.http1 import RawClient, raw_client, scripted_backend
+from tests.wire.waiting import eventually
 
 SECRETS = {"user": "0123456789abcdef", "operator": "fedcba9876543210"}
 TOKENS = TokenBook(
