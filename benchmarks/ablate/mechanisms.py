@@ -21,6 +21,7 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "failures count as slowness": {"max_penalty": 1.0},
     "success takes off the penalty": {"penalty_after_success": 1.0},
     "lateness margin": {"latenesses": 0.0},
+    "network margin": {"network_s": 0.0},
     "overdue requests are lost": {"overdue_s": 1e9},
     "further tries are rarer": {"max_overdue_backoff": 1},
     "others go ahead less where slots are reserved": {"yielding_lead_s": 0.05},

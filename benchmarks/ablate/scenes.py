@@ -753,7 +753,7 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("due in 50 ms, late loops", EQUAL, 250.0, make=make, is_due=True, late_s=0.002)
     yield Scene("starts, told", told_speeds)
     yield Scene("max_in_flight", bypassed)
-    for part in (0.8, 1.2, 3.0):
+    for part in (0.8, 1.2, 3.0, 10.0):
         yield at_load(
             f"due in 200 ms, 5/10/40, at {part:.0%}",
             UNEQUAL,

@@ -18,6 +18,7 @@ from lb.balancing.selection import (
     ANY_LEAD_S,
     EARLIEST_END,
     LATE_LEAD_S,
+    NETWORK_S,
     NORMAL,
     TIE_TOLERANCE,
     Decision,
@@ -209,7 +210,10 @@ class EligibleSet:
         best = decision.best
         if best is None:
             return False
-        return decision.best_estimate.ends_at + LATENESSES * best.lateness_s > ticket.deadline
+        return (
+            decision.best_estimate.ends_at + LATENESSES * best.lateness_s + NETWORK_S
+            > ticket.deadline
+        )
 
     def idle(self, ticket: Ticket, now: float, *, is_reserved: bool) -> ModelBackend | None:
         """Find the idle model backend where a request ends first by what was learnt.
@@ -384,4 +388,4 @@ def _risks(ticket: Ticket, model_backend: ModelBackend, now: float) -> bool:
         return False
     estimate = model_backend.estimate(ticket.rows, ticket.size, now)
     end = model_backend.learnt_end(estimate, now)
-    return end + model_backend.margin_s > ticket.deadline
+    return end + model_backend.margin_s + NETWORK_S > ticket.deadline

@@ -15,6 +15,7 @@ from lb.balancing.model_stats import ModelStats
 from lb.balancing.selection import (
     ANY_LEAD_S,
     FAST_FIRST,
+    NETWORK_S,
     NO_LEAD_S,
     NORMAL,
     YIELDING_LEAD_S,
@@ -603,7 +604,12 @@ def _in_time(
         is_any: it may have any priority, not only that of the next request.
     """
     queue = eligible_set.queue
-    begin = estimate.ends_at - model_backend.predict(head.rows, head.size) + model_backend.margin_s
+    begin = (
+        estimate.ends_at
+        - model_backend.predict(head.rows, head.size)
+        + model_backend.margin_s
+        + NETWORK_S
+    )
     key = begin
     for tries in range(_TRIES):
         ticket = queue.after(key, now)

@@ -14,7 +14,7 @@ from typing import Final
 from lb.balancing.cost import MIN_SAMPLES
 from lb.balancing.model_backend import LATENESSES, ModelBackend
 from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
-from lb.balancing.selection import NORMAL, TIE_TOLERANCE
+from lb.balancing.selection import NETWORK_S, NORMAL, TIE_TOLERANCE
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
 _FAR_EXECUTIONS: Final = 4.0
@@ -107,7 +107,7 @@ class IdleRanking:
         self._next_s = next_s * (1.0 - _EXACT)
         self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
         self._until = until - _EXACT
-        self._late_s = _FAR_EXECUTIONS * slowest_s + LATENESSES * late_s
+        self._late_s = _FAR_EXECUTIONS * slowest_s + LATENESSES * late_s + NETWORK_S
 
     def pick(self, ticket: Ticket, now: float) -> ModelBackend | None:
         """Find the idle model backend where a request begins now.

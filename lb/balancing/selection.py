@@ -22,6 +22,7 @@ ANY_LEAD_S: Final = NO_DEADLINE
 """A request may be sent ahead to an execution as early as the model backend allows."""
 LATE_LEAD_S: Final = TUNING.late_lead_s
 YIELDING_LEAD_S: Final = TUNING.yielding_lead_s
+NETWORK_S: Final = TUNING.network_s
 NO_LEAD_S: Final = -NO_DEADLINE
 """Nothing is sent ahead, since more urgent requests use the reserved slots: the next slot that
 becomes free is for these."""

@@ -134,9 +134,12 @@ class Tuning:
     """Squared coefficient of variation from which on rows or bytes explain times."""
     request_weight: float = 0.05
     """Weight of one request in averages of lateness and network delay."""
-    latenesses: float = 2.0
-    """Average latenesses that a request needs before its deadline: of exponential delays 86 % are
+    latenesses: float = 3.0
+    """Average latenesses that a request needs before its deadline: of exponential delays 95 % are
     less."""
+    network_s: float = 0.002
+    """Seconds before its deadline that a request needs besides: the network to its client, and the
+    mistakes of estimates."""
     batch_end_s: float = 0.002
     """Seconds within which the answers of one batch arrive."""
     batch_rows_weight: float = 0.1
