@@ -205,7 +205,7 @@ STEPS = (
 NEVER = (
     ("the C compiler's optimiser", "it takes most of the time"),
     ("the official base image (python:3.11-slim-bookworm)", "a registry would be needed"),
-    ("an engine's own start (docker run, containerd)", "there is none here"),
+    ("an engine's own start (docker run, containerd)", "make stack-test does that"),
     ("hadolint", "no package has it; tests/deploy/test_image.py has rules of its own"),
 )
 
