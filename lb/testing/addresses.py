@@ -5,23 +5,45 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
+from random import Random, SystemRandom
 from typing import Final
 
 HOST: Final = "127.0.0.1"
+_ANY: Final = range(10_000, 20_000)
+"""Where any port will do it is one of these. Linux gives those from 32,768 on to who asks for port 0
+and to connections, so that one may be taken again before somebody listens at it
+(`net.ipv4.ip_local_port_range`)."""
+_TRIES: Final = 100
 
 
-def free_addresses(ports: Sequence[int]) -> list[str]:
+def free_addresses(ports: Sequence[int], rng: Random | None = None) -> list[str]:
     """Return HOST:PORT of ports that were free just now, all different.
 
     Args:
         ports: that are wanted; 0 is any.
+        rng: draws those that may be any.
 
     Raises:
-        OSError: one is taken.
+        OSError: one is taken, or none is free.
     """
+    rng = rng or SystemRandom()
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in ports]
         for each, port in zip(sockets, ports, strict=True):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind((HOST, port))
+            if port:
+                each.bind((HOST, port))
+            else:
+                _bind_any(each, rng)
         return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
+
+
+def _bind_any(sock: socket.socket, rng: Random) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            sock.bind((HOST, rng.choice(_ANY)))
+        except OSError:
+            if not left:
+                raise
+        else:
+            return
