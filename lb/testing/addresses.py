@@ -10,9 +10,8 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 _ANY: Final = range(10_000, 20_000)
-"""Where any port will do it is one of these. Linux gives those from 32,768 on to who asks for port 0
-and to connections, so that one may be taken again before somebody listens at it
-(`net.ipv4.ip_local_port_range`)."""
+"""Where any port will do it is one of these. Linux gives those from 32,768 on to connections
+(`net.ipv4.ip_local_port_range`), so that one may be taken again before somebody listens at it."""
 _TRIES: Final = 100
 
 

@@ -17,5 +17,5 @@ def test_a_port_that_is_taken_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="in use"):
             free_addresses([taken.getsockname()[1]])
