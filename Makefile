@@ -170,9 +170,11 @@ PLANS ?= 10000
 diff-against: $(VENV)/.test
 	$(BIN)/python -m tests.against $(REV) --plans $(PLANS) $(IGNORE)
 
-# Pictures of the page, from real processes in headless Chromium: docs/pictures.
+# Pictures of the page in headless Chromium, and a recording of the demo in a terminal, from real processes: docs/pictures.
+# A quiet machine is needed, since latencies are shown.
 pictures: $(VENV)/.test debian
 	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/record_demo.py
 
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md

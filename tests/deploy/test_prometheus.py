@@ -178,9 +178,10 @@ class Prometheus:
         }
 
 
-def simulated(folder: Path, name: str) -> tuple[ChildProcess, Ports]:
+def simulated(folder: Path, name: str, *options: str) -> tuple[ChildProcess, Ports]:
     log = folder / f"{name}.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
+    command = (sys.executable, "-m", "lb.simulator", *options)
+    process = ChildProcess(command, log=log, env=ENVIRONMENT)
     wait_until(lambda: log.read_text().endswith("\n"), timeout_s=LIMIT_S, what="the simulator")
     return process, Ports.from_json(log.read_text().splitlines()[0])
 
