@@ -39,6 +39,12 @@ class RerunBudget:
         self._spent = 0
         self._cap = self._tokens = floor * _MEMORY_S
 
+    def configure(self, share: float, floor: float) -> None:
+        """Go by another share and floor. What was saved up by others is forgotten."""
+        if (share, floor) != (self.share, self.floor):
+            self.share, self.floor = share, floor
+            self._cap = self._tokens = floor * _MEMORY_S
+
     def take(self, attempts: int, now: float) -> bool:
         """Spend one, if there is one.
 

@@ -124,7 +124,7 @@ class Reruns:
 
     def configure(self, rules: RetryRules) -> None:
         """Go by other rules from now on."""
-        self.budget.share, self.budget.floor = rules.share, rules.floor
+        self.budget.configure(rules.share, rules.floor)
 
     def may(self, exchange: Exchange, outcome: Outcome) -> bool:
         """Whether a request that may run twice goes again; takes it out of the budget.

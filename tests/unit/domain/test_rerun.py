@@ -16,6 +16,14 @@ def test_a_few_are_always_there() -> None:
     assert spend(budget, 0, 2.0) == 20
 
 
+def test_what_other_rules_saved_up_is_forgotten() -> None:
+    budget = RerunBudget(0.2, 10.0, 0.0)
+    budget.configure(0.0, 0.0)
+    assert not budget.take(0, 0.0)
+    budget.configure(0.0, 10.0)
+    assert budget.take(0, 0.0)
+
+
 def test_what_was_of_no_use_is_given_back() -> None:
     budget = RerunBudget(0.2, 10.0, 0.0)
     for _ in range(50):
