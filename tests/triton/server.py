@@ -20,9 +20,9 @@ ENVIRONMENT = REPOSITORY / ".venvs" / "triton"
 MODELS = Path(__file__).resolve().parent / "models"
 START_TIMEOUT_S = 60.0
 """A start takes 2 to 5 s on two idle cores; builds may run beside the tests."""
-_OWN_FAULT = "boost::interprocess::lock_exception"
-"""What the python backend of Triton 2.51 aborts with at times, when its models start side by side
-on a busy machine. Whoever runs Tritons starts such a one again."""
+_OWN_FAULTS = ("boost::interprocess::lock_exception", "failed to load all models")
+"""What Triton 2.51 ends with at times when models of its python backend start side by side on a
+busy machine. Whoever runs Tritons starts such a one again."""
 
 
 class RealTriton:
@@ -52,7 +52,7 @@ class RealTriton:
         self._process = self._start()
         self._is_killed = False
         self._starts_left = 0
-        """How often it may end by `_OWN_FAULT` and be started again."""
+        """How often it may end by one of `_OWN_FAULTS` and be started again."""
         self.started.append(self)
 
     @classmethod
@@ -130,8 +130,9 @@ class RealTriton:
 
     def _is_ready(self) -> bool:
         if not self.is_running:
-            words = self._process.last_lines()
-            if _OWN_FAULT not in words or not self._starts_left:
+            words = self._process.last_lines(150)
+            is_known = any(fault in words for fault in _OWN_FAULTS)
+            if not is_known or not self._starts_left:
                 raise RuntimeError(f"{self.name} ended at start:\n{words}")
             self._starts_left -= 1
             self._process = self._start()
