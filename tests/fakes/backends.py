@@ -5,7 +5,8 @@ from __future__ import annotations
 from lb.domain.backend import Address, Backend, BackendKind, BackendSpec
 
 HTTP_ADDRESS = Address(host="127.0.0.1", port=8000)
-GRPC_ADDRESS = Address(host="127.0.0.1", port=8001)
+GRPC_ADDRESS = Address(host="127.0.0.1", port=1)
+"""Tests dial it: nobody listens there, as the demo of another test does at port 8001."""
 
 
 def make_spec(
