@@ -1,6 +1,6 @@
 """Record `triton-lb demo --once` in a terminal as an animated SVG: docs/pictures/demo.svg.
 
-    python tools/record_demo.py [--output docs/pictures/demo.svg] [--columns 104] [--lines 34]
+    python tools/record_demo.py [--output docs/pictures/demo.svg] [--columns 104] [--lines 36]
 
 What is shown is what the command wrote, at the pace at which it wrote it. Takes as long as the
 demo, half a minute, and needs a quiet machine, since the latencies are real.
@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/pictures/demo.svg"))
     parser.add_argument("--columns", type=int, default=104)
-    parser.add_argument("--lines", type=int, default=34)
+    parser.add_argument("--lines", type=int, default=36)
     given = parser.parse_args()
     frames = list(record(given.columns, given.lines))
     given.output.write_text(svg(frames, given.columns, given.lines))
