@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import pty
 import re
-import select
-import subprocess
 import sys
 import time
 from itertools import cycle
 
 from playwright.async_api import CDPSession, async_playwright
+
+from tests.fakes.terminal import Terminal
 
 ACTS = "krfrdr"
 """Keys of the demo: kill, restore, freeze, restore, drain, restore."""
@@ -37,33 +35,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=10)
     given = parser.parse_args()
-    ours, theirs = pty.openpty()
-    command = (sys.executable, "-m", "lb", "demo")
-    demo = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
-    os.close(theirs)
-    try:
-        address = _address(ours)
-        readings = asyncio.run(_watch(address, ours, given.minutes))
-    finally:
-        demo.terminate()
-        demo.wait(30)
+    with Terminal((sys.executable, "-m", "lb", "demo"), columns=120) as terminal:
+        terminal.until("k kill")
+        found = re.search(r"open +(http\S+)", terminal.text)
+        assert found is not None
+        readings = asyncio.run(_watch(found[1], terminal, given.minutes))
     first, last = readings[min(SETTLED_AFTER_MIN, len(readings) - 1)], readings[-1]
     grown = [name for name in FIGURES if last[name] > GROWTH * first[name]]
     print("grown: " + (", ".join(grown) or "nothing"))
     return 1 if grown else 0
 
 
-def _address(terminal: int) -> str:
-    """The address of the page, which the demo prints."""
-    seen = ""
-    while not (found := re.search(r"open +(http\S+)", seen)):
-        seen += os.read(terminal, 65536).decode()
-    return found[1]
-
-
-async def _watch(address: str, terminal: int, minutes: int) -> list[dict[str, float]]:
+async def _watch(address: str, terminal: Terminal, minutes: int) -> list[dict[str, float]]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
@@ -80,10 +63,8 @@ async def _watch(address: str, terminal: int, minutes: int) -> list[dict[str, fl
             print(f"minute {minute}: {shown}", flush=True)
             until = time.monotonic() + 60.0
             while minute < minutes and time.monotonic() < until:
-                os.write(terminal, next(keys).encode())
-                await asyncio.sleep(ACT_EVERY_S)
-                while select.select([terminal], [], [], 0)[0]:
-                    os.read(terminal, 65536)  # or the demo would wait for its reader
+                terminal.press(next(keys))
+                await asyncio.to_thread(terminal.read_for, ACT_EVERY_S)
         await browser.close()
         return readings
 

@@ -48,7 +48,7 @@ class Tuning:
     """Share of its own execution that a request is charged with when model backends are compared:
     with all of it slow model backends would be used too late."""
     busy_execution_weight: float = 0.2
-    """The same share where the request would end no later than many others do anyway: there a slow
+    """Share as above, where the request would end no later than many others do anyway: there a slow
     model backend makes nobody late."""
     tie_tolerance: float = 0.05
     """Share of the time until then by which scores may differ and still take turns."""

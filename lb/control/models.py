@@ -100,7 +100,7 @@ class ModelWatch:
         self._questions = questions
         self._rng = rng
         self.options = options or ModelTableSettings()
-        """Those in force."""
+        """The options in force."""
         self._clock = clock
         self._tasks = TaskOwner()
         self._lists = ListReader()

@@ -75,7 +75,7 @@ class PassiveHealth:
 
     @property
     def rules(self) -> OutlierRules | None:
-        """Those in force; None: nobody is judged."""
+        """The rules in force; None: nobody is judged."""
         return self._outliers.rules if self._is_on else None
 
     @property

@@ -148,7 +148,7 @@ class Restorer:
         questions: Questions,
     ) -> None:
         self.options = ModelTableSettings()
-        """Those in force."""
+        """The options in force."""
         self._directory = directory
         self._watch = watch
         self._questions = questions

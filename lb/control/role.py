@@ -71,7 +71,7 @@ class ControlRole:
     def __init__(self, parts: ProcessParts) -> None:
         self._parts = parts
         self._balancing = BalancingSettings()
-        """Those in force."""
+        """The settings in force."""
         policy = make_policy(self._balancing.policy.value, parts.rng)
         self._relay: RelaySide = _NoRelay()
         self.directory = directory = BackendDirectory(policy)

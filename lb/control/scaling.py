@@ -290,7 +290,7 @@ class ScalingSignal:
             sample: reads the counters.
         """
         self.options = ScalingSettings()
-        """Those in force."""
+        """The options in force."""
         self.scaling = Scaling()
         self._sample = sample
 

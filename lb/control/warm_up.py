@@ -40,7 +40,7 @@ class WarmUp:
         options: WarmUpSettings | None = None,
     ) -> None:
         self.options = options or WarmUpSettings()
-        """Those in force."""
+        """The options in force."""
         self._directory = directory
         self._questions = questions
         self._tasks = TaskOwner()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -135,10 +136,9 @@ class Doors:
 
     def _acceptor(self, name: str) -> Acceptor:
         bound = self.listeners.bound[name]
-        room = self._room
+        room: Callable[[], int] = self._room
         if name in self._own:
-            server = self._own[name]
-            room = lambda: _make_room(server)  # noqa: E731  # it is one of two
+            room = partial(_make_room, self._own[name])
         acceptor = Acceptor(
             name, bound.socket, self._factory(name), room, self._balancer.parts.tasks
         )

@@ -78,7 +78,7 @@ class LoadBalancer:
             digest: of the text of the settings.
         """
         self.settings = settings
-        """Those in force."""
+        """The settings in force."""
         self.logs = logs
         self.security = make_security(settings)
         self.access = make_access(settings)

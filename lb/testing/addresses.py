@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from random import Random, SystemRandom
+from random import SystemRandom
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -13,19 +13,18 @@ _ANY: Final = range(10_000, 20_000)
 """Where any port will do it is one of these. Linux gives those from 32,768 on to connections
 (`net.ipv4.ip_local_port_range`), so that one may be taken again before somebody listens at it."""
 _TRIES: Final = 100
+_RNG: Final = SystemRandom()
 
 
-def free_addresses(ports: Sequence[int], rng: Random | None = None) -> list[str]:
+def free_addresses(ports: Sequence[int]) -> list[str]:
     """Return HOST:PORT of ports that were free just now, all different.
 
     Args:
         ports: that are wanted; 0 is any.
-        rng: draws those that may be any.
 
     Raises:
         OSError: one is taken, or none is free.
     """
-    rng = rng or SystemRandom()
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in ports]
         for each, port in zip(sockets, ports, strict=True):
@@ -33,14 +32,14 @@ def free_addresses(ports: Sequence[int], rng: Random | None = None) -> list[str]
             if port:
                 each.bind((HOST, port))
             else:
-                _bind_any(each, rng)
+                _bind_any(each)
         return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
 
 
-def _bind_any(sock: socket.socket, rng: Random) -> None:
+def _bind_any(sock: socket.socket) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            sock.bind((HOST, rng.choice(_ANY)))
+            sock.bind((HOST, _RNG.choice(_ANY)))
         except OSError:
             if not left:
                 raise

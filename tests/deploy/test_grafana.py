@@ -12,10 +12,15 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from tests.deploy.test_prometheus import LIMIT_S, Prometheus, ask_sleeper, promtool, simulated
-from tests.fakes.process import ChildProcess, wait_until
+from tests.deploy.test_prometheus import (
+    LIMIT_S,
+    Prometheus,
+    ask_sleeper,
+    promtool,
+    watched_pair,
+)
+from tests.fakes.process import wait_until
 from tests.fakes.promql import faults, series_of_ours
-from tests.fakes.serving import Serving
 
 FILE = Path(__file__).parents[2] / "deploy" / "grafana" / "triton-lb.json"
 DASHBOARD: dict[str, Any] = json.loads(FILE.read_text())
@@ -114,25 +119,8 @@ QUIET = {
 
 def test_queries_are_answered_by_a_prometheus(tmp_path: Path) -> None:
     """One that has scraped two simulated Tritons, of which one was killed."""
-    running: list[ChildProcess] = []
-    try:
-        tritons = [simulated(tmp_path, name, "--gpu", name) for name in ("gpu-0", "gpu-1")]
-        running += [process for process, _ in tritons]
-        backends = [
-            {
-                "name": f"gpu-{number}",
-                "http": f"127.0.0.1:{ports.http_port}",
-                "metrics": f"127.0.0.1:{ports.metrics_port}",
-            }
-            for number, (_, ports) in enumerate(tritons)
-        ]
-        listen = dict.fromkeys(("http", "metrics"), "127.0.0.1:0")
-        serving = Serving(tmp_path, {"listen": listen, "backends": backends})
-        running.append(serving.process)
-        addresses = serving.until_serving()
-        prometheus = Prometheus(tmp_path, [addresses["metrics"]])
-        running.append(prometheus.process)
-        tritons[1][0].signal(signal.SIGKILL)
+    with watched_pair(tmp_path) as (prometheus, tritons, addresses):
+        tritons[1].signal(signal.SIGKILL)
         down = quote('sum(triton_lb_backend_state{backend="gpu-1",state="down"})')
 
         def has_seen_it_all() -> bool:
@@ -141,9 +129,6 @@ def test_queries_are_answered_by_a_prometheus(tmp_path: Path) -> None:
 
         wait_until(has_seen_it_all, timeout_s=LIMIT_S, what="series for all panels")
         assert unanswered(prometheus) <= QUIET
-    finally:
-        for process in running:
-            process.close()
 
 
 def unanswered(prometheus: Prometheus) -> set[str]:

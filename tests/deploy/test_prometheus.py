@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -186,10 +188,13 @@ def simulated(folder: Path, name: str, *options: str) -> tuple[ChildProcess, Por
     return process, Ports.from_json(log.read_text().splitlines()[0])
 
 
-def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
+@contextmanager
+def watched_pair(folder: Path) -> Iterator[tuple[Prometheus, list[ChildProcess], dict[str, str]]]:
+    """A Prometheus, two simulated Tritons `gpu-0` and `gpu-1`, and the addresses of the balancer
+    before them that it scrapes."""
     running: list[ChildProcess] = []
     try:
-        tritons = [simulated(tmp_path, name) for name in ("gpu-0", "gpu-1")]
+        tritons = [simulated(folder, name, "--gpu", name) for name in ("gpu-0", "gpu-1")]
         running += [process for process, _ in tritons]
         backends = [
             {
@@ -200,12 +205,19 @@ def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
             for number, (_, ports) in enumerate(tritons)
         ]
         listen = dict.fromkeys(("http", "metrics"), "127.0.0.1:0")
-        serving = Serving(tmp_path, {"listen": listen, "backends": backends})
+        serving = Serving(folder, {"listen": listen, "backends": backends})
         running.append(serving.process)
         addresses = serving.until_serving()
-        prometheus = Prometheus(tmp_path, [addresses["metrics"]])
+        prometheus = Prometheus(folder, [addresses["metrics"]])
         running.append(prometheus.process)
+        yield prometheus, [process for process, _ in tritons], addresses
+    finally:
+        for process in running:
+            process.close()
 
+
+def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
+    with watched_pair(tmp_path) as (prometheus, tritons, _):
         there = "job:triton_lb_eligible_backends:max"
         wait_until(lambda: prometheus.value(there) == 2, timeout_s=LIMIT_S, what="both are seen")
         assert "TritonLbBackendDown" not in prometheus.firing()
@@ -216,7 +228,7 @@ def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
             if rule["health"] == "err"
         ]
         assert broken == []
-        tritons[1][0].signal(signal.SIGKILL)
+        tritons[1].signal(signal.SIGKILL)
         wait_until(
             lambda: "TritonLbBackendDown" in prometheus.firing(),
             timeout_s=LIMIT_S,
@@ -225,9 +237,6 @@ def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
         alert = prometheus.firing()["TritonLbBackendDown"]
         assert (alert["backend"], alert["state"]) == ("gpu-1", "down")
         assert prometheus.value(there) == 1
-    finally:
-        for process in running:
-            process.close()
 
 
 def ask_sleeper(address: str, milliseconds: list[int]) -> list[float]:

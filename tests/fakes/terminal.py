@@ -66,6 +66,12 @@ class Terminal:
             if left <= 0 or not self._read(left):
                 raise TimeoutError(f"no {text!r} in {self.text[-3000:]}")
 
+    def read_for(self, seconds: float) -> None:
+        """Read what is written meanwhile: a command whose output nobody reads stands still."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and self._read(left):
+            pass
+
     def wait(self, timeout_s: float) -> int:
         """Read until the command ends, and return its exit code."""
         end = time.monotonic() + timeout_s
