@@ -279,15 +279,13 @@ class LiveView:
                     requests += count
                     failures += count if is_failure(traffic.protocol, code) else 0
                 reading.models[name] = requests, failures
-                counts, known = model.durations.counts, reading.model_durations.get(name)
-                reading.model_durations[name] = (
-                    [a + b for a, b in zip(known, counts, strict=True)] if known else list(counts)
-                )
             for reason, count in traffic.reasons.items():
                 if reason not in _NO_ERROR:
                     label = reason.value
                     reading.errors[label] = reading.errors.get(label, 0) + count
             reading.failed += _failed(traffic.protocol, traffic.answers)
+        for name, durations in sources.meter.model_durations(lambda usage: usage.durations):
+            reading.model_durations[name] = durations.counts
         reading.requests += sum(reading.durations)
         for record in sources.directory.records:
             done = failed = timed = 0
