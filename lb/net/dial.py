@@ -17,6 +17,7 @@ from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.iteration import IterationBudget
+from lb.net.timeouts import fair_timeout
 from lb.net.tls.client import ClientTls
 from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
@@ -65,7 +66,7 @@ async def dial(
         loop, address, lambda: DialledTls(tls, address, protocol_factory, loop, budget), timeout_s
     )
     try:
-        async with asyncio.timeout(handshake_s):
+        async with fair_timeout(loop, handshake_s):
             protocol = await secure.secured
     except TlsError as error:
         detail = f"TLS with {address} failed: {error}"
@@ -123,7 +124,7 @@ async def _resolve(
     if is_numeric(address.host):
         return [address.host]
     try:
-        async with asyncio.timeout(timeout_s):
+        async with fair_timeout(loop, timeout_s):
             found = await loop.getaddrinfo(address.host, address.port, type=SOCK_STREAM)
     except TimeoutError as error:
         raise UpstreamError(
@@ -158,7 +159,7 @@ async def _attempt(
     # event loops only call its methods.
     factory: Callable[[], Any] = protocol_factory
     try:
-        async with asyncio.timeout(timeout_s):
+        async with fair_timeout(loop, timeout_s):
             if host is None:
                 return await loop.create_unix_connection(factory, address.path)
             return await loop.create_connection(factory, host, address.port)

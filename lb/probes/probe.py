@@ -16,6 +16,7 @@ from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.net.dial import connect_failure, dial, is_numeric
 from lb.net.iteration import IterationBudget
+from lb.net.timeouts import FairTimer, fair_timeout
 from lb.net.tls.client import ClientTlsBook
 from lb.probes.brief import BriefTalk, answer_of_loss
 from lb.probes.grpc import GrpcCall
@@ -77,7 +78,7 @@ class NetworkProbe:
             call = BriefTalk(loop, address, self._opening, talk, outcome)
         except OSError as error:
             raise connect_failure(address, error) from error
-        timer = loop.call_later(timeout_s, _time_out, outcome, timeout_s)
+        timer = FairTimer(loop, timeout_s, lambda: _time_out(outcome, timeout_s))
         try:
             call.begin()
             return await outcome
@@ -89,7 +90,7 @@ class NetworkProbe:
         outcome: asyncio.Future[Answer] = loop.create_future()
         talk = _conversation(self._plan)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(loop, timeout_s):
                 transport, _ = await dial(
                     loop,
                     self._plan.address,

@@ -60,7 +60,7 @@ async def test_broken_head_is_answered_for_the_backend(
     backend.script = saying(row.wire, step=step)
     await client.send(GET)
     answer = await client.answer()
-    assert (answer.status, answer.complete) == (502, True)
+    assert (answer.status, answer.complete) == (502, True), answer.body
     assert len(answer.interim) <= 10
     record = relay.finished.records[0]
     assert record.reason is Reason.UPSTREAM_PROTOCOL

@@ -25,6 +25,7 @@ from lb.net.ask.talk import (
 )
 from lb.net.dial import dial
 from lb.net.iteration import IterationBudget
+from lb.net.timeouts import fair_timeout
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
 from lb.settings.limits import TimeoutSettings
@@ -146,7 +147,7 @@ class Asker:
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[AnswerT] = loop.create_future()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(loop, timeout_s):
                 transport, _ = await dial(
                     loop,
                     address,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,20 @@ async def test_silent_host_times_out() -> None:
         for filler in fillers:
             filler.close()
     assert outcome is Outcome.CONNECT_TIMEOUT
+
+
+async def test_connection_that_was_made_while_the_process_stood_still_is_taken(
+    listener: socket.socket,
+) -> None:
+    """The kernel accepts in the meantime; the time-out is due when the process goes on."""
+    loop = asyncio.get_running_loop()
+    dialling = asyncio.ensure_future(
+        dial(loop, Address("127.0.0.1", _port(listener)), asyncio.Protocol, 0.2)
+    )
+    await asyncio.sleep(0)  # it has begun
+    loop.call_soon(time.sleep, 0.5)
+    transport, _ = await dialling
+    transport.close()
 
 
 async def test_every_address_of_a_name_is_tried_and_names_are_resolved_at_every_dial(
