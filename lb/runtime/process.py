@@ -156,8 +156,8 @@ class Process:
         """The service is to end, and this process with it."""
         self._awaited: set[Peer] = set()
         """Processes that were told to stop, and end before this one."""
-        self._cut_at = 0.0
-        """Loop time at which the shutdown cuts requests; 0.0 before that begins."""
+        self._cut_at: float | None = None
+        """Loop time at which the shutdown cuts requests; None before that begins."""
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
@@ -357,8 +357,9 @@ class Process:
         of the time for requests, and not after a second signal. Who still sends its request then
         is cut."""
         closing = asyncio.gather(*(runner.cleanup() for runner in self._runners))
-        left_s = self._cut_at - asyncio.get_running_loop().time()
-        await self._until(closing.done, max(0.0, left_s))
+        now = asyncio.get_running_loop().time()
+        left_s = _GOODBYE_S if self._cut_at is None else max(0.0, self._cut_at - now)
+        await self._until(closing.done, left_s)
         closing.cancel()
         try:
             await closing

@@ -136,6 +136,7 @@ def test_sigterm_during_the_first_probes_ends_with_code_0(
         finally:
             running.process.close()
     assert "Traceback" not in running.log
+    assert "were cut" not in running.log
 
 
 def test_requests_under_way_finish_before_the_end(serving: Serving) -> None:
