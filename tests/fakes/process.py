@@ -129,7 +129,7 @@ def _port_locks() -> int:
 
 
 def wait_until(
-    condition: Callable[[], bool], *, timeout_s: float, what: str, interval_s: float = 0.02
+    condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str, interval_s: float = 0.02
 ) -> float:
     """Ask until the answer is yes and return the seconds it took.
 

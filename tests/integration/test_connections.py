@@ -136,7 +136,7 @@ def test_proxy_headers_tell_the_client_on_plain_and_tls_listeners(
             pass  # as health checks do
         assert balancer.failures("proxy_header") == 2
         expected = ["203.0.113.1:1", "203.0.113.1:1", "[2001:db8::2]:2", "[2001:db8::2]:2"]
-        wait_until(lambda: len(balancer.clients()) >= 4, timeout_s=5, what="four lines")
+        wait_until(lambda: len(balancer.clients()) >= 4, what="four lines")
         assert balancer.clients() == expected
     finally:
         balancer.close()
@@ -153,7 +153,7 @@ def test_a_trusted_proxy_names_its_clients_request_by_request(
                 assert answer(proxy) == b"HTTP/1.1 200 OK"
             own = f"127.0.0.1:{proxy.getsockname()[1]}"
         expected = ["203.0.113.1", "203.0.113.2", own]
-        wait_until(lambda: len(balancer.clients()) >= 3, timeout_s=5, what="three lines")
+        wait_until(lambda: len(balancer.clients()) >= 3, what="three lines")
         assert balancer.clients() == expected
     finally:
         balancer.close()
@@ -252,7 +252,7 @@ def test_one_client_with_too_many_connections_loses_the_newest(
                 client.sendall(GET)
                 return answer(client) == b"HTTP/1.1 200 OK"
 
-        wait_until(may_enter, timeout_s=5, what="a place for one more")
+        wait_until(may_enter, what="a place for one more")
         for client in inside:
             client.close()
     finally:

@@ -44,7 +44,7 @@ def test_keys_drain_and_enable_a_backend(admin: str) -> None:
         terminal.press("c")
         terminal.until("operator")
         terminal.press("q")
-        assert terminal.wait(10) == 0
+        assert terminal.wait(30) == 0
     assert terminal.text.endswith("\x1b[?25h\x1b[?1049l")
 
 

@@ -290,14 +290,14 @@ def test_statistics_are_summed_and_do_not_fall_when_a_triton_dies(pair: Pair, bo
         for _ in range(3):
             assert ask(triton.target, "POST", "/v2/models/simple/infer", INFER).status == 200
     # A Triton counts an inference after it has answered.
-    wait_until(lambda: counted() >= known + 6, timeout_s=10.0, what="the inferences are counted")
+    wait_until(lambda: counted() >= known + 6, what="the inferences are counted")
     before = inferences(both)
     assert before == counted() >= 6
     request = pb.ModelStatisticsRequest(name="simple").SerializeToString()
     (data,) = call(both, "ModelStatistics", request).messages
     assert pb.ModelStatisticsResponse.FromString(data).model_stats[0].inference_count == before
     pair[1].kill9()
-    wait_until(lambda: not pair[1].is_running, timeout_s=10.0, what="the Triton is gone")
+    wait_until(lambda: not pair[1].is_running, what="the Triton is gone")
     assert inferences(both) == before
     pair[1].restart()
     pair[1].wait_ready()

@@ -64,9 +64,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iter
 
 def balancer_address(balancer: RunningBalancer, address: str) -> str:
     """The front of a balancer that is ready for requests."""
-    wait_until(
-        lambda: http_status(address, "/ping") == 200, timeout_s=10, what="the front is ready"
-    )
+    wait_until(lambda: http_status(address, "/ping") == 200, what="the front is ready")
     assert balancer.all_in_rotation()
     return address
 

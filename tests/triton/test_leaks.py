@@ -42,9 +42,7 @@ async def settled(balancer: RunningBalancer) -> int:
 
     Probes and the questions of this test come and go meanwhile.
     """
-    await asyncio.to_thread(
-        wait_until, lambda: balancer.in_flight() == 0, timeout_s=10.0, what="nothing in flight"
-    )
+    await asyncio.to_thread(wait_until, lambda: balancer.in_flight() == 0, what="nothing in flight")
     await asyncio.sleep(UPSTREAM_IDLE_S * 2)
     seen = []
     for _ in range(50):

@@ -101,7 +101,6 @@ async def test_a_drain_in_the_middle_disturbs_no_sequence(
     await asyncio.to_thread(
         wait_until,
         lambda: balancer.backends()[victim.name].empty,
-        timeout_s=10.0,
         what="the drained Triton is empty",
     )
 
@@ -118,7 +117,6 @@ async def test_a_killed_triton_costs_its_sequences_a_clear_error_and_no_other_an
     await asyncio.to_thread(
         wait_until,
         lambda: set(balancer.backends()[victim.name].port_states) == {"down"},
-        timeout_s=10.0,
         what="the balancer knows",
     )
     for number, each in enumerate(lost):
@@ -150,7 +148,6 @@ async def test_a_triton_that_exits_finishes_its_sequences(
     await asyncio.to_thread(
         wait_until,
         lambda: balancer.backends()[victim.name].is_out,
-        timeout_s=10.0,
         what="the balancer knows",
     )
     later = fresh(6)
@@ -161,9 +158,7 @@ async def test_a_triton_that_exits_finishes_its_sequences(
     assert complaints(sequences + later) == []
     assert {victim.name} <= set.union(*(each.servers for each in sequences))
     assert victim.name not in set.union(*(each.servers for each in later))
-    await asyncio.to_thread(
-        wait_until, lambda: not victim.is_running, timeout_s=10.0, what="it has exited"
-    )
+    await asyncio.to_thread(wait_until, lambda: not victim.is_running, what="it has exited")
 
 
 async def test_a_sequence_that_nobody_started_gets_tritons_own_answer(steps: Steps) -> None:

@@ -35,7 +35,7 @@ def test_each_model_of_a_triton_that_joins_computes_once(
 ) -> None:
     for balancer in RunningBalancer.run(tmp_path, tritons, warm_up={"enabled": True}):
         fresh.kill9()
-        wait_until(lambda: not fresh.is_running, timeout_s=5.0, what="it is dead")
+        wait_until(lambda: not fresh.is_running, what="it is dead")
         fresh.restart()
         fresh.wait_ready()
         for model in WARMED:
