@@ -53,6 +53,7 @@ def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
         terminal.until("k kill")
         admin = re.search(r"admin +(http://\S+)", terminal.text)
         assert admin is not None
+        terminal.press("r")  # from now on nothing happens by itself
         for name in ("triton-0", "triton-1", "triton-2"):
             process_of(terminal.pid, name).send_signal(signal.SIGKILL)
             terminal.until("was killed by SIGKILL")

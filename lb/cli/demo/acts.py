@@ -70,16 +70,28 @@ class Acts:
         self._say = say
         self._began = monotonic()
         self._drained: list[str] = []
+        self._is_by_hand = False
         self.events: list[Event] = []
 
     async def play(self, times: Sequence[float]) -> None:
-        """Kill, freeze and drain one at these times, and put each right half way to the next."""
+        """Kill, freeze and drain one at these times, and put each right half way to the next, until
+        somebody does things by hand."""
         pause_s = (times[1] - times[0]) / 2
-        for at_s, act in zip(times, (self.kill, self.freeze, self.drain), strict=True):
+        acts = (self.kill, self.freeze, self.drain)
+        script = [
+            step
+            for at_s, act in zip(times, acts, strict=True)
+            for step in ((at_s, act), (at_s + pause_s, self.restore))
+        ]
+        for at_s, act in script:
             await self._sleep_until(at_s)
+            if self._is_by_hand:
+                return
             await act()
-            await self._sleep_until(at_s + pause_s)
-            await self.restore()
+
+    def take_over(self) -> None:
+        """Somebody does things by hand: nothing happens by itself any more."""
+        self._is_by_hand = True
 
     async def kill(self) -> None:
         """Kill the fastest one, which has most to lose."""

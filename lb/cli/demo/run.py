@@ -232,6 +232,7 @@ class _Demo:
 
         def pressed(key: str) -> None:
             if act := by_key.get(key):
+                acts.take_over()
                 tasks.spawn(do(act), name=f"demo: key {key}")
 
         return pressed
