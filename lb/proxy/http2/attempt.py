@@ -33,6 +33,8 @@ _OK: Final = 200
 _UNUSABLE: Final = "status OK without exactly one whole message"
 _FOREIGN: Final = "HTTP status 200 with a content-type that is not gRPC's"
 _ALL_CANCELLED: Final = "Cancelling all calls"
+_UNSEEN: Final = "CANCELLED"
+"""What gRPC's library says of a call that it drops before the server has seen it."""
 _HELD_AT_MOST: Final = UNCOUNTED
 """Bytes of a message that are held while it is not whole, so that another backend may be asked
 instead. They are as few as the ledger does not count, and never so many that the backend waits for
@@ -603,18 +605,18 @@ class GrpcAttempt(Attempt):
 
     def _is_cut_off(self, head: ResponseHead) -> bool:
         """Whether a server that shuts down ended the call, whose client did not. gRPC's own servers
-        answer so: CANCELLED to what comes after their GOAWAY, and this text to what still ran."""
+        answer CANCELLED to what comes after their GOAWAY, and to what comes just before they send
+        it: to that in a word of their library. What still ran gets another text."""
         link = self.link
+        if link is None:
+            return False
+        text = decode_message(head.grpc_message)
+        if head.grpc_status == GrpcStatus.CANCELLED:
+            return link.going_away or text == _UNSEEN
         return (
-            link is not None
-            and link.going_away
-            and (
-                head.grpc_status == GrpcStatus.CANCELLED
-                or (
-                    head.grpc_status == GrpcStatus.UNAVAILABLE
-                    and decode_message(head.grpc_message) == _ALL_CANCELLED
-                )
-            )
+            link.going_away
+            and head.grpc_status == GrpcStatus.UNAVAILABLE
+            and text == _ALL_CANCELLED
         )
 
     def goes_elsewhere(self, head: ResponseHead) -> bool:

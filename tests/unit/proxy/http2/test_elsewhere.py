@@ -93,19 +93,22 @@ async def test_what_a_broken_device_fails_goes_to_another_a_little_later() -> No
     assert relay.is_clean()
 
 
-_ENDS = pytest.mark.parametrize(
-    ("text", "status"), [(b"CANCELLED", b"1"), (b"", b"1"), (b"Cancelling all calls", b"14")]
+_BEFORE = (b"CANCELLED", b"1")
+"""Comes from gRPC's library also just before it sends GOAWAY."""
+_AFTER = [(b"", b"1"), (b"Cancelling all calls", b"14")]
+
+
+@pytest.mark.parametrize(
+    ("frames", "text", "status"),
+    [(b"", *_BEFORE), *((goaway(2**31 - 1), *each) for each in (_BEFORE, *_AFTER))],
 )
-
-
-@_ENDS
 async def test_what_a_server_cancels_that_shuts_down_goes_to_another(
-    text: bytes, status: bytes
+    frames: bytes, text: bytes, status: bytes
 ) -> None:
     relay = PaperRelay(backends=2)
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     client.sends(call(1))
-    first.sends(goaway(2**31 - 1) + _refusal(1, text, status))
+    first.sends(frames + _refusal(1, text, status))
     assert not client.gets()
     relay.loop.advance(0.1)
     relay.relay.flush()
@@ -117,7 +120,7 @@ async def test_what_a_server_cancels_that_shuts_down_goes_to_another(
     assert relay.is_clean()
 
 
-@_ENDS
+@pytest.mark.parametrize(("text", "status"), _AFTER)
 async def test_what_a_server_cancels_that_goes_on_is_the_clients(
     text: bytes, status: bytes
 ) -> None:
