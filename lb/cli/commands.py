@@ -104,7 +104,9 @@ def _add_serve(commands: _Commands) -> None:
     source.add_argument(
         "-c", "--config", metavar="FILE", help="configuration in YAML (docs/configuration.md)"
     )
-    source.add_argument("file", nargs="?", metavar="FILE", help="the same without an option")
+    source.add_argument(
+        "file", nargs="?", metavar="FILE", help="configuration in YAML, as with --config"
+    )
     source.add_argument(
         "--backend",
         action="append",
