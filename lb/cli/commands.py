@@ -140,9 +140,7 @@ def _add_files(commands: _Commands) -> None:
         "The exit code is 0 if there is no problem; warnings do not count.",
     )
     command.add_argument("file", metavar="FILE", help="configuration in YAML; - is standard input")
-    command.add_argument(
-        "--syntax-only", action="store_true", help="do not open certificates, keys and tokens"
-    )
+    command.add_argument("--syntax-only", action="store_true", help="open no file that FILE names")
     _add_quiet(command, "print problems only")
     command.set_defaults(handler=handlers.check)
     command = _add(
