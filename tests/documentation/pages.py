@@ -13,6 +13,8 @@ README: Final = ROOT / "README.md"
 GUIDES: Final = tuple(sorted((ROOT / "docs").glob("*.md")))
 PAGES: Final = (README, *GUIDES, *sorted((ROOT / "deploy").glob("*/README.md")))
 """What users and operators read. Decisions are records for programmers."""
+NOTES: Final = tuple(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))
+"""What is read beside them: prose, with commands for those who change or release triton-lb."""
 
 _FENCE: Final = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documentation.pages import GUIDES, PAGES, cells, name_of, sentences, words
+from tests.documentation.pages import GUIDES, NOTES, PAGES, cells, name_of, sentences, words
 
 LONGEST = 30
 
@@ -18,7 +18,7 @@ def test_a_long_sentence_is_found_wherever_it_stands() -> None:
     assert [words(sentence) for sentence in sentences(page)] == [2, 31, 31]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=name_of)
 def test_no_sentence_has_more_than_thirty_words(page: Path) -> None:
     text = page.read_text()
     found = [each for each in (*sentences(text), *cells(text)) if words(each) > LONGEST]
