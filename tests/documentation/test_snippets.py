@@ -35,7 +35,7 @@ LEAST: dict[str, object] = {
 }
 """What a snippet with some sections needs around it."""
 TOKENS = [{"name": "team-a", "token": "0123456789abcdef"}]
-LANGUAGES = {"", "json", "nginx", "python", "sh", "text", "yaml"}
+LANGUAGES = {"json", "nginx", "python", "sh", "text", "yaml"}
 OTHERS = {".", "curl", "docker", "export", "kill", "openssl", "pip", "printf", "sha256sum"}
 OTHERS |= {"cp", "kubectl", "nvidia-smi", "python3", "systemctl"}
 """First words of commands of other programs."""
