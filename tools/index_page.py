@@ -4,7 +4,7 @@
 
 Changes README.md and pyproject.toml in FOLDER. With the address of the public repository, links and
 pictures lead to the files of this version's tag there, and the project gets its URLs. Without one,
-links become plain text, and pictures are left out.
+links become plain text, and pictures are left out. The package is installed from the index.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^)]+)\)")
+_INSTALL = re.compile(r"^pip install \. .*$", re.MULTILINE)
 _URLS = """
 [project.urls]
 Source = "{repository}"
@@ -42,7 +43,7 @@ def with_links(page: str, repository: str, version: str) -> str:
 def main(folder: Path, repository: str = "") -> None:
     """Rewrite the files of a folder."""
     readme, project = folder / "README.md", folder / "pyproject.toml"
-    page = readme.read_text(encoding="utf-8")
+    page = _INSTALL.sub("pip install triton-lb", readme.read_text(encoding="utf-8"))
     if not repository:
         readme.write_text(without_links(page), encoding="utf-8")
         return

@@ -49,6 +49,7 @@ def test_the_page_on_an_index_has_no_dead_link(repository: str, tmp_path: Path) 
     told = [repository] if repository else []
     subprocess.run([sys.executable, ROOT / "tools/index_page.py", tmp_path, *told], check=True)
     page = (tmp_path / "README.md").read_text()
+    assert "\npip install triton-lb\n" in page
     links = re.findall(r"\]\(([^)]*)\)", page)
     assert bool(links) == bool(repository)
     urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"].get("urls", {})
