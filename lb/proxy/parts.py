@@ -12,6 +12,7 @@ from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
+from lb.telemetry.payload_log import PayloadLog
 from lb.wire.ledger import Ledger
 
 
@@ -30,5 +31,6 @@ class RelayParts:
     """How many connections each client has."""
     tls: ClientTlsBook
     """For connections to backends."""
+    payloads: PayloadLog
     fan_out: FanOut | None = None
     """For requests that concern all backends; without one they are balanced like others."""

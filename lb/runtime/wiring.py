@@ -110,7 +110,8 @@ class LoadBalancer:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
         here can fail."""
         self.settings = settings
-        self.relay.configure(settings, self.access.gate, self._request_sink())
+        files = self.logs.files
+        self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
 
     async def aclose(self) -> None:
@@ -123,7 +124,7 @@ class LoadBalancer:
 
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
-        file, options = self.logs.access, self.settings.access_log
+        file, options = self.logs.files.access, self.settings.access_log
         if file is None:
             return combine(self.relay.meter)
         log = AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
@@ -151,7 +152,10 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: relay.dispatcher.open_exchanges,
         held_bytes=lambda: relay.ledger.held,
-        dropped_lines=balancer.logs.dropped,
+        dropped_lines=lambda: {
+            **balancer.logs.dropped(),
+            "payload": relay.payload_log.dropped,
+        },
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
         token_requests=lambda: balancer.access.gate.requests,

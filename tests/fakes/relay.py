@@ -73,6 +73,7 @@ from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.telemetry.meter import Meter, Traffic
+from lb.telemetry.payload_log import PayloadLog
 from lb.telemetry.record import RequestRecord, RequestSink
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
@@ -498,6 +499,7 @@ class Relay:
             iteration=IterationBudget(loop),
             crowd=Crowd(),
             tls=ClientTlsBook(),
+            payloads=PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1)),
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(

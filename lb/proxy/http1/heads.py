@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure
 from lb.access.gate import Claim, FieldLine, Gate
-from lb.domain.operation import Operation
+from lb.domain.operation import Operation, OperationKind
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.proxy.exchange import Particulars
 from lb.proxy.hints import duration_of
 from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, requested_method
+from lb.telemetry.payload_log import PayloadRules
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
@@ -59,9 +60,9 @@ class RequestPlan:
 
     __slots__ = (
         "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
-        "is_head", "is_http10", "is_inference", "is_plain", "json_size", "keep_alive",
-        "known_rows", "length", "loop", "method", "model", "noted", "operation", "path",
-        "request_id", "route", "timeout_s", "upstream",
+        "is_head", "is_http10", "is_inference", "is_plain", "is_sampled", "json_size",
+        "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
+        "path", "request_id", "route", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +108,8 @@ class RequestPlan:
         """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
         self.is_compressed = False
         """The body of an inference is, in a way that Triton knows."""
+        self.is_sampled = False
+        """The payload log may want it."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -142,7 +145,7 @@ class HeadReader:
 
     __slots__ = (
         "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
-        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
+        "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests", "_responses", "_spend",
         "known_request", "known_response",
     )  # fmt: skip
 
@@ -157,6 +160,7 @@ class HeadReader:
         identity: bytes = b"",
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
+        payloads: PayloadRules | None = None,
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._spend = spend
@@ -164,6 +168,8 @@ class HeadReader:
         self._gate = gate or Gate()
         self._disclosure = disclosure
         self._cors_origins = cors_origins
+        self._payloads = payloads
+        """What the payload log samples."""
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
@@ -226,6 +232,9 @@ class HeadReader:
                 plan.is_plain = False
             if self._cors_origins:
                 self._note_origin(plan, head, request, line)
+            if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
+                plan.is_sampled = self._payloads.share_of(plan.model) > 0
+                plan.is_plain = plan.is_plain and not plan.is_sampled
             self._requests.put(head, plan)
         return plan
 

@@ -29,6 +29,7 @@ from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.front import Front, Turn
 from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
+from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
@@ -429,6 +430,10 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
+        if plan.is_sampled:
+            recording = relay.parts.payloads.begin(exchange, plan.upstream)
+            if recording is not None:
+                exchange.handler = RecordedRequest(recording, exchange, exchange.handler)
         return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
