@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from random import Random
 
@@ -130,6 +130,13 @@ class LoadBalancer:
         log = AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
         return combine(self.relay.meter, log)
 
+    def dropped_lines(self) -> Mapping[str, int]:
+        """Count what each log that is on has lost: lines, or inferences of the payload log."""
+        dropped = dict(self.logs.dropped())
+        if self.logs.files.payloads is not None:
+            dropped["payload"] = self.relay.payload_log.dropped
+        return dropped
+
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Load and watch the TLS files of the backends that there are now."""
         before, self._snapshot = self._snapshot, snapshot
@@ -152,10 +159,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: relay.dispatcher.open_exchanges,
         held_bytes=lambda: relay.ledger.held,
-        dropped_lines=lambda: {
-            **balancer.logs.dropped(),
-            "payload": relay.payload_log.dropped,
-        },
+        dropped_lines=balancer.dropped_lines,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
         token_requests=lambda: balancer.access.gate.requests,

@@ -73,7 +73,8 @@ from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.payload_log import PayloadLog
+from lb.telemetry.payload_log import PayloadLog, PayloadRules
+from lb.telemetry.payload_writer import PayloadWriter
 from lb.telemetry.record import RequestRecord, RequestSink
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
@@ -490,6 +491,7 @@ class Relay:
             ),
         )
         loop = asyncio.get_running_loop()
+        self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
         shared = RelayParts(
             loop=loop,
             dispatcher=dispatcher,
@@ -499,7 +501,7 @@ class Relay:
             iteration=IterationBudget(loop),
             crowd=Crowd(),
             tls=ClientTlsBook(),
-            payloads=PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1)),
+            payloads=self.payload_log,
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
@@ -526,6 +528,12 @@ class Relay:
                 http1.paused_clients,
             ),
         )
+
+    def log_payloads(self, rules: PayloadRules, writer: PayloadWriter) -> None:
+        """Log payloads, as the option `payloads` asks for it."""
+        self.payload_log.configure(rules, writer)
+        accounts = self.parts.dispatcher.accounts
+        accounts.configure(combine(accounts.requests, self.payload_log))
 
     # Connections without sockets
 
