@@ -75,7 +75,7 @@ from lb.proxy.steps import SequenceRules
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.payload_log import PayloadLog, PayloadRules
 from lb.telemetry.payload_writer import PayloadWriter
-from lb.telemetry.record import RequestRecord, RequestSink
+from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
