@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from lb.domain.backend import parse_address
 from lb.kserve.payloads import binary_of, numbers_of, read_http, tensors_of
-from lb.telemetry.payload_lines import REQUEST, RESPONSE
+from lb.payloads.lines import REQUEST, RESPONSE
 
 _TIMEOUT_S: Final = 300.0
 """For connecting, and for each pause in an answer; models may be slow."""
@@ -102,7 +102,7 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
                 except Difference as difference:
                     differences.append(f"{request['id']}: {difference}")
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
-        print(f"triton-lb replay: {error or type(error).__name__}", file=sys.stderr)
+        print(f"triton-lb replay: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     _report(same, differences, skipped)
     return 1 if differences or not same else 0
@@ -159,7 +159,7 @@ def _grpc_path(data: Event) -> str:
 
 def _inference(data: Event, path: str) -> Sent:
     """A v2 inference, whose answer has all tensors in their binary form."""
-    members = {key: data[key] for key in ("id", "parameters") if key in data}
+    members: dict[str, Any] = {key: data[key] for key in ("id", "parameters") if key in data}
     parameters = dict(members.get("parameters") or {})
     outputs = [dict(output) for output in data.get("outputs", ())]
     for output in outputs:

@@ -10,9 +10,9 @@ from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
+from lb.payloads.log import PayloadLog
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
-from lb.telemetry.payload_log import PayloadLog
 from lb.wire.ledger import Ledger
 
 

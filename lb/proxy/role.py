@@ -20,6 +20,8 @@ from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.process_parts import ProcessParts
+from lb.payloads.log import PayloadLog, payload_rules
+from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, attempt_times
 from lb.proxy.dead_peers import DeadPeerDetector
@@ -38,8 +40,6 @@ from lb.proxy.slow_uploads import SlowUploads
 from lb.settings.model import Settings
 from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
-from lb.telemetry.payload_log import PayloadLog, payload_rules
-from lb.telemetry.payload_writer import PayloadWriter
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.record import RequestSink, combine
 from lb.wire.ledger import Ledger

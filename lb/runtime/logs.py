@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lb.domain.errors import LoadBalancerError
+from lb.payloads.log import payload_rules
+from lb.payloads.writer import PayloadWriter
 from lb.settings.model import Settings
 from lb.settings.problems import shown
 from lb.settings.reporting import AccessLogMode
 from lb.telemetry.line_writer import LineWriter
 from lb.telemetry.logs import ApplicationLog
-from lb.telemetry.payload_log import payload_rules
-from lb.telemetry.payload_writer import PayloadWriter
 
 
 class LogFileError(LoadBalancerError):

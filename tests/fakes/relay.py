@@ -49,6 +49,8 @@ from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
+from lb.payloads.log import PayloadLog, PayloadRules
+from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptCheck, AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.dead_peers import DeadPeerDetector
@@ -73,8 +75,6 @@ from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.payload_log import PayloadLog, PayloadRules
-from lb.telemetry.payload_writer import PayloadWriter
 from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe

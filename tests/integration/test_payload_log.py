@@ -21,15 +21,16 @@ import pytest
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.messages import MODEL_INFER
+from lb.payloads.lines import PayloadRecord
+from lb.payloads.log import PayloadLog, payload_rules
 from lb.settings.reporting import PayloadLogSettings
-from lb.telemetry.payload_lines import PayloadRecord
-from lb.telemetry.payload_log import payload_rules
 from lb.testing import Triton, simulated
 from lb.wire.grpc.message import frame_message
 from tests.fakes.process import wait_until
-from tests.fakes.relay import RunningRelay
+from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.fakes.serving import Serving
 from tests.integration.test_second_attempts import Slow, grpc_pair, hedges_of, http_pair
+from tests.wire.http1 import raw_client, scripted_backend
 from tests.wire.waiting import eventually
 
 WAIT_S = 30.0
@@ -251,3 +252,41 @@ def test_it_follows_rotation_and_reloads(tmp_path: Path, tritons: list[Triton]) 
         lb.infer(request_id="fourth")
         assert {json.loads(line)["id"] for line in other.read_text().splitlines()} == {"third"}
     assert len(lb.path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("cuts", [(), (30,), (-1,), (30, -1)])
+async def test_each_http_request_is_drawn_once_however_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, ...]
+) -> None:
+    drawn: list[float] = []
+
+    def draws(_: PayloadLog, share: float) -> bool:
+        drawn.append(share)
+        return len(drawn) % 2 == 0
+
+    monkeypatch.setattr(PayloadLog, "draws", draws)
+    rules = payload_rules(PayloadLogSettings(path="-", models={"m": 0.25}))
+    assert rules is not None
+    records = Records()
+    async with (
+        asyncio.timeout(WAIT_S),
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options={"payloads": rules}) as relay,
+        raw_client(relay.port) as client,
+    ):
+        relay.log_payloads(rules, records)  # type: ignore[arg-type]
+        await eventually(lambda: len(relay.parts.http1.servers) == 1)
+        (server,) = relay.parts.http1.servers
+        for model, count in (("m", 6), ("other", 2)):
+            request = (
+                f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n[]"
+            ).encode()
+            for _ in range(count):
+                start = 0
+                for cut in cuts:
+                    server.data_received(request[start:cut])
+                    start = cut
+                server.data_received(request[start:])
+                assert (await client.answer("POST")).status == 200
+        await eventually(lambda: len(records.written) == 3)
+    assert drawn == [0.25] * 6

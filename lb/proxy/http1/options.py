@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
 from lb.settings.values import field_name
-from lb.telemetry.payload_log import PayloadRules, payload_rules
 from lb.wire.http1.limits import HeadLimits
 
 

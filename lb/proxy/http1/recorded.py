@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lb.kserve.gate import NameMask
+from lb.payloads.log import Recording
 from lb.proxy.http1.sides import RequestHandler, RequestTaker
-from lb.telemetry.payload_log import Recording
 from lb.wire.http1.body import Payload
 
 

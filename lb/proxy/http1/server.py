@@ -150,7 +150,7 @@ class ServerConnection(ClientSide):
         """Bytes of answers on the ledger that the client does not take."""
         self._found: tuple[bytes, RequestPlan] | None = None
         """The head that `_pending` begins with, and what it means, where it was read already and
-        is so long that no cache keeps it."""
+        is so long that no cache keeps it, or the payload log takes a sample of such."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
@@ -221,7 +221,7 @@ class ServerConnection(ClientSide):
                         data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
-                if plan is not None and end > ORDINARY_HEAD:
+                if plan is not None and (end > ORDINARY_HEAD or plan.share):
                     self._found = (head, plan)
         if self.state is _LINGER:
             self.throw_away(data)
@@ -370,7 +370,7 @@ class ServerConnection(ClientSide):
     def _read_plan(self, head: bytes) -> RequestPlan:
         if self.front is not None:
             self._turn = turn = self.front.turn(head)
-            return turn.plan
+            return self.relay.heads.drawn(turn.plan)
         found = self._found
         self._found = None
         if found is not None and found[0] == head:
@@ -431,7 +431,7 @@ class ServerConnection(ClientSide):
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
         if plan.is_sampled:
-            recording = relay.parts.payloads.begin(exchange, plan.upstream)
+            recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:
                 exchange.handler = RecordedRequest(recording, exchange, exchange.handler)
         return exchange

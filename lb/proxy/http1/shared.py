@@ -67,6 +67,7 @@ class Http1Shared:
             disclosure=options.disclosure,
             cors_origins=options.cors_origins,
             payloads=options.payloads,
+            draws=self.parts.payloads.draws,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -651,15 +651,51 @@ class Call(Exchange):
             self.part = None  # they point at each other
 
 
-class RequestOwner:
-    """Owns the pipe of a call's request, so that connections tell it what comes. What concerns the
-    whole call it passes on to that."""
+class CallPart:
+    """Takes the request of a call in its place: what there is to do with it beside relaying it.
+
+    Connections tell it what comes, as it owns the pipe of the request; what concerns the whole call
+    it passes on to that. Where it is the call's `part`, the call asks things of it, too.
+    """
 
     __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
         self.call = call
         call.request.owner = self
+
+    # What the call asks of its part
+
+    def begin(self, end_stream: bool) -> None:
+        """The head may pass."""
+
+    def place(self) -> None:
+        """Begin the next attempt."""
+
+    def pause(self) -> None:
+        """An attempt has ended, and another one follows."""
+
+    def leave_parting(self) -> None:
+        """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def ends_attempts(self, code: ErrorCode | None) -> bool:
+        """Reset the streams of the attempts that it has. False where the call has one at most."""
+        return False
+
+    def leave(self, reason: Reason | None) -> None:
+        """The call is over. Nothing is to be left behind."""
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `Exchange`."""
+        return False
+
+    @property
+    def merged_at(self) -> float:
+        """When the first answer came, if it was merged with others; else 0.0."""
+        return 0.0
+
+    # What connections tell the owner of a pipe
 
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """See `Call`: all of the request is looked at."""
@@ -718,48 +754,6 @@ class RequestOwner:
     def evict(self) -> None:
         """See `Call`."""
         self.call.evict()
-
-
-class CallPart(RequestOwner):
-    """Takes the request of a call in its place: what there is to do with it beside relaying it.
-
-    Here stands what the call asks of it.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        call.part = self
-
-    def begin(self, end_stream: bool) -> None:
-        """The head may pass."""
-
-    def place(self) -> None:
-        """Begin the next attempt."""
-
-    def pause(self) -> None:
-        """An attempt has ended, and another one follows."""
-
-    def leave_parting(self) -> None:
-        """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
-
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
-        """Reset the streams of the attempts that it has. False where the call has one at most."""
-        return False
-
-    def leave(self, reason: Reason | None) -> None:
-        """The call is over. Nothing is to be left behind."""
-
-    @property
-    def may_run_twice(self) -> bool:
-        """See `Exchange`."""
-        return False
-
-    @property
-    def merged_at(self) -> float:
-        """When the first answer came, if it was merged with others; else 0.0."""
-        return 0.0
 
 
 def _shorter(asked_s: float | None, own_s: float) -> float:

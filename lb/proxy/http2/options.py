@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.settings.model import Settings
-from lb.telemetry.payload_log import PayloadRules, payload_rules
 from lb.wire.http2 import frames as fr
 
 

@@ -7,17 +7,17 @@ model, and the relay does not cut what passes into messages.
 from __future__ import annotations
 
 from lb.domain.backend import Backend, Port
+from lb.payloads.log import Recording
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
-from lb.proxy.http2.call import Call, RequestOwner
+from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.shared import Http2Shared
-from lb.telemetry.payload_log import Recording
 from lb.wire.http2.flow import Payload
 from lb.wire.http2.heads import RequestHead
 
 
-class RecordedRequest(RequestOwner):
-    """Notes the request of a call before the call takes it."""
+class RecordedRequest(CallPart):
+    """Notes the request of a call before the call takes it, which has no part beside that."""
 
     __slots__ = ("_recording",)
 
@@ -26,16 +26,16 @@ class RecordedRequest(RequestOwner):
         self._recording = recording
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
-        """See `RequestOwner`."""
+        """See `CallPart`."""
         self._recording.add_request(payload)
         self.call.request_data(payload, end_stream)
 
     def resume_request(self, payload: Payload, end_stream: int) -> None:
-        """See `RequestOwner`."""
+        """See `CallPart`."""
         self.call.resume_request(payload, end_stream)
 
     def request_trailers(self, block: bytes) -> None:
-        """See `RequestOwner`."""
+        """See `CallPart`."""
         self.call.request_trailers(block)
 
 
@@ -57,7 +57,7 @@ class RecordedResponse(ResponseSink):
 def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
     """Make a call that the payload log may want."""
     call = Call(relay, server, stream_id, head)
-    recording = relay.parts.payloads.begin(call)
+    recording = relay.parts.payloads.sample(call)
     if recording is not None:
         RecordedRequest(call, recording)
     return call

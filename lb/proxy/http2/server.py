@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from lb.domain.outcome import Reason
 from lb.net.client import client_of
 from lb.net.timers import Timer
-from lb.proxy.http2.call import Call, RequestOwner
+from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import PER_SIDE, Link
 from lb.proxy.http2.shared import Http2Shared
 from lb.wire.http2 import frames as fr
@@ -462,7 +462,7 @@ class ServerLink(Link):
             self.transport.abort()
 
 
-def _is_rapid(call: Call | RequestOwner, now: float) -> bool:
+def _is_rapid(call: Call | CallPart, now: float) -> bool:
     """Whether a request that its client resets was only made to be reset (CVE-2023-44487)."""
     age_s = now - call.started_at
     if call.begun or age_s >= _YOUNG_S:

@@ -15,9 +15,9 @@ from random import Random
 from typing import Final
 
 from lb.domain.backend import AppProtocol
+from lb.payloads.lines import Payload, PayloadRecord
+from lb.payloads.writer import PayloadWriter
 from lb.settings.reporting import OTHER_MODELS, PayloadLogSettings
-from lb.telemetry.payload_lines import Payload, PayloadRecord
-from lb.telemetry.payload_writer import PayloadWriter
 from lb.telemetry.record import RequestRecord
 from lb.wire.ledger import Ledger
 
@@ -35,6 +35,8 @@ class PayloadRules:
     """Share of the inferences to log, by model."""
     other_share: float
     """Of models that are not in `shares`."""
+    greatest_share: float
+    """Of whichever model has the greatest."""
     leave_out: frozenset[str]
     max_payload_bytes: int
     bytes_per_second: int
@@ -43,11 +45,6 @@ class PayloadRules:
     def share_of(self, model: bytes) -> float:
         """Return the share of a model's inferences to log, 0 to 1."""
         return self.shares.get(model, self.other_share)
-
-    @property
-    def greatest_share(self) -> float:
-        """The share of whichever model has the greatest."""
-        return max(self.other_share, *self.shares.values(), 0.0)
 
 
 def payload_rules(settings: PayloadLogSettings) -> PayloadRules | None:
@@ -58,6 +55,7 @@ def payload_rules(settings: PayloadLogSettings) -> PayloadRules | None:
     return PayloadRules(
         shares=shares,
         other_share=shares.pop(OTHER_MODELS.encode(), 0.0),
+        greatest_share=max(settings.models.values()),
         leave_out=frozenset(settings.leave_out),
         max_payload_bytes=settings.max_payload_bytes,
         bytes_per_second=settings.max_bytes_per_second,
@@ -158,6 +156,7 @@ class PayloadLog:
         self.dropped = 0
         """Inferences that were sampled and are not logged."""
         self._ledger = ledger
+        ledger.spare = self
         self._call_soon = call_soon
         self._rng = rng
         self._clock = clock
@@ -190,25 +189,34 @@ class PayloadLog:
 
     # The relay
 
-    def begin(self, exchange: RequestRecord, head: bytes = b"") -> Recording | None:
-        """Decide whether an inference may be logged, as far as its model is known.
+    def draws(self, share: float) -> bool:
+        """Decide whether one more of a share is in the sample, 0 to 1."""
+        return self._rng.random() < share
+
+    def record(self, exchange: RequestRecord, head: bytes, draw: float = 0.0) -> Recording | None:
+        """Begin to record an inference that is in the sample; `finished` is told of its end.
 
         Args:
-            exchange: the inference. `finished` is told of it.
-            head: of HTTP.
+            exchange: the inference.
+            head: of HTTP; empty for gRPC.
+            draw: it is in the sample if its model's share is greater.
 
         Returns:
-            What its payload is to be noted in; None where it is not sampled.
+            What its payload is to be noted in; None where nothing is logged any more.
         """
-        rules = self._rules
-        if rules is None:
-            return None
-        share = rules.share_of(exchange.model) if exchange.model else rules.greatest_share
-        draw = self._rng.random()
-        if draw >= share:
+        if self._rules is None:
             return None
         recording = self._recordings[exchange] = Recording(self, draw, head)
         return recording
+
+    def sample(self, exchange: RequestRecord) -> Recording | None:
+        """Decide whether to record an inference whose model is not known yet, as `record`. It is
+        recorded where that may be any of the models."""
+        rules = self._rules
+        draw = self._rng.random()
+        if rules is None or draw >= rules.greatest_share:
+            return None
+        return self.record(exchange, b"", draw)
 
     def recording_of(self, exchange: RequestRecord) -> Recording | None:
         """Return that of an inference under way; None for those that are not sampled."""

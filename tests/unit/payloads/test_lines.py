@@ -14,7 +14,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.payloads import JSON_BYTES
-from lb.telemetry.payload_lines import Payload, PayloadRecord
+from lb.payloads.lines import Payload, PayloadRecord
 from lb.wire.grpc.message import frame_message
 
 Event = dict[str, Any]

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from lb.payloads.lines import PayloadRecord
 from lb.telemetry.line_file import LineFile
-from lb.telemetry.payload_lines import PayloadRecord
 
 _log = logging.getLogger(__name__)
 
