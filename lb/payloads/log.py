@@ -302,11 +302,12 @@ class PayloadLog:
     def _on_written(self, record: PayloadRecord, is_written: bool) -> None:
         """A record is over. Runs in the writer's thread."""
         try:
-            self._call_soon(self._settle, record, is_written)
+            self._call_soon(self.settle, record, is_written)
         except RuntimeError:  # the event loop is closed: the process ends
             return
 
-    def _settle(self, record: PayloadRecord, is_written: bool) -> None:
+    def settle(self, record: PayloadRecord, is_written: bool) -> None:
+        """Give back what was held of a record, in the event loop."""
         size = self._queued.pop(record, None)
         if size is not None:  # else it was evicted, and counted then
             self.release(size)

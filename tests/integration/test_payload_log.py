@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.messages import MODEL_INFER
 from lb.payloads.lines import PayloadRecord
@@ -29,8 +30,9 @@ from lb.wire.grpc.message import frame_message
 from tests.fakes.process import wait_until
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.fakes.serving import Serving
+from tests.fakes.transport import FakeTransport
 from tests.integration.test_second_attempts import Slow, grpc_pair, hedges_of, http_pair
-from tests.wire.http1 import raw_client, scripted_backend
+from tests.wire.http1 import scripted_backend
 from tests.wire.waiting import eventually
 
 WAIT_S = 30.0
@@ -272,21 +274,20 @@ async def test_each_http_request_is_drawn_once_however_it_is_cut(
         asyncio.timeout(WAIT_S),
         scripted_backend() as backend,
         running_http1_relay(backend.target, options={"payloads": rules}) as relay,
-        raw_client(relay.port) as client,
     ):
         relay.log_payloads(rules, records)  # type: ignore[arg-type]
-        await eventually(lambda: len(relay.parts.http1.servers) == 1)
-        (server,) = relay.parts.http1.servers
-        for model, count in (("m", 6), ("other", 2)):
+        server, transport = relay.server_protocol(AppProtocol.HTTP), FakeTransport()
+        server.connection_made(transport)
+        for model in (*["m"] * 6, *["other"] * 2):
             request = (
                 f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n[]"
             ).encode()
-            for _ in range(count):
-                start = 0
-                for cut in cuts:
-                    server.data_received(request[start:cut])
-                    start = cut
-                server.data_received(request[start:])
-                assert (await client.answer("POST")).status == 200
-        await eventually(lambda: len(records.written) == 3)
+            start = 0
+            for cut in (*cuts, len(request)):
+                server.data_received(request[start:cut])
+                start = cut
+            await eventually(lambda: b"HTTP/1.1 200" in transport.written)
+            transport.take()
+        server.connection_lost(None)
+        assert len(records.written) == 3
     assert drawn == [0.25] * 6

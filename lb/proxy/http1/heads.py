@@ -227,7 +227,8 @@ class HeadReader:
         Raises:
             MessageError: it must not be relayed.
         """
-        return self.drawn(self.base_plan(head))
+        plan = self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        return plan if plan.sampled is None else self.drawn(plan)
 
     def base_plan(self, head: bytes) -> RequestPlan:
         """What a request head means, for all requests that have it.
@@ -235,16 +236,7 @@ class HeadReader:
         Raises:
             MessageError: they must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head)
-        if plan is None:
-            plan = self._make_plan(head)
-            if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
-                plan.share = self._payloads.share_of(plan.model)
-                if plan.share:
-                    plan.sampled = sampled = self._make_plan(head)
-                    sampled.share, sampled.is_sampled, sampled.is_plain = plan.share, True, False
-            self._requests.put(head, plan)
-        return plan
+        return self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
 
     def drawn(self, plan: RequestPlan) -> RequestPlan:
         """The plan of the next request, which may be in the sample of the payload log. To be asked
@@ -257,7 +249,13 @@ class HeadReader:
         plan = self._requests.get(head)
         return plan if plan is None or plan.sampled is None else self.drawn(plan)
 
-    def _make_plan(self, head: bytes) -> RequestPlan:
+    def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
+        """Read a head that was not seen lately.
+
+        Args:
+            head: to be read.
+            share: where the plan is for the sample of the payload log, how many these are of all.
+        """
         request = self.parse(head)
         line = self._line(head[: head.index(CRLF)], request)
         fits = not self._body_size or request.length <= self._body_size
@@ -275,6 +273,14 @@ class HeadReader:
             plan.is_plain = False
         if self._cors_origins:
             self._note_origin(plan, head, request, line)
+        if share:
+            plan.share, plan.is_sampled, plan.is_plain = share, True, False
+            return plan
+        if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
+            plan.share = self._payloads.share_of(plan.model)
+            if plan.share:
+                plan.sampled = self._make_plan(head, plan.share)
+        self._requests.put(head, plan)
         return plan
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:
