@@ -6,6 +6,7 @@ What the kernel and the event loop cost comes on top: `python -m benchmarks.load
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -137,7 +138,9 @@ def _relay(
         plan: by which the model is scheduled; None: it is not.
         logged: share of the payloads that are logged; None: the payload log is off.
     """
-    rules = None if logged is None else payload_rules(PayloadLogSettings(models={"*": logged}))
+    rules = None
+    if logged is not None:
+        rules = payload_rules(PayloadLogSettings(path=os.devnull, models={"*": logged}))
     options = {} if rules is None else {"payloads": rules}
     pool = tuple(
         Backend(
