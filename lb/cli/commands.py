@@ -47,6 +47,7 @@ def build_parser() -> Parser:
     _add_files(commands)
     _add_trials(commands)
     _add_generate(commands)
+    _add_replay(commands)
     _add_views(commands)
     _add_changes(commands)
     command = _add(
@@ -206,6 +207,29 @@ def _add_trials(commands: _Commands) -> None:
         help="speed of a Triton, 1 is usual; repeat it for unequal Tritons",
     )
     command.set_defaults(handler=handlers.simulate)
+
+
+def _add_replay(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "replay",
+        "send the requests of a payload log to a server and compare its responses",
+        "triton-lb replay payloads.jsonl --to gpu-9:8000",
+        "The exit code is 1 if a response differs.",
+    )
+    command.add_argument("file", metavar="FILE", help="payload log (docs/payload-log.md)")
+    command.add_argument(
+        "--to", required=True, metavar="HOST:PORT", help="HTTP port of a Triton, or of triton-lb"
+    )
+    for name, what in (("atol", "absolute"), ("rtol", "relative")):
+        command.add_argument(
+            f"--{name}",
+            type=factor,
+            default=0.0,
+            metavar="X",
+            help=f"{what} difference that numbers with a fraction may have (default 0)",
+        )
+    command.set_defaults(handler=handlers.replay)
 
 
 def _add_generate(commands: _Commands) -> None:

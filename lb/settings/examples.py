@@ -152,6 +152,12 @@ access_log:
   sample: 0.1
   path: /var/log/triton-lb/access.log
 """,
+    "payload_log": """\
+payload_log:
+  path: /var/log/triton-lb/payloads.jsonl
+  models: {resnet: 0.01, "*": 0.001}
+  leave_out: [patient_name]
+""",
     "metrics": """\
 metrics:
   model_labels: 500

@@ -62,7 +62,8 @@ PROCESS: Final = (
     MetricSpec(
         "triton_lb_log_dropped_total",
         _COUNTER,
-        "Log lines lost because their reader was too slow or the disk full.",
+        "Log lines lost because their reader was too slow or the disk full; of the payload log, "
+        "sampled inferences.",
         ("log",),
     ),
     MetricSpec(

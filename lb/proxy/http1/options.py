@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
@@ -59,6 +60,8 @@ class Http1Options:
     """Origins whose pages may ask from browsers."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    payloads: PayloadRules | None = None
+    """What the payload log samples; None: nothing."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -88,4 +91,5 @@ def http1_options(settings: Settings) -> Http1Options:
         deadline_header=field_name(settings.scheduling.deadline_header),
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
+        payloads=payload_rules(settings.payload_log),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
@@ -49,6 +50,8 @@ class Http2Options:
     """Names, in lower case, of fields that the queue goes by."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    payloads: PayloadRules | None = None
+    """What the payload log samples; None: nothing."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -97,4 +100,5 @@ def http2_options(settings: Settings) -> Http2Options:
         trusted_proxies=settings.listen.proxies,
         noted=queue_options(settings).noted,
         disclosure=disclosure(settings.diagnostics),
+        payloads=payload_rules(settings.payload_log),
     )
