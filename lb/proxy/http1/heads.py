@@ -58,7 +58,8 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
+        "claim", "cross_origin", "discloses", "expects_continue", "has_variants", "hops", "host",
+        "is_compressed",
         "is_head", "is_http10", "is_inference", "is_plain", "json_size", "keep_alive",
         "known_rows", "length", "loop", "method", "model", "noted", "operation", "path",
         "request_id", "route", "timeout_s", "upstream",
@@ -77,6 +78,8 @@ class RequestPlan:
         """What the gate goes by; None where it asks nothing."""
         self.discloses = False
         """Its client may learn how it was served."""
+        self.has_variants = False
+        """Variants serve its name."""
         self.cross_origin: CrossOrigin | None = None
         """What a browser gets."""
         self.request_id = request.request_id
@@ -143,7 +146,7 @@ class HeadReader:
     __slots__ = (
         "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
         "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
-        "known_request", "known_response",
+        "_variant_names", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -157,8 +160,11 @@ class HeadReader:
         identity: bytes = b"",
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
+        variant_names: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._variant_names = variant_names
+        """Names of models that variants serve."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
@@ -226,6 +232,14 @@ class HeadReader:
                 plan.is_plain = False
             if self._cors_origins:
                 self._note_origin(plan, head, request, line)
+            route = line.route
+            if (
+                route.model in self._variant_names
+                and not (route.version or route.is_asked or route.is_ours)
+                and request.target.startswith(b"/v2/models/")
+            ):
+                plan.has_variants = True
+                plan.is_plain = False
             self._requests.put(head, plan)
         return plan
 

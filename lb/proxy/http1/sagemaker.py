@@ -30,6 +30,7 @@ from lb.proxy.http1.asked import AskedRequest, end_to_end
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.front import Front, Turn
 from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.variants import VariantExchange
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import Payload
 from lb.wire.http1.response import ResponseHead
@@ -121,19 +122,30 @@ class SageMakerFront(Front):
 def invoke(exchange: Http1Exchange) -> None:
     """It is an inference whose answer has SageMaker's content type."""
     guard(exchange)
+    _choose_variant(exchange)
     exchange.form = InvocationForm()
 
 
 def invoke_model(exchange: Http1Exchange) -> None:
     """It is an inference of one of many models, whose errors have SageMaker's status, too."""
     guard(exchange)
+    _choose_variant(exchange)
     exchange.form = ModelInvocationForm()
+
+
+def _choose_variant(exchange: Http1Exchange) -> None:
+    """Have the platform's `TargetVariant` count, where the model has variants."""
+    if isinstance(exchange, VariantExchange):
+        exchange.let_platform_choose()
 
 
 class InvocationForm:
     """Answers with SageMaker's content type."""
 
-    __slots__ = ()
+    __slots__ = ("changes_all",)
+
+    def __init__(self) -> None:
+        self.changes_all = False
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
@@ -149,9 +161,10 @@ class InvocationForm:
 class ModelInvocationForm:
     """Answers with SageMaker's content type, and errors with its status, which is in their text."""
 
-    __slots__ = ("_error", "_held_head")
+    __slots__ = ("_error", "_held_head", "changes_all")
 
     def __init__(self) -> None:
+        self.changes_all = False
         self._error = b""
         self._held_head: ResponseHead | None = None
         """Of an error whose text has not come yet."""

@@ -32,6 +32,7 @@ from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, Req
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.http1.variants import VariantExchange, VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -415,7 +416,11 @@ class ServerConnection(ClientSide):
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
-        exchange = Http1Exchange(relay, self, plan, now)
+        exchange: Http1Exchange
+        if plan.has_variants:
+            exchange = VariantExchange(relay, self, plan, now)
+        else:
+            exchange = Http1Exchange(relay, self, plan, now)
         turn = self._turn
         if turn is not None:
             exchange.method, exchange.path = turn.method, turn.path
@@ -429,6 +434,8 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
+        if isinstance(exchange, VariantExchange):
+            exchange.handler = VariantHandler(exchange)
         return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
@@ -446,6 +453,9 @@ class ServerConnection(ClientSide):
                 dispatcher.admit(exchange, plan.claim, self.client)
             except RequestRefused as refused:
                 return refusal(refused)
+        if plan.has_variants and plan.operation is HTTP_MODEL_READY:
+            is_ready = dispatcher.variants.is_ready(plan.model, exchange.protocol)
+            return Answer(200) if is_ready else None
         if plan.operation is HTTP_MODEL_READY:
             return model_ready(plan, dispatcher.pool.current)
         if not plan.route.is_ours:

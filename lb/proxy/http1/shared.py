@@ -66,6 +66,7 @@ class Http1Shared:
             identity=self.dispatcher.identity,
             disclosure=options.disclosure,
             cors_origins=options.cors_origins,
+            variant_names=options.variant_names,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

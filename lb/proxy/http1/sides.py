@@ -164,7 +164,11 @@ class RequestHandler(Protocol):
 
 
 class AnswerForm(Protocol):
-    """The form that a hosting platform wants answers in."""
+    """The form in which a client gets answers: that of a hosting platform, or with the name that it
+    asked for."""
+
+    changes_all: bool
+    """It changes more than the beginning of an answer, and its length."""
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool

@@ -656,7 +656,8 @@ class GrpcAttempt(Attempt):
         """What was sent is the request of this attempt from now on, and its answer goes to the
         client."""
         call = self.call
-        self.sink = TO_CLIENT
+        part = call.part
+        self.sink = (part.new_sink() if part is not None else None) or TO_CLIENT
         request, response = call.request, self.response
         request.sink, request.sink_id = self.request.sink, self.request.sink_id
         request.finished = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.proxy.queue import queue_options
+from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 
@@ -49,6 +50,8 @@ class Http2Options:
     """Names, in lower case, of fields that the queue goes by."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    variant_names: frozenset[bytes] = frozenset()
+    """Names of models that variants serve."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -95,6 +98,7 @@ def http2_options(settings: Settings) -> Http2Options:
         x_forwarded=settings.forwarded.has_x_forwarded,
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,
-        noted=queue_options(settings).noted,
+        noted=queue_options(settings).noted | variant_fields(settings),
         disclosure=disclosure(settings.diagnostics),
+        variant_names=frozenset(variant_options(settings).names),
     )

@@ -21,6 +21,7 @@ from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.shared import Http2Shared
+from lb.proxy.http2.variant_call import begin_variant
 from lb.proxy.parts import RelayParts
 from lb.telemetry.meter import Traffic
 from lb.wire.http2.heads import RequestHead
@@ -111,6 +112,11 @@ class Http2Relay(Http2Shared):
             link.open_whole(attempt, payload, size)
         else:
             pool.start_whole(attempt, payload, size)
+
+    def begin_variant(self, call: Call, data: bytes, end_stream: int) -> bool | None:
+        """See `Http2Shared`."""
+        split = self.dispatcher.variants.sets.get(call.model)
+        return split is not None and begin_variant(call, split, data, end_stream)
 
     def start(self, attempt: GrpcAttempt) -> None:
         """See `Http2Shared`."""
