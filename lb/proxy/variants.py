@@ -11,7 +11,6 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from random import random
 from typing import Any, Final
 
 from lb.balancing.variants import WeightedChoice, with_shares
@@ -37,6 +36,9 @@ _SEQUENCES: Final = 1_000_000
 _IDLE_S: Final = 600.0
 """After so long without a step a sequence is forgotten that nobody ended."""
 _LOOK_S: Final = 1.0
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of the golden ratio, without their whole part, are spread evenly at any time: requests
+that nothing tells apart follow the weights more closely than random draws would."""
 _HEADER: Final = "header:"
 _NOT_ITS_OWN: Final = frozenset({
     Reason.BAD_REQUEST, Reason.BODY_TOO_LARGE, Reason.CLIENT_GONE, Reason.CLIENT_STALLED,
@@ -206,6 +208,7 @@ class VariantSet:
         """When the ramp began."""
         self.ramps = rules.ramp is not None
         """The ramp is under way."""
+        self._drawn = 0.0
         self._baseline = Baseline()
         self._judged = 0
         """Requests since the weights changed last, up to those that are needed."""
@@ -280,7 +283,8 @@ class VariantSet:
             key = repr(step.key.id).encode()
         if key:
             return self.variants[self._choice.by_key(key)]
-        return self.variants[self._choice.by_draw(random())]
+        self._drawn = (self._drawn + _GOLDEN) % 1.0
+        return self.variants[self._choice.by_draw(self._drawn)]
 
     # Ramp and rollback
 

@@ -555,7 +555,8 @@ class Http1Attempt(Attempt, AnswerSink):
 
     __slots__ = (
         "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
-        "_frames_chunks", "_held_error", "_mask", "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+        "_frames_chunks", "_held_error", "_mask", "_sends_chunks", "body", "client", "connection",
+        "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(

@@ -234,9 +234,10 @@ class Call(Exchange):
         """Look for what a whole small message says. False when the call has gone its way."""
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
-        if self.model in self.relay.options.variant_names:
-            if self.relay.begin_variant(self, payload, end_stream=True):
-                return False
+        if self.model in self.relay.options.variant_names and self.relay.begin_variant(
+            self, payload, end_stream=True
+        ):
+            return False
         if self.particulars is not None and self.particulars.step is not None:
             if self.request.push(payload):
                 self._place()

@@ -24,7 +24,9 @@ from lb.proxy.variants import PIN, Variant, VariantSet, is_counted
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.fields import FieldCache, encode_field
 from lb.wire.http2.flow import Payload
+from lb.wire.http2.heads import NO_LENGTH
 
 _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
@@ -243,6 +245,22 @@ def pinned_by(call: Call) -> bytes:
     return pinned
 
 
+def _forget_length(call: Call) -> None:
+    """Announce no length of a request to backends: it changes with the name."""
+    head = call.head
+    if head.content_length == NO_LENGTH:
+        return
+    other = call.head = head.copy()
+    other.block = b"".join(
+        encode_field(field.name, field.value)
+        for field in FieldCache().split(head.block)
+        if field.name != b"content-length"
+    )
+    other.content_length = NO_LENGTH
+    other.claim, other.discloses, other.passed = head.claim, head.discloses, head.passed
+    other.noted = head.noted
+
+
 def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -> bool | None:
     """Have a call served by a variant, if it is for the name and not for a version of that model.
 
@@ -287,6 +305,9 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
         return None
     if found.version:
         return False
+    if end_stream and not call.length_fits():
+        return True
+    _forget_length(call)
     step = found.step if call.operation.kind is OperationKind.INFERENCE else None
     VariantCall(call, split, step).start(data, end_stream)
     return True
