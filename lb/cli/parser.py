@@ -151,6 +151,16 @@ def factor(text: str) -> float:
     return number(text, float, "a number above 0", lambda found: 0 < found < float("inf"))
 
 
+def share(text: str) -> tuple[str, float]:
+    """A variant and its share in percent: `canary=20`."""
+    name, _, percent = text.partition("=")
+    what = "VARIANT=PERCENT such as canary=20"
+    shown = number(percent.removesuffix("%"), float, what, lambda found: 0 <= found <= 100)
+    if not name:
+        raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+    return name, shown
+
+
 def duration(text: str) -> float:
     """Seconds, from a duration as in the configuration: `30s`."""
     from lb.settings.units import parse_duration  # loads pydantic

@@ -24,6 +24,7 @@ from lb.net.timers import TimerWheel
 from lb.settings.model import Settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.values import field_name
+from lb.telemetry.variants import VariantStatus
 
 _log = logging.getLogger(__name__)
 
@@ -522,6 +523,37 @@ class VariantBook:
         fresh.renew_judges()
         self.sets[before.name] = fresh
         return fresh
+
+    def statuses(self) -> Iterable[VariantStatus]:
+        """All variants of all names as they are now."""
+        return [status for each in self.sets.values() for status in self.statuses_of(each)]
+
+    def statuses_of(self, split: VariantSet) -> Iterable[VariantStatus]:
+        """The variants of a name as they are now, the first one first."""
+        in_file = {each.name: each.weight for each in split.rules.variants}
+        total = sum(in_file.values()) or 1.0
+        for index, each in enumerate(split.variants):
+            rules = each.rules
+            yield VariantStatus(
+                name=split.name.decode("utf-8", "backslashreplace"),
+                variant=rules.name,
+                model=rules.model.decode("utf-8", "backslashreplace"),
+                version=rules.version.decode(),
+                percent=split.percents[index],
+                file_percent=100.0 * in_file[rules.name] / total,
+                is_first=index == 0,
+                is_ready=self._is_ready(rules),
+                answers=each.answers,
+                errors=each.errors,
+                durations=each.durations,
+                changed=split.changed,
+                why=split.why,
+                rollbacks={
+                    cause: count
+                    for (name, cause), count in split.rollbacks.items()
+                    if name == rules.name
+                },
+            )
 
     def export(self) -> dict[str, Any]:
         """Return what was said and decided while the process ran, as JSON has it."""

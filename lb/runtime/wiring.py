@@ -169,6 +169,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         queue=relay.queue_status,
+        variants=relay.dispatcher.variants.statuses,
     )
 
 
@@ -233,6 +234,7 @@ def admin_app(
         own_addresses=lambda: own_addresses(balancer.settings),
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
+        variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.settings),

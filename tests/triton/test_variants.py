@@ -1,0 +1,283 @@
+"""NVIDIA's clients ask for a name that variants serve; they see that name, and no more of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+from tests.triton.balancer import RunningBalancer
+from tests.triton.flows.kit import Kit
+from tests.triton.records import Records
+from tests.triton.server import MODELS, RealTriton
+from tests.triton.target import Target
+from tests.triton.tensors import (
+    check_sum_and_difference,
+    numbers,
+    pair,
+    repeat,
+    tensor,
+)
+from tests.triton.test_stream import Stream, is_final
+
+COPIES = {
+    "simple": ("simple_v2", "simple_v3"),
+    "accumulator": ("accumulator_v2",),
+    "repeat_int32": ("repeat_v2", "repeat_v3"),
+}
+"""Further models that do the same as one of them."""
+MANY = 40
+
+
+def halves(first: str, second: str) -> dict[str, Any]:
+    """Two variants that get half of the requests each."""
+    return {
+        "variants": [
+            {"name": "stable", "model": first, "weight": 50},
+            {"name": "canary", "model": second, "weight": 50},
+        ]
+    }
+
+
+VARIANTS = {
+    "models": {
+        "simple": halves("simple", "simple_ensemble"),
+        "added": halves("simple_v2", "simple_v3"),
+        "a": halves("accumulator", "accumulator_v2"),
+        "an_accumulator_with_a_long_name": halves("accumulator", "accumulator_v2"),
+        "repeat_int32": halves("repeat_int32", "repeat_v2"),
+        "r": halves("repeat_v2", "repeat_v3"),
+    }
+}
+"""Names that are models, shorter names and longer ones."""
+
+
+@pytest.fixture(scope="module")
+def tritons(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator[Any]:
+    """Three Tritons with second versions of some models."""
+    workspace = tmp_path_factory.mktemp("tritons-of-variants")
+    models = workspace / "models-of-variants"
+    shutil.copytree(MODELS, models)
+    for name, copies in COPIES.items():
+        for other in copies:
+            shutil.copytree(models / name, models / other)
+            config = models / other / "config.pbtxt"
+            config.write_text(config.read_text().replace(f'"{name}"', f'"{other}"', 1))
+    running: list[RealTriton] = []
+    try:
+        for number in range(3):
+            made = RealTriton(f"variants-{number}", workspace, records.directory, models=models)
+            running.append(made)
+        for triton in running:
+            triton.wait_ready()
+        yield tuple(running)
+    finally:
+        for triton in running:
+            triton.close()
+
+
+@pytest.fixture(scope="module")
+def balancer(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
+) -> Iterator[RunningBalancer]:
+    """The balancer before them."""
+    workspace = tmp_path_factory.mktemp("balancer-of-variants")
+    yield from RunningBalancer.run(workspace, tritons, **VARIANTS)
+
+
+@pytest.fixture
+def target(balancer: RunningBalancer) -> Target:
+    return balancer.target
+
+
+@pytest.fixture(params=["http", "grpc"])
+def kit(request: pytest.FixtureRequest, target: Target) -> Iterator[Kit]:
+    if request.param == "http":
+        with Kit(httpclient, httpclient.InferenceServerClient(target.http)) as made:
+            yield made
+    else:
+        with Kit(grpcclient, grpcclient.InferenceServerClient(target.grpc)) as made:
+            yield made
+
+
+def model_of(kit: Kit, result: Any) -> str:
+    answer = result.get_response()
+    return str(answer["model_name"] if kit.is_http else answer.model_name)
+
+
+@pytest.mark.parametrize("name", ["simple", "added"])
+def test_inferences_are_answered_under_the_name_that_was_asked_for(kit: Kit, name: str) -> None:
+    for seed in range(MANY):
+        values = numbers(seed)
+        result = kit.client.infer(name, pair(kit.module, values), request_id=f"r{seed}")
+        check_sum_and_difference(result, values)
+        assert model_of(kit, result) == name
+
+
+def test_tensors_in_json_are_answered_as_well(target: Target) -> None:
+    with httpclient.InferenceServerClient(target.http) as client:
+        outputs = [
+            httpclient.InferRequestedOutput(each, binary_data=False)
+            for each in ("OUTPUT0", "OUTPUT1")
+        ]
+        for seed in range(MANY):
+            values = numbers(seed, batch=4)
+            inputs = pair(httpclient, values, binary_data=False)
+            result = client.infer("added", inputs, outputs=outputs)
+            check_sum_and_difference(result, values)
+            assert result.get_response()["model_name"] == "added"
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests_are_served(kit: Kit, algorithm: str) -> None:
+    if kit.is_http:
+        how = {
+            "request_compression_algorithm": algorithm,
+            "response_compression_algorithm": algorithm,
+        }
+    else:
+        how = {"compression_algorithm": algorithm}
+    for seed in range(6):
+        values = numbers(seed, batch=8)
+        result = kit.client.infer("added", pair(kit.module, values), **how)
+        check_sum_and_difference(result, values)
+        assert model_of(kit, result) == "added"
+
+
+def test_many_clients_at_once_get_their_own_answers(target: Target) -> None:
+    wrong: list[object] = []
+
+    def ask(first: int) -> None:
+        with grpcclient.InferenceServerClient(target.grpc) as client:
+            for seed in range(first, first + 25):
+                values = numbers(seed)
+                result = client.infer("added", pair(grpcclient, values))
+                try:
+                    check_sum_and_difference(result, values)
+                    assert result.get_response().model_name == "added"
+                except AssertionError as error:
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=ask, args=(1000 * each,)) for each in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def step(kit: Kit, name: str, sequence: int | str, value: int, **how: bool) -> Any:
+    inputs = [tensor(kit.module, "VALUE", np.array([[value]], dtype=np.int32))]
+    return kit.client.infer(name, inputs, sequence_id=sequence, **how)
+
+
+@pytest.mark.parametrize("name", ["a", "an_accumulator_with_a_long_name"])
+def test_sequences_stay_with_their_variant(kit: Kit, name: str) -> None:
+    base = 70_000 if kit.is_http else 80_000
+    for number in range(12):
+        sequence: int | str = base + number if number % 2 else f"s-{base}-{number}"
+        total = 0
+        for value in range(1, 6):
+            total += value
+            result = step(
+                kit, name, sequence, value, sequence_start=value == 1, sequence_end=value == 5
+            )
+            assert result.as_numpy("SUM").item() == total
+            assert model_of(kit, result) == name
+
+
+@pytest.mark.parametrize("name", ["simple", "added"])
+def test_a_stream_is_answered_in_order_under_the_name(target: Target, name: str) -> None:
+    for _ in range(4):  # each stream is drawn anew
+        with grpcclient.InferenceServerClient(target.grpc) as client:
+            stream = Stream(client)
+            for seed in range(MANY):
+                stream.send(name, pair(grpcclient, numbers(seed)), str(seed))
+            for seed in range(MANY):
+                result = stream.result()
+                assert result.get_response().id == str(seed)
+                assert result.get_response().model_name == name
+                check_sum_and_difference(result, numbers(seed))
+
+
+@pytest.mark.parametrize("name", ["r", "repeat_int32"])
+def test_decoupled_answers_of_a_stream_come_under_the_name(target: Target, name: str) -> None:
+    for _ in range(4):
+        with grpcclient.InferenceServerClient(target.grpc) as client:
+            stream = Stream(client)
+            stream.send(name, repeat(grpcclient, [5, 6, 7], 0))
+            results = [stream.result() for _ in range(4)]
+            assert [each.as_numpy("OUT").item() for each in results[:3]] == [5, 6, 7]
+            assert is_final(results[3])
+            assert {each.get_response().model_name for each in results} == {name}
+
+
+def test_sequences_of_a_stream_go_each_to_its_variant(target: Target) -> None:
+    with grpcclient.InferenceServerClient(target.grpc) as client:
+        stream = Stream(client)
+        for value in range(1, 5):
+            for number in range(10):
+                inputs = [tensor(grpcclient, "VALUE", np.array([[value]], dtype=np.int32))]
+                client.async_stream_infer(
+                    "a",
+                    inputs,
+                    request_id=f"{number}",
+                    sequence_id=90_000 + number,
+                    sequence_start=value == 1,
+                    sequence_end=value == 4,
+                )
+        sums: dict[str, list[int]] = {}
+        for _ in range(40):
+            result = stream.result()
+            assert result.get_response().model_name == "a"
+            sums.setdefault(result.get_response().id, []).append(result.as_numpy("SUM").item())
+        assert sums == {str(number): [1, 3, 6, 10] for number in range(10)}
+
+
+def test_what_is_asked_about_the_name_is_said_of_the_first_variant(kit: Kit) -> None:
+    assert kit.client.is_model_ready("added")
+    metadata = kit.json("get_model_metadata", "added")
+    assert metadata["name"] == "added"
+    assert {each["name"] for each in metadata["inputs"]} == {"INPUT0", "INPUT1"}
+    config = kit.json("get_model_config", "added")
+    assert (config if kit.is_http else config["config"])["name"] == "added"
+    assert kit.client.is_model_ready("simple")
+    assert not kit.client.is_model_ready("nothing_of_that_name")
+
+
+def test_a_version_that_a_client_names_is_the_models_own(kit: Kit) -> None:
+    values = numbers()
+    result = kit.client.infer("simple", pair(kit.module, values), model_version="1")
+    check_sum_and_difference(result, values)
+    assert model_of(kit, result) == "simple"
+
+
+def test_answers_over_plain_http_have_their_lengths(target: Target) -> None:
+    body = {
+        "inputs": [
+            {"name": name, "shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
+            for name in ("INPUT0", "INPUT1")
+        ]
+    }
+    for _ in range(6):
+        url = f"http://{target.http}/v2/models/added/infer"
+        request = Request(url, json.dumps(body).encode(), {"Accept-Encoding": "gzip"})
+        with urlopen(request, timeout=30) as answer:
+            text = answer.read()
+            assert int(answer.headers["Content-Length"]) == len(text)
+        assert json.loads(text)["model_name"] == "added"
+
+
+def test_the_models_keep_their_own_names(kit: Kit) -> None:
+    values = numbers(3)
+    result = kit.client.infer("simple_v2", pair(kit.module, values))
+    check_sum_and_difference(result, values)
+    assert model_of(kit, result) == "simple_v2"
