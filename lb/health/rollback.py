@@ -5,7 +5,7 @@ Each is a cumulative sum test (Page, 1954) of the log-likelihood ratio of a shar
 against the highest one that is allowed. The allowed share follows from what the first variant shows
 at the same time, so what happens to both is held against none. An alarm takes `_ALARM` of evidence
 that has come since the variant was last as good as allowed: at the very edge of what is allowed
-that happens about once in e**16 such stretches, and far less often to a variant that is as good as
+that happens about once in e**12 such stretches, and far less often to a variant that is as good as
 the first.
 """
 
@@ -15,8 +15,8 @@ from collections import deque
 from math import log, sqrt
 from typing import Final
 
-_ALARM: Final = 16.0
-"""Evidence that is enough, a natural logarithm: odds of nine millions to one."""
+_ALARM: Final = 12.0
+"""Evidence that is enough, a natural logarithm: odds of 160,000 to one."""
 _TOO_MANY: Final = 3.0
 """The share that is tested for, times the allowed one."""
 _LEAST_ERRORS: Final = 0.005
@@ -27,7 +27,7 @@ _UPPER: Final = 2.0
 """Standard deviations by which the first variant's share may be higher than it was seen."""
 _MAX_ALLOWED: Final = 0.9
 """With a higher allowed share, nothing is judged."""
-_LATENCIES: Final = 2048
+_LATENCIES: Final = 4096
 """Latencies of the first variant that its 99th percentile is taken of."""
 _ENOUGH_LATENCIES: Final = 200
 _MEMORY: Final = 0.9

@@ -455,7 +455,7 @@ class VariantBook:
         for each in self.sets.values():
             each.look(now, self._is_ready)
 
-    def __contains__(self, model: bytes) -> bool:
+    def __contains__(self, model: object) -> bool:
         """Whether a name has variants."""
         return model in self.sets
 
