@@ -216,6 +216,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         wait_reasons=lambda: queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
+        variants=balancer.relay.dispatcher.variants.statuses,
     )
 
 
