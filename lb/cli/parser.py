@@ -154,10 +154,12 @@ def factor(text: str) -> float:
 def share(text: str) -> tuple[str, float]:
     """A variant and its share in percent: `canary=20`."""
     name, _, percent = text.partition("=")
-    what = "VARIANT=PERCENT such as canary=20"
-    shown = number(percent.removesuffix("%"), float, what, lambda found: 0 <= found <= 100)
-    if not name:
-        raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+    try:
+        shown = float(percent.removesuffix("%"))
+    except ValueError:
+        shown = -1.0
+    if not name or not 0 <= shown <= 100:
+        raise argparse.ArgumentTypeError(f"expected one such as canary=20, got {text!r}")
     return name, shown
 
 
