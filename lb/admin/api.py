@@ -259,7 +259,7 @@ class AdminApi:
 
     async def _reset_variants(self, request: web.Request) -> VariantSetView:
         self._split(request)
-        return self._split_view(self._variants.reset(request.match_info["model"]))
+        return self._split_view(self._variants.reset(request.match_info["name"]))
 
     def _changed(self, split: VariantSet, change: Callable[[], None]) -> VariantSetView:
         try:
@@ -281,7 +281,7 @@ class AdminApi:
             Refused: there is none.
         """
         try:
-            return self._variants.find(request.match_info["model"])
+            return self._variants.find(request.match_info["name"])
         except LookupError as error:
             raise refused(404, str(error)) from error
 

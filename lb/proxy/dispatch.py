@@ -116,7 +116,10 @@ class Dispatcher:
         """The process shuts down: questions about readiness are answered "Server exiting"."""
         self.steps = steps = Steps(options.sequences)
         """The sequences of both protocols."""
-        self.variants = variants = VariantBook(pool, clock)
+        table = steps.table
+        self.variants = variants = VariantBook(
+            pool, clock, lambda key: table.backend_of(key) is not None
+        )
         """Names that several models serve."""
         variants.configure(options.variants)
         if queue is None:

@@ -18,7 +18,7 @@ from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolRef
-from lb.domain.sequence import SequenceStep
+from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
 from lb.settings.model import Settings
@@ -172,8 +172,8 @@ class _Steps:
         return len(self._known)
 
     def find(self, step: SequenceStep) -> Variant | None:
-        """The variant of a sequence under way; None for one that begins."""
-        known = None if step.is_start else self._known.get(step.key.id)
+        """The variant of a sequence; None where it is not known."""
+        known = self._known.get(step.key.id)
         return None if known is None else known[0]
 
     def note(self, step: SequenceStep, variant: Variant, now: float) -> None:
@@ -237,6 +237,7 @@ class VariantSet:
         step: SequenceStep | None,
         pinned: bytes,
         is_ready: Callable[[VariantRules], bool],
+        is_open: Callable[[SequenceKey], bool],
         now: float,
     ) -> Variant:
         """Choose the variant of a request.
@@ -247,12 +248,15 @@ class VariantSet:
             step: of a sequence that it is.
             pinned: the variant that its client names; empty: none.
             is_ready: whether some backend serves a variant.
+            is_open: whether a sequence of a model runs on some backend.
             now: monotonic seconds.
 
         Raises:
             RequestRefused: there is no such variant.
         """
-        chosen = self.steps.find(step) if step is not None else None
+        chosen = None
+        if step is not None and not step.is_start:
+            chosen = self.steps.find(step) or self._home(step, is_open)
         if chosen is None:
             chosen = self._pinned(pinned) if pinned else self._weighed(hint, tenant, step)
             if not is_ready(chosen.rules):
@@ -262,6 +266,13 @@ class VariantSet:
         if step is not None:
             self.steps.note(step, chosen, now)
         return chosen
+
+    def _home(self, step: SequenceStep, is_open: Callable[[SequenceKey], bool]) -> Variant | None:
+        """The variant of a sequence that began in the process before, or by the model's name."""
+        for each in self.variants:
+            if is_open(SequenceKey(each.rules.model, step.key.id)):
+                return each
+        return None
 
     def _pinned(self, name: bytes) -> Variant:
         for each in self.variants:
@@ -411,15 +422,27 @@ class VariantSet:
             self.begins_at = now - ramp_s
 
 
+def _nothing_is_open(_key: SequenceKey) -> bool:
+    """There is no table of sequences."""
+    return False
+
+
 class VariantBook:
     """All names with variants. To be used from one event loop."""
 
-    def __init__(self, pool: PoolRef, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        is_open: Callable[[SequenceKey], bool] = _nothing_is_open,
+    ) -> None:
         """
         Args:
             pool: the published pool.
             clock: monotonic seconds.
+            is_open: whether a sequence of a model runs on some backend.
         """
+        self._is_open = is_open
         self._pool = pool
         self._clock = clock
         self._tenant_header = b""
@@ -476,7 +499,8 @@ class VariantBook:
         tenant = b""
         if split.rules.by_tenant:
             tenant = token.encode() or hint(self._tenant_header)
-        return split.choose(hint, tenant, step, pinned, self._readiness(protocol), self._clock())
+        is_ready, now = self._readiness(protocol), self._clock()
+        return split.choose(hint, tenant, step, pinned, is_ready, self._is_open, now)
 
     def is_ready(self, name: bytes, protocol: AppProtocol) -> bool:
         """Whether some variant of a name is ready."""

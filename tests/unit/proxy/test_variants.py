@@ -110,6 +110,17 @@ def test_a_sequence_stays_until_it_ends_whatever_becomes_of_the_weights() -> Non
     assert desk.choose(step=step(7, start=True)) == "stable"
 
 
+def test_a_sequence_that_began_in_the_process_before_stays() -> None:
+    desk = Desk()
+    running = {SequenceKey(b"detector_v2", 7)}
+    book = desk.book = VariantBook(desk.pool, lambda: desk.now, running.__contains__)
+    desk.configure()
+    book.sets[NAME].set_shares({"canary": 0})
+    assert desk.choose(step=step(7)) == "canary"
+    assert desk.choose(step=step(7, start=True)) == "stable"
+    assert desk.choose(step=step(8)) == "stable"
+
+
 def test_a_sequence_ends_with_a_variant_that_a_reload_has_removed() -> None:
     desk = Desk()
     desk.book.sets[NAME].set_shares({"canary": 100})
