@@ -3,10 +3,10 @@ its slow answers.
 
 Each is a cumulative sum test (Page, 1954) of the log-likelihood ratio of a share that is too high
 against the highest one that is allowed. The allowed share follows from what the first variant shows
-at the same time, so what happens to both is held against none. An alarm takes `_ALARM` of evidence
-that has come since the variant was last as good as allowed: at the very edge of what is allowed
-that happens about once in e**12 such stretches, and far less often to a variant that is as good as
-the first.
+at the same time, so what happens to both is held against none. An alarm takes evidence that has
+come since the variant was last as good as allowed. At the very edge of what is allowed that happens
+about once in e**12 (errors) or e**8 (slow answers) such stretches, and far less often to a variant
+that is as good as the first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from collections import deque
 from math import log, sqrt
 from typing import Final
 
-_ALARM: Final = 12.0
-"""Evidence that is enough, a natural logarithm: odds of 160,000 to one."""
+_ALARM_ERRORS: Final = 12.0
+"""Evidence of errors that is enough, a natural logarithm: odds of 160,000 to one."""
+_ALARM_SLOW: Final = 8.0
+"""The same of slow answers: 3,000 to one. Equal variants are much further from the allowed share
+there, a tenth of it instead of a half."""
 _TOO_MANY: Final = 3.0
 """The share that is tested for, times the allowed one."""
 _LEAST_ERRORS: Final = 0.005
@@ -32,6 +35,8 @@ _LATENCIES: Final = 4096
 _ENOUGH_LATENCIES: Final = 200
 _MEMORY: Final = 0.9
 """What is left of the first variant's counts after a look: they are of about ten looks."""
+_SHORT_MEMORY: Final = 0.5
+"""The same of about two looks, which show what has just begun for both."""
 
 
 class Counts:
@@ -55,9 +60,10 @@ class Counts:
 class _Excess:
     """The cumulative sum of one share."""
 
-    __slots__ = ("evidence", "seen", "times")
+    __slots__ = ("_alarm", "evidence", "seen", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, alarm: float) -> None:
+        self._alarm = alarm
         self.evidence = 0.0
         self.seen = self.times = 0
         """Since the evidence was last 0."""
@@ -75,27 +81,49 @@ class _Excess:
             return False
         self.seen += seen
         self.times += times
-        return self.evidence >= _ALARM
+        return self.evidence >= self._alarm
+
+
+class _Lately:
+    """The share of some of the first variant's requests, of the last ten looks and of the last
+    two."""
+
+    __slots__ = ("_seen", "_seen_now", "_times", "_times_now")
+
+    def __init__(self) -> None:
+        self._seen = self._times = self._seen_now = self._times_now = 0.0
+
+    def add(self, seen: int, times: int) -> None:
+        """A look's worth of requests."""
+        self._seen = self._seen * _MEMORY + seen
+        self._times = self._times * _MEMORY + times
+        self._seen_now = self._seen_now * _SHORT_MEMORY + seen
+        self._times_now = self._times_now * _SHORT_MEMORY + times
+
+    @property
+    def highest(self) -> float:
+        """The share is hardly higher than this."""
+        now = self._times_now / self._seen_now if self._seen_now else 0.0
+        return max(now, _at_most(self._times, self._seen))
 
 
 class Baseline:
     """What the first variant shows lately."""
 
-    __slots__ = ("_errors", "_latencies", "_requests")
+    __slots__ = ("_errors", "_latencies")
 
     def __init__(self) -> None:
-        self._requests = self._errors = 0.0
+        self._errors = _Lately()
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
 
     def add(self, counts: Counts) -> None:
         """A look's worth of requests."""
-        self._requests = self._requests * _MEMORY + counts.requests
-        self._errors = self._errors * _MEMORY + counts.errors
+        self._errors.add(counts.requests, counts.errors)
         self._latencies.extend(counts.latencies)
 
     def allowed_errors(self, factor: float) -> float:
         """The share of errors that a variant may have."""
-        return max(_LEAST_ERRORS, factor * _at_most(self._errors, self._requests))
+        return max(_LEAST_ERRORS, factor * self._errors.highest)
 
     @property
     def p99_s(self) -> float | None:
@@ -119,7 +147,7 @@ def _at_most(times: float, seen: float) -> float:
 class VariantJudge:
     """Judges one variant by the first one."""
 
-    __slots__ = ("_errors", "_errors_factor", "_p99_factor", "_slow", "_slow_before")
+    __slots__ = ("_errors", "_errors_factor", "_p99_factor", "_slow", "_slow_first")
 
     def __init__(self, errors: float | None, p99: float | None) -> None:
         """
@@ -129,9 +157,9 @@ class VariantJudge:
         """
         self._errors_factor = errors
         self._p99_factor = p99
-        self._errors, self._slow = _Excess(), _Excess()
-        self._slow_before = [0.0, 0.0]
-        """Answers of the first variant of about ten looks, and how many were as slow."""
+        self._errors, self._slow = _Excess(_ALARM_ERRORS), _Excess(_ALARM_SLOW)
+        self._slow_first = _Lately()
+        """Answers of the first variant that were as slow."""
 
     def look(self, variant: Counts, first: Counts, baseline: Baseline) -> str:
         """Take a second's worth of requests.
@@ -155,11 +183,9 @@ class VariantJudge:
         if p99_s is None or self._p99_factor is None:
             return ""
         limit_s = p99_s * self._p99_factor
-        before = self._slow_before
-        before[0] = before[0] * _MEMORY + len(first.latencies)
-        before[1] = before[1] * _MEMORY + _slower(first.latencies, limit_s)
+        self._slow_first.add(len(first.latencies), _slower(first.latencies, limit_s))
         # Where the first variant is that slow, too, it is nothing of the other one.
-        allowed = max(_SLOW, 2.0 * _at_most(before[1], before[0]))
+        allowed = max(_SLOW, 2.0 * self._slow_first.highest)
         slow = _slower(variant.latencies, limit_s)
         if self._slow.add(len(variant.latencies), slow, allowed):
             return (

@@ -21,6 +21,7 @@ from tests.triton.server import MODELS, RealTriton
 from tests.triton.target import Target
 from tests.triton.tensors import (
     check_sum_and_difference,
+    large,
     numbers,
     pair,
     repeat,
@@ -55,6 +56,7 @@ VARIANTS = {
         "an_accumulator_with_a_long_name": halves("accumulator", "accumulator_v2"),
         "repeat_int32": halves("repeat_int32", "repeat_v2"),
         "r": halves("repeat_v2", "repeat_v3"),
+        "floats": {"variants": [{"name": "only", "model": "identity_fp32", "weight": 1}]},
     }
 }
 """Names that are models, shorter names and longer ones."""
@@ -150,6 +152,25 @@ def test_compressed_requests_are_served(kit: Kit, algorithm: str) -> None:
         result = kit.client.infer("added", pair(kit.module, values), **how)
         check_sum_and_difference(result, values)
         assert model_of(kit, result) == "added"
+
+
+def test_large_tensors_pass_in_both_directions(kit: Kit) -> None:
+    values = large(6)
+    for _ in range(3):
+        result = kit.client.infer("floats", [tensor(kit.module, "INPUT0", values)])
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), values)
+        assert model_of(kit, result) == "floats"
+
+
+def test_large_tensors_pass_on_a_stream(target: Target) -> None:
+    with grpcclient.InferenceServerClient(target.grpc) as client:
+        stream = Stream(client)
+        for count in (1, 3, 2):
+            stream.send("floats", [tensor(grpcclient, "INPUT0", large(count))])
+        for count in (1, 3, 2):
+            result = stream.result()
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), large(count))
+            assert result.get_response().model_name == "floats"
 
 
 def test_many_clients_at_once_get_their_own_answers(target: Target) -> None:

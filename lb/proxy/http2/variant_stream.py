@@ -163,6 +163,8 @@ class NamedMask(StreamMask):
         while at < len(masked):
             is_first = cutter.is_between or bool(self._begun)
             stop = cutter.advance(masked, at)
+            if not is_first and stop - at == len(masked):
+                return memoryview(masked)
             if is_first:
                 self._begun += bytes(masked[at:stop])
                 out += self._named(is_whole=cutter.is_between)
@@ -226,6 +228,9 @@ class VariantStream(StreamSession):
         while at < len(payload):
             is_first = cutter.is_between or bool(self._begun)
             stop = cutter.advance(payload, at)
+            if not is_first and stop - at == len(payload):
+                super().request_data(payload, end_stream)
+                return
             if is_first:
                 self._begun += bytes(payload[at:stop])
                 try:
