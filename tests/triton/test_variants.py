@@ -15,6 +15,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from tests.triton.balancer import RunningBalancer
+from tests.triton.explicit import ask
 from tests.triton.flows.kit import Kit
 from tests.triton.records import Records
 from tests.triton.server import MODELS, RealTriton
@@ -113,6 +114,33 @@ def kit(request: pytest.FixtureRequest, target: Target) -> Iterator[Kit]:
 def model_of(kit: Kit, result: Any) -> str:
     answer = result.get_response()
     return str(answer["model_name"] if kit.is_http else answer.model_name)
+
+
+def answered(balancer: RunningBalancer, name: str) -> dict[str, int]:
+    """How many requests the variants of a name have answered."""
+    listed = ask(balancer.admin, "GET", "/api/v1/variants")["models"]
+    (found,) = [each for each in listed if each["model"] == name]
+    assert not any(each["errors"] for each in found["variants"])
+    return {each["name"]: each["answers"] for each in found["variants"]}
+
+
+@pytest.mark.parametrize("name", ["simple", "added"])
+def test_every_answer_counts_for_its_variant(
+    balancer: RunningBalancer, kit: Kit, name: str
+) -> None:
+    before = answered(balancer, name)
+    for seed in range(20):
+        kit.client.infer(name, pair(kit.module, numbers(seed)))
+    if not kit.is_http:
+        stream = Stream(kit.client)
+        for seed in range(20):
+            stream.send(name, pair(grpcclient, numbers(seed)))
+        for _ in range(20):
+            stream.result()
+    after = answered(balancer, name)
+    counts = {each: after[each] - before[each] for each in after}
+    assert sum(counts.values()) == (20 if kit.is_http else 40)
+    assert min(counts.values()) >= 8
 
 
 @pytest.mark.parametrize("name", ["simple", "added"])

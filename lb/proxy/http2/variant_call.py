@@ -41,6 +41,21 @@ _ITS_OWN: Final = frozenset({
 """Statuses of calls that failed, and not by their client's fault."""
 
 
+class CountedAnswer(ResponseSink):
+    """The response of a call whose variant has the name that was asked for. It passes, but not in
+    one step with the end of the call, which is to be counted."""
+
+    __slots__ = ()
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`."""
+        attempt.sink = TO_CLIENT
+        return payload
+
+
+_COUNTED: Final = CountedAnswer()
+
+
 class NamedAnswer(ResponseSink):
     """The response of a call, with the name that was asked for: the first bytes of it are held back
     until that is there, and the rest passes."""
@@ -193,14 +208,14 @@ class VariantCall(CallPart):
         self, call: Call, backend: Backend, port: Port, began_at: float
     ) -> GrpcAttempt:
         attempt = GrpcAttempt(call, backend, port, began_at)
-        attempt.sink = self.new_sink() or attempt.sink
+        attempt.sink = self.new_sink()
         return attempt
 
-    def new_sink(self) -> ResponseSink | None:
+    def new_sink(self) -> ResponseSink:
         """See `CallPart`."""
         variant, name = self._variant, self._asked.name
         if variant is None or variant.rules.model == name:
-            return None
+            return _COUNTED
         is_config = self.call.operation.name == _CONFIG
         return NamedAnswer(name, variant.rules.model, is_config=is_config)
 

@@ -111,9 +111,10 @@ class StreamVariants:
         if asked is not None:
             variant, times = asked
             route = self._call.relay.dispatcher.pool.current.routes.get(model)
-            is_timed = route is not None and route.facts.is_decoupled is False and times
-            took_s = self._call.relay.now - times.popleft() if is_timed else None
-            variant.count(took_s, is_error=False)
+            is_timed = route is not None and route.facts.is_decoupled is False
+            if times:  # else it is a further answer to a request
+                took_s = self._call.relay.now - times.popleft()
+                variant.count(took_s if is_timed else None, is_error=False)
         return self.names.get(model, model)
 
     def failed(self) -> None:
