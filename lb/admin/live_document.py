@@ -139,9 +139,9 @@ class LiveVariant(TypedDict):
 
     name: Annotated[str, Field(description="The name that clients use, a slash, and the variant.")]
     model: Annotated[str, Field(description="Its model on the Tritons.")]
-    percent: float
+    percent: Annotated[float, Field(description="Share of the requests.")]
     file_percent: Annotated[float, Field(description="The same by the configuration file.")]
-    ready: bool
+    ready: Annotated[bool, Field(description="Some backend serves it.")]
     answers: Annotated[int, Field(description="Requests that were answered since the start.")]
     errors: Annotated[int, Field(description="Those among them that failed.")]
     p99_ms: Annotated[float | None, Field(description="Since the start.")]

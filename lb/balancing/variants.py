@@ -11,10 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 from math import inf, log
-from typing import Final
-
-_HASH_BYTES: Final = 8
-_HASHES: Final = float(2 ** (8 * _HASH_BYTES))
 
 
 class WeightedChoice:
@@ -51,9 +47,9 @@ class WeightedChoice:
             return variants[0][0] if variants else 0
         best, lowest = 0, inf
         for index, salt, inverse in variants:
-            digest = blake2b(salt + key, digest_size=_HASH_BYTES).digest()
+            digest = blake2b(salt + key, digest_size=8).digest()
             # Uniform in (0, 1], so its negative logarithm is exponential, with rate 1.
-            uniform = (int.from_bytes(digest, "big") + 1) / _HASHES
+            uniform = (int.from_bytes(digest, "big") + 1) / (1 << 64)
             score = -log(uniform) * inverse
             if score < lowest:
                 best, lowest = index, score
@@ -81,9 +77,9 @@ def with_shares(weights: Sequence[float], percents: Sequence[float | None]) -> t
     given = [each for each in percents if each is not None]
     if any(not 0 <= each <= 100 for each in given):
         raise ValueError("a share is a number from 0 to 100 percent")
-    left = 100.0 - sum(given)
+    left = 100 - sum(given)
     rest = [weight for weight, each in zip(weights, percents, strict=True) if each is None]
-    if left < -1e-6 or (not rest and abs(left) > 1e-6):
+    if round(left, 6) < 0 or (not rest and round(left, 6)):
         raise ValueError(f"the shares add up to {sum(given):g} percent")
     total = sum(rest)
     return tuple(

@@ -21,6 +21,7 @@ from lb.domain.pool import PoolRef
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
+from lb.proxy.exchange import Particulars
 from lb.settings.model import Settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.values import field_name
@@ -157,6 +158,21 @@ class Variant:
             self.durations.sum += took_s
             self.durations.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
         self.recent.add(took_s, is_error=is_error)
+
+
+class VariantParticulars(Particulars):
+    """Those of a request that a variant serves."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, label: str, version: bytes, rows: int, priority: int) -> None:
+        super().__init__(version, rows, priority)
+        self._label = label
+
+    @property
+    def variant(self) -> str:
+        """See `Particulars`."""
+        return self._label
 
 
 class _Steps:

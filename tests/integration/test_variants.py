@@ -10,26 +10,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lb.access.gate import ControlRule, Gate, GateRules
-from lb.proxy.variants import PIN, NameRules, VariantOptions, VariantRules
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.wire.http1 import Peer, RawClient, ScriptedBackend, raw_client, scripted_backend
 from tests.wire.waiting import eventually
 
 NAME = b"detector"
-USER = b"x-user"
+USER, PIN = b"x-user", b"x-triton-lb-variant"
 LONG = b"detector_of_the_second_generation"
 Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
-
-
-def rules(model: bytes, version: bytes = b"") -> NameRules:
-    """One variant, or two of which the second gets nothing but what names it."""
-    return NameRules(
-        variants=(
-            VariantRules(name="canary", model=model, version=version, weight=1),
-            VariantRules(name="other", model=b"other", match=(b"x-beta", b"1")),
-        ),
-        header=USER,
-    )
 
 
 @asynccontextmanager
@@ -51,8 +39,9 @@ async def serving(
         running_http1_relay(backend.target, options=options, gate=gate) as relay,
         raw_client(relay.port) as client,
     ):
-        names = {NAME: rules(model, version)}
-        relay.parts.dispatcher.variants.configure(VariantOptions(names=names))
+        first = {"name": "canary", "model": model, "version": version, "weight": 1}
+        other = {"name": "other", "model": b"other", "match": (b"x-beta", b"1")}
+        relay.use_variants(NAME, first, other, header=USER)
         yield backend, relay, client
         await eventually(relay.is_clean)
 
@@ -85,8 +74,7 @@ async def test_the_model_stands_in_the_path_and_the_name_in_the_answer() -> None
         record = relay.finished.records[0]
         assert (record.model, record.variant) == (LONG, "detector/canary")
         assert record.path == b"/v2/models/detector/infer"
-        status = next(iter(relay.parts.dispatcher.variants.statuses()))
-        assert (status.answers, status.errors) == (1, 0)
+        assert relay.variant_counts() == [(1, 0), (0, 0)]
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])
@@ -132,7 +120,7 @@ async def test_errors_pass_as_they_are_and_count() -> None:
         got = await client.answer()
         assert (got.status, got.body) == (500, text)
         await eventually(lambda: relay.finished.records)
-        assert next(iter(relay.parts.dispatcher.variants.statuses())).errors == 1
+        assert relay.variant_counts() == [(1, 1), (0, 0)]
 
 
 async def test_metadata_is_about_the_first_variant_under_the_name() -> None:

@@ -165,7 +165,12 @@ class Http1Exchange(Exchange):
                 self._look_later(look, pieces)
                 return
             note(self, self.plan, route, snapshot.regions, None)
-        self.place()
+        self._place_first()
+
+    def _place_first(self) -> None:
+        """All is known that decides where it goes."""
+        if self.handler is None or self.handler.may_be_placed():
+            self.place()
 
     def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
@@ -196,7 +201,7 @@ class Http1Exchange(Exchange):
             unseen.clear()
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
-            self.place()
+            self._place_first()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
         else:
@@ -515,6 +520,7 @@ class Http1Exchange(Exchange):
         self.body.end()
 
     def _leave_client(self, reason: Reason | None) -> ClientSide | None:
+        self.reason = reason or self.reason
         self.end_upload()
         attempt = self.running
         if attempt is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from lb.kserve.errors import ERROR_BYTES
 from lb.kserve.fronts import Forward, FrontRequest, Own
@@ -30,7 +30,6 @@ from lb.proxy.http1.asked import AskedRequest, end_to_end
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.front import Front, Turn
 from lb.proxy.http1.shared import Http1Shared
-from lb.proxy.http1.variants import VariantExchange
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import Payload
 from lb.wire.http1.response import ResponseHead
@@ -48,6 +47,8 @@ _UNLOAD_BODY: Final = b'{"parameters":{"unload_dependents":true}}'
 
 class SageMakerFront(Front):
     """Translates requests of SageMaker, and remembers which models it had loaded."""
+
+    chooses_variants: ClassVar[bool] = True
 
     def __init__(self, relay: Http1Shared, routes: SageMakerRoutes) -> None:
         super().__init__(relay)
@@ -122,21 +123,13 @@ class SageMakerFront(Front):
 def invoke(exchange: Http1Exchange) -> None:
     """It is an inference whose answer has SageMaker's content type."""
     guard(exchange)
-    _choose_variant(exchange)
     exchange.form = InvocationForm()
 
 
 def invoke_model(exchange: Http1Exchange) -> None:
     """It is an inference of one of many models, whose errors have SageMaker's status, too."""
     guard(exchange)
-    _choose_variant(exchange)
     exchange.form = ModelInvocationForm()
-
-
-def _choose_variant(exchange: Http1Exchange) -> None:
-    """Have the platform's `TargetVariant` count, where the model has variants."""
-    if isinstance(exchange, VariantExchange):
-        exchange.let_platform_choose()
 
 
 class InvocationForm:

@@ -32,7 +32,7 @@ from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, Req
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
-from lb.proxy.http1.variants import VariantExchange, VariantHandler
+from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -416,11 +416,7 @@ class ServerConnection(ClientSide):
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
-        exchange: Http1Exchange
-        if plan.has_variants:
-            exchange = VariantExchange(relay, self, plan, now)
-        else:
-            exchange = Http1Exchange(relay, self, plan, now)
+        exchange = Http1Exchange(relay, self, plan, now)
         turn = self._turn
         if turn is not None:
             exchange.method, exchange.path = turn.method, turn.path
@@ -434,8 +430,10 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
-        if isinstance(exchange, VariantExchange):
-            exchange.handler = VariantHandler(exchange)
+        if plan.has_variants:
+            front = self.front
+            by_platform = front is not None and front.chooses_variants
+            exchange.handler = VariantHandler(exchange, by_platform=by_platform)
         return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:

@@ -158,6 +158,10 @@ class RequestHandler(Protocol):
         """Whether what came is to be dealt with before more is read."""
         ...
 
+    def may_be_placed(self) -> bool:
+        """All is known that decides where the request goes. False: it was answered instead."""
+        ...
+
     def close(self) -> None:
         """Drop what is held: the exchange is over, or its client is gone."""
         ...

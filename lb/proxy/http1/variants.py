@@ -18,10 +18,15 @@ from lb.kserve.names import JSON_BYTES, renamed_json
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.proxy.exchange import Particulars
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.heads import RequestPlan
-from lb.proxy.http1.shared import Http1Shared
-from lb.proxy.http1.sides import AnswerForm, ClientSide, RequestHandler
-from lb.proxy.variants import PIN, TARGET_VARIANT, Variant, VariantRules, is_counted
+from lb.proxy.http1.sides import AnswerForm, RequestHandler
+from lb.proxy.variants import (
+    PIN,
+    TARGET_VARIANT,
+    Variant,
+    VariantParticulars,
+    VariantRules,
+    is_counted,
+)
 from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.response import ResponseHead
@@ -42,37 +47,35 @@ _ERRORS: Final = 500
 _MAY_NOT: Final = "this client may not choose a variant; see access.control"
 
 
-class VariantExchange(Http1Exchange):
-    """A request for a name that has variants."""
+class VariantHandler:
+    """Has a request for a name served by one of its variants, and counts how that ended.
+    Implements `RequestHandler`."""
 
-    __slots__ = ("_is_by_platform", "_is_left", "_variant")
+    __slots__ = ("_by_platform", "_exchange", "_inner", "_variant", "collects")
 
-    def __init__(
-        self, relay: Http1Shared, server: ClientSide, plan: RequestPlan, now: float
-    ) -> None:
-        super().__init__(relay, server, plan, now)
+    def __init__(self, exchange: Http1Exchange, *, by_platform: bool) -> None:
+        """
+        Args:
+            exchange: whose name has variants.
+            by_platform: a hosting platform says which variant it is for.
+        """
+        self._exchange = exchange
+        self._inner: RequestHandler | None = exchange.handler
+        """Looks into the request before it goes on, where somebody does."""
+        self._by_platform = by_platform
         self._variant: Variant | None = None
-        self._is_by_platform = False
-        self._is_left = False
-        """Its client did not wait for the answer."""
-
-    def let_platform_choose(self) -> None:
-        """A hosting platform says which variant it is for."""
-        self._is_by_platform = True
-
-    @property
-    def variant(self) -> str:
-        """See `RequestRecord`."""
-        return self._variant.label if self._variant is not None else ""
+        self.collects = False
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
-        """See `Http1Exchange`."""
-        split = self.relay.dispatcher.variants.sets.get(self.model)
+        """See `RequestHandler`."""
+        exchange = self._exchange
+        dispatcher = exchange.relay.dispatcher
+        split = dispatcher.variants.sets.get(exchange.model)
         if split is not None:
             # It is looked at for what any of the variants may need.
-            routes = self.relay.dispatcher.pool.current.routes
+            routes = dispatcher.pool.current.routes
             models = [each.rules.model for each in split.variants]
-            self.model = next(
+            exchange.model = next(
                 (
                     model
                     for model in models
@@ -80,114 +83,8 @@ class VariantExchange(Http1Exchange):
                 ),
                 models[0],
             )
-        super().start(drop_fields(head, _COMPRESSION), pieces, ended=ended)
-
-    def place(self) -> None:
-        """See `Http1Exchange`."""
-        if self._variant is None:
-            try:
-                self._choose()
-            except RequestRefused as refused:
-                self.refuse(refused)
-                return
-        super().place()
-
-    def _choose(self) -> None:
-        """Choose the variant, and make the request one for that."""
-        dispatcher = self.relay.dispatcher
-        name = self.plan.model
-        split = dispatcher.variants.sets.get(name)
-        if split is None:  # a reload has just taken the variants away
-            self.model = name
-            return
-        particulars = self.particulars
-        step = particulars.step if particulars is not None else None
-        if self.operation.kind is OperationKind.INFERENCE:
-            variant = dispatcher.variants.choose(
-                split, self.protocol, self.hint, self.token, step, self._pinned()
-            )
-        else:
-            variant = split.variants[0]
-        self._variant = variant
-        self._take(variant.rules, particulars)
-        if variant.rules.model != name:
-            key = b"name" if self.operation.kind is OperationKind.READ else b"model_name"
-            is_stream = self.operation is MODEL_GENERATE_STREAM
-            self.form = NamedForm(self.form, key, variant.rules.model, name, is_stream=is_stream)
-
-    def _pinned(self) -> bytes:
-        """The variant that its client, or its platform, names.
-
-        Raises:
-            RequestRefused: the client may not.
-        """
-        if self._is_by_platform:
-            return self.hint(TARGET_VARIANT)
-        pinned = self.hint(PIN)
-        server = self.server
-        gate = self.relay.dispatcher.gate
-        if pinned and (server is None or not gate.may_control(self.plan.claim, server.client)):
-            raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
-        return pinned
-
-    def _take(self, rules: VariantRules, found: Particulars | None) -> None:
-        """Make the request one for a variant."""
-        name = self.plan.model
-        route = self.relay.dispatcher.pool.current.routes.get(rules.model)
-        self.model = rules.model
-        if found is not None or rules.version or (route is not None and route.plan is not None):
-            found = found or Particulars()
-            own = Particulars(rules.version, found.rows, found.priority)
-            own.size, own.regions = found.size, found.regions
-            if found.step is not None:
-                own.step = found.step._replace(key=SequenceKey(rules.model, found.step.key.id))
-            elif route is not None and route.plan is not None and self.plan.is_inference:
-                own.rows = found.rows or 1
-            self.particulars = own
-        version = b"/versions/%b" % rules.version if rules.version else b""
-        start = b"%b %b" % (self.plan.method, _MODELS)
-        self.body.replace_start(start + name, start + rules.model + version)
-
-    # How it ends
-
-    def client_gone(self, reason: Reason) -> None:
-        """See `Http1Exchange`."""
-        self._is_left = True
-        super().client_gone(reason)
-
-    def _leave_client(self, reason: Reason | None) -> ClientSide | None:
-        self.reason = reason or self.reason
-        return super()._leave_client(reason)
-
-    def count(self) -> None:
-        """The client's side is over: count it for its variant."""
-        variant = self._variant
-        if (
-            variant is None
-            or self._is_left
-            or self.operation.kind is not OperationKind.INFERENCE
-            or not is_counted(self.reason)
-        ):
-            return
-        is_error = self.status >= _ERRORS or self.reason is not None
-        took_s = self.relay.clock() - self.started_at if self.status in _GOOD else None
-        variant.count(took_s, is_error=is_error)
-
-
-class VariantHandler:
-    """Counts a request for its variant when it is over. Implements `RequestHandler`."""
-
-    __slots__ = ("_exchange", "_inner", "collects")
-
-    def __init__(self, exchange: VariantExchange) -> None:
-        self._exchange = exchange
-        self._inner: RequestHandler | None = exchange.handler
-        """Looks into the request before it goes on, where somebody does."""
-        self.collects = False
-
-    def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
-        """See `RequestHandler`."""
-        (self._inner or self._exchange).start(head, pieces, ended=ended)
+        head = drop_fields(head, _COMPRESSION)
+        (self._inner or exchange).start(head, pieces, ended=ended)
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """See `RequestHandler`."""
@@ -198,11 +95,94 @@ class VariantHandler:
         """See `RequestHandler`."""
         return self._inner is not None and self._inner.is_busy
 
+    def may_be_placed(self) -> bool:
+        """See `RequestHandler`."""
+        try:
+            self._choose()
+        except RequestRefused as refused:
+            self._exchange.refuse(refused)
+            return False
+        return True
+
     def close(self) -> None:
         """See `RequestHandler`."""
         if self._inner is not None:
             self._inner.close()
-        self._exchange.count()
+        self._count()
+
+    # The variant
+
+    def _choose(self) -> None:
+        """Choose the variant, and make the request one for that.
+
+        Raises:
+            RequestRefused: its client names one that it may not have, or that does not exist.
+        """
+        exchange = self._exchange
+        variants = exchange.relay.dispatcher.variants
+        name = exchange.plan.model
+        split = variants.sets.get(name)
+        if split is None:  # a reload has just taken the variants away
+            exchange.model = name
+            return
+        particulars = exchange.particulars
+        step = particulars.step if particulars is not None else None
+        if exchange.operation.kind is OperationKind.INFERENCE:
+            self._variant = variants.choose(
+                split, exchange.protocol, exchange.hint, exchange.token, step, self._pinned()
+            )
+        else:
+            self._variant = split.variants[0]
+        rules = self._variant.rules
+        self._take(rules, self._variant.label, particulars or Particulars())
+        if rules.model != name:
+            operation = exchange.operation
+            key = b"name" if operation.kind is OperationKind.READ else b"model_name"
+            is_stream = operation is MODEL_GENERATE_STREAM
+            exchange.form = NamedForm(exchange.form, key, rules.model, name, is_stream=is_stream)
+
+    def _pinned(self) -> bytes:
+        """The variant that its client, or its platform, names.
+
+        Raises:
+            RequestRefused: the client may not.
+        """
+        exchange = self._exchange
+        if self._by_platform:
+            return exchange.hint(TARGET_VARIANT)
+        pinned = exchange.hint(PIN)
+        server = exchange.server
+        gate = exchange.relay.dispatcher.gate
+        if pinned and (server is None or not gate.may_control(exchange.plan.claim, server.client)):
+            raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
+        return pinned
+
+    def _take(self, rules: VariantRules, label: str, found: Particulars) -> None:
+        """Make the request one for a variant."""
+        exchange = self._exchange
+        plan = exchange.plan
+        route = exchange.relay.dispatcher.pool.current.routes.get(rules.model)
+        exchange.model = rules.model
+        own = VariantParticulars(label, rules.version, found.rows, found.priority)
+        own.size, own.regions = found.size, found.regions
+        if found.step is not None:
+            own.step = found.step._replace(key=SequenceKey(rules.model, found.step.key.id))
+        elif route is not None and route.plan is not None and plan.is_inference:
+            own.rows = found.rows or 1
+        exchange.particulars = own
+        version = b"/versions/%b" % rules.version if rules.version else b""
+        start = b"%b %b" % (plan.method, _MODELS)
+        exchange.body.replace_start(start + plan.model, start + rules.model + version)
+
+    def _count(self) -> None:
+        """The client's side is over: count it for its variant."""
+        exchange, variant = self._exchange, self._variant
+        is_inference = exchange.operation.kind is OperationKind.INFERENCE
+        if variant is None or not is_inference or not is_counted(exchange.reason):
+            return
+        is_error = exchange.status >= _ERRORS or exchange.reason is not None
+        took_s = exchange.relay.clock() - exchange.started_at
+        variant.count(took_s if exchange.status in _GOOD else None, is_error=is_error)
 
 
 class NamedForm:
@@ -248,18 +228,15 @@ class NamedForm:
         taken = self._named(head, pieces, ended=ended)
         if taken is None or self._inner is None:
             return taken
-        return self._inner.take(*taken, ended=ended)
+        return self._inner.take(taken[0], taken[1], ended=ended)
 
     def _named(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
     ) -> tuple[ResponseHead | None, list[Payload]] | None:
         if head is not None:
             self._head, self._held, self._delta = None, b"", 0
-            if (
-                head.is_error
-                or _ENCODED.search(head.plain)
-                or (self._is_stream and head.length > 0)
-            ):
+            has_length = self._is_stream and head.length > 0
+            if head.is_error or has_length or _ENCODED.search(head.plain):
                 self.changes_all = self._is_stream = False
                 return head, pieces
             if not self._is_stream:

@@ -14,7 +14,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
-from lb.proxy.http2.call import Call
+from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.proxy.http2.stream_session import StreamSession
 from lb.proxy.http2.variant_call import pinned_by
@@ -23,6 +23,7 @@ from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.http2.flow import Payload
+from lb.wire.http2.frames import ErrorCode
 
 _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
@@ -198,20 +199,20 @@ class NamedMask(StreamMask):
         return b"\0" + size.to_bytes(4, "big") + renamed
 
 
-class VariantStream(StreamSession):
-    """A stream of inferences where some name has variants."""
+class VariantStream(CallPart):
+    """A stream of inferences where some name has variants: puts models into its requests, which a
+    `StreamSession` routes then."""
 
-    __slots__ = ("_begun", "_cutter_in", "_is_resumed", "_named_mask", "_variants")
+    __slots__ = ("_begun", "_cutter", "_mask", "_session", "_variants")
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call)
+        self._session = session = StreamSession(call)
+        super().__init__(call)  # from now on the call and its pipe turn here
         self._variants = StreamVariants(call)
-        self._named_mask = self.single.mask = NamedMask(call, self._variants)
-        self._cutter_in = MessageCutter()
+        self._mask = session.single.mask = NamedMask(call, self._variants)
+        self._cutter = MessageCutter()
         self._begun = b""
         """The first bytes of a message, until it is known where it goes."""
-        self._is_resumed = False
-        """What comes has its names already."""
 
     @property
     def variant(self) -> str:
@@ -220,17 +221,15 @@ class VariantStream(StreamSession):
         return last.label if last is not None else ""
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
-        """See `StreamSession`."""
-        if self._is_resumed:
-            super().request_data(payload, end_stream)
-            return
+        """See `CallPart`."""
+        session = self._session
         out = bytearray()
-        at, cutter = 0, self._cutter_in
+        at, cutter = 0, self._cutter
         while at < len(payload):
             is_first = cutter.is_between or bool(self._begun)
             stop = cutter.advance(payload, at)
             if not is_first and stop - at == len(payload):
-                super().request_data(payload, end_stream)
+                session.request_data(payload, end_stream)
                 return
             if is_first:
                 self._begun += bytes(payload[at:stop])
@@ -242,21 +241,16 @@ class VariantStream(StreamSession):
             else:
                 out += payload[at:stop]
             at = stop
+        # What the client sent counts for its window, what goes on for the backend's.
         delta = len(out) - len(payload)
         self.call.bytes_in -= delta
         self.call.request.owed -= delta
-        if self._variants.is_used and not self.single.looks_at_all:
-            self.single.looks_at_all = True
-            self.single.forget()
-            self._named_mask.begin()
+        if self._variants.is_used and not session.single.looks_at_all:
+            session.single.looks_at_all = True
+            session.single.forget()
+            self._mask.begin()
         if out or end_stream:
-            super().request_data(bytes(out), end_stream)
-
-    def resume_request(self, payload: Payload, end_stream: int) -> None:
-        """See `StreamSession`."""
-        self._is_resumed = True
-        super().resume_request(payload, end_stream)
-        self._is_resumed = False
+            session.request_data(bytes(out), end_stream)
 
     def _named(self, *, is_whole: bool) -> bytes:
         """What is known of a message under way, once its name is.
@@ -289,7 +283,11 @@ class VariantStream(StreamSession):
         return b"\0" + size.to_bytes(4, "big") + renamed
 
     def _inflated(self, text: bytes) -> bytes:
-        """A whole compressed message; one for a variant goes on as a plain one."""
+        """A whole compressed message; one for a variant goes on as a plain one.
+
+        Raises:
+            RequestRefused: it is too large, or may go nowhere.
+        """
         plain = inflated(text[PREFIX_SIZE:], _MAX_COMPRESSED)
         if plain is None:
             raise RequestRefused(Reason.BODY_TOO_LARGE, _TOO_LARGE)
@@ -297,3 +295,47 @@ class VariantStream(StreamSession):
         if renamed is None or renamed is plain:
             return text
         return b"\0" + len(renamed).to_bytes(4, "big") + renamed
+
+    # What is the session's alone
+
+    def begin(self, end_stream: bool) -> None:
+        """See `CallPart`."""
+        self._session.begin(end_stream)
+
+    def place(self) -> None:
+        """See `CallPart`."""
+        self._session.place()
+
+    def pause(self) -> None:
+        """See `CallPart`."""
+        self._session.pause()
+
+    def leave_parting(self) -> None:
+        """See `CallPart`."""
+        self._session.leave_parting()
+
+    def ends_attempts(self, code: ErrorCode | None) -> bool:
+        """See `CallPart`."""
+        return self._session.ends_attempts(code)
+
+    def leave(self, reason: Reason | None) -> None:
+        """See `CallPart`."""
+        self._session.leave(reason)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `CallPart`."""
+        return self._session.may_run_twice
+
+    @property
+    def merged_at(self) -> float:
+        """See `CallPart`."""
+        return self._session.merged_at
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`: models stand in it already."""
+        self._session.resume_request(payload, end_stream)
+
+    def request_trailers(self, block: bytes) -> None:
+        """See `CallPart`."""
+        self._session.request_trailers(block)
