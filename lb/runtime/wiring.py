@@ -33,6 +33,7 @@ from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
 from lb.runtime.security import make_security
+from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
@@ -100,6 +101,7 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
+        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -112,6 +114,7 @@ class LoadBalancer:
         self.settings = settings
         self.relay.configure(settings, self.access.gate, self._request_sink())
         self.control.configure(settings)
+        self.variant_state.configure(settings.state)
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""

@@ -128,6 +128,9 @@ access:
 admin:
   hosts: [lb.internal]
 """,
+    "state": """\
+state: /var/lib/triton-lb/state.json
+""",
     "forwarded": """\
 forwarded: x_forwarded
 """,
