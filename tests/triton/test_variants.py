@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.request import Request, urlopen
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import ask
@@ -31,11 +33,20 @@ from tests.triton.tensors import (
 from tests.triton.test_stream import Stream, is_final
 
 COPIES = {
-    "simple": ("simple_v2", "simple_v3"),
+    "simple": ("simple_v2", "simple_v3", "simple_bad"),
     "accumulator": ("accumulator_v2",),
     "repeat_int32": ("repeat_v2", "repeat_v3"),
 }
 """Further models that do the same as one of them."""
+FAIL = """
+
+def _fail(self, requests):
+    raise ValueError("a bad build")
+
+
+TritonPythonModel.execute = _fail
+"""
+"""What makes `simple_bad` of `simple`."""
 MANY = 40
 
 
@@ -57,6 +68,13 @@ VARIANTS = {
         "an_accumulator_with_a_long_name": halves("accumulator", "accumulator_v2"),
         "repeat_int32": halves("repeat_int32", "repeat_v2"),
         "r": halves("repeat_v2", "repeat_v3"),
+        "risky": {
+            "variants": [
+                {"name": "stable", "model": "simple", "weight": 80},
+                {"name": "canary", "model": "simple_bad", "weight": 20},
+            ],
+            "rollback": {"errors": "2x", "min_requests": 20},
+        },
         "floats": {"variants": [{"name": "only", "model": "identity_fp32", "weight": 1}]},
     }
 }
@@ -74,6 +92,8 @@ def tritons(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Itera
             shutil.copytree(models / name, models / other)
             config = models / other / "config.pbtxt"
             config.write_text(config.read_text().replace(f'"{name}"', f'"{other}"', 1))
+    with (models / "simple_bad" / "1" / "model.py").open("a") as code:
+        code.write(FAIL)
     running: list[RealTriton] = []
     try:
         for number in range(3):
@@ -307,6 +327,54 @@ def test_a_version_that_a_client_names_is_the_models_own(kit: Kit) -> None:
     result = kit.client.infer("simple", pair(kit.module, values), model_version="1")
     check_sum_and_difference(result, values)
     assert model_of(kit, result) == "simple"
+
+
+def test_a_client_that_may_chooses_its_variant(balancer: RunningBalancer, kit: Kit) -> None:
+    before = answered(balancer, "added")
+    for seed in range(10):
+        values = numbers(seed)
+        headers = {"x-triton-lb-variant": "canary"}
+        result = kit.client.infer("added", pair(kit.module, values), headers=headers)
+        check_sum_and_difference(result, values)
+    after = answered(balancer, "added")
+    assert after["canary"] - before["canary"] == 10
+    with pytest.raises(InferenceServerException, match="there are: stable, canary"):
+        kit.client.infer(
+            "added", pair(kit.module, numbers()), headers={"x-triton-lb-variant": "nightly"}
+        )
+
+
+def test_a_bad_variant_is_rolled_back_and_nobody_on_the_other_one_notices(
+    balancer: RunningBalancer, target: Target
+) -> None:
+    def changed() -> str:
+        listed = ask(balancer.admin, "GET", "/api/v1/variants")["models"]
+        return next(str(each["changed"]) for each in listed if each["model"] == "risky")
+
+    failed = 0
+    give_up = time.monotonic() + 60
+    with grpcclient.InferenceServerClient(target.grpc) as client:
+        while changed() != "rollback":
+            assert time.monotonic() < give_up
+            for seed in range(20):
+                values = numbers(seed)
+                try:
+                    result = client.infer("risky", pair(grpcclient, values))
+                except InferenceServerException as error:
+                    assert "a bad build" in str(error)
+                    failed += 1
+                else:
+                    check_sum_and_difference(result, values)
+        assert failed
+        for seed in range(50):
+            values = numbers(seed)
+            check_sum_and_difference(client.infer("risky", pair(grpcclient, values)), values)
+    listed = ask(balancer.admin, "GET", "/api/v1/variants")["models"]
+    found = next(each for each in listed if each["model"] == "risky")
+    assert "requests failed" in found["why"]
+    assert 'triton_lb_variant_rollbacks_total{model="risky",variant="canary",why="errors"} 1' in (
+        balancer.metrics_text()
+    )
 
 
 def test_answers_over_plain_http_have_their_lengths(target: Target) -> None:
