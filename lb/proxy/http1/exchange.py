@@ -165,10 +165,6 @@ class Http1Exchange(Exchange):
                 self._look_later(look, pieces)
                 return
             note(self, self.plan, route, snapshot.regions, None)
-        self._place_first()
-
-    def _place_first(self) -> None:
-        """All is known that decides where it goes."""
         if self.handler is None or self.handler.may_be_placed():
             self.place()
 
@@ -201,7 +197,8 @@ class Http1Exchange(Exchange):
             unseen.clear()
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
-            self._place_first()
+            if self.handler is None or self.handler.may_be_placed():
+                self.place()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
         else:
