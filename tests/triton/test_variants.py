@@ -16,6 +16,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from tests.fakes.process import free_ports
 from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import ask
 from tests.triton.flows.kit import Kit
@@ -108,12 +109,19 @@ def tritons(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Itera
 
 
 @pytest.fixture(scope="module")
+def sagemaker() -> int:
+    """The port for SageMaker."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
 def balancer(
-    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...], sagemaker: int
 ) -> Iterator[RunningBalancer]:
     """The balancer before them."""
     workspace = tmp_path_factory.mktemp("balancer-of-variants")
-    yield from RunningBalancer.run(workspace, tritons, **VARIANTS)
+    front = {"enabled": True, "address": f"127.0.0.1:{sagemaker}", "default_model": "added"}
+    yield from RunningBalancer.run(workspace, tritons, fronts={"sagemaker": front}, **VARIANTS)
 
 
 @pytest.fixture
@@ -342,6 +350,22 @@ def test_a_client_that_may_chooses_its_variant(balancer: RunningBalancer, kit: K
         kit.client.infer(
             "added", pair(kit.module, numbers()), headers={"x-triton-lb-variant": "nightly"}
         )
+
+
+def test_sagemaker_says_which_variant_it_wants(balancer: RunningBalancer, sagemaker: int) -> None:
+    body = {
+        "inputs": [
+            {"name": name, "shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
+            for name in ("INPUT0", "INPUT1")
+        ]
+    }
+    before = answered(balancer, "added")
+    for _ in range(10):
+        fields = {"X-Amzn-SageMaker-Target-Variant": "canary"}
+        url = f"http://127.0.0.1:{sagemaker}/invocations"
+        with urlopen(Request(url, json.dumps(body).encode(), fields), timeout=30) as answer:
+            assert json.loads(answer.read())["model_name"] == "added"
+    assert answered(balancer, "added")["canary"] - before["canary"] == 10
 
 
 def test_a_bad_variant_is_rolled_back_and_nobody_on_the_other_one_notices(
