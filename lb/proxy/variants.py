@@ -346,7 +346,8 @@ class VariantSet:
             was_ready, each.was_ready = each.was_ready, is_ready(each.rules)
             if each is first or not self.percents[index]:
                 continue
-            if was_ready and not each.was_ready and each.answers:
+            is_dead = was_ready and not each.was_ready and first.was_ready
+            if is_dead and each.answers:
                 self._roll_back(index, "dead", "no backend has it ready any more")
                 return True
             if self._judged < least or each.judge is None:

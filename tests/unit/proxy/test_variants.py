@@ -252,6 +252,14 @@ def test_a_dead_variant_is_rolled_back_at_once() -> None:
     assert "no backend has it ready" in desk.book.sets[NAME].why
 
 
+def test_a_variant_is_not_rolled_back_when_all_are_dead() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    serve(desk, 2, failing=0)
+    desk.pool.publish(snapshot())
+    desk.book.look()
+    assert desk.percents()["canary"] == 5
+
+
 def test_a_variant_that_was_never_ready_is_not_rolled_back() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     desk.pool.publish(snapshot(b"detector"))
