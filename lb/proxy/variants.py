@@ -147,7 +147,9 @@ class Variant:
         self.durations = Histogram()
         """Of good answers, from the request to the end of the answer."""
         self.recent = Counts()
+        """Since the last look, where somebody judges."""
         self.judge: VariantJudge | None = None
+        """None: it is not judged, nor is another one by it."""
         self.was_ready = False
 
     def count(self, took_s: float | None, *, is_error: bool) -> None:
@@ -157,7 +159,8 @@ class Variant:
         if took_s is not None and not is_error:
             self.durations.sum += took_s
             self.durations.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
-        self.recent.add(took_s, is_error=is_error)
+        if self.judge is not None:
+            self.recent.add(took_s, is_error=is_error)
 
 
 class VariantParticulars(Particulars):

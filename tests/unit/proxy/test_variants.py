@@ -243,6 +243,13 @@ def test_a_bad_variant_is_rolled_back_and_all_know_why(caplog: pytest.LogCapture
     assert {desk.choose() for _ in range(100)} == {"stable"}
 
 
+def test_nothing_is_kept_of_requests_that_nobody_judges() -> None:
+    desk = Desk()
+    for _ in range(100):
+        desk.variant().count(0.01, is_error=False)
+    assert all(not each.recent.requests for each in desk.book.sets[NAME].variants)
+
+
 def test_a_dead_variant_is_rolled_back_at_once() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     serve(desk, 2, failing=0)
