@@ -71,7 +71,7 @@ VARIANTS = {
         "r": halves("repeat_v2", "repeat_v3"),
         "risky": {
             "variants": [
-                {"name": "stable", "model": "simple", "weight": 80},
+                {"name": "stable", "model": "simple_v2", "weight": 80},
                 {"name": "canary", "model": "simple_bad", "weight": 20},
             ],
             "rollback": {"errors": "2x", "min_requests": 20},
