@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from lb.access.disclosure import Disclosure
 from lb.access.gate import ControlRule, Gate, GateRules
+from lb.domain.access import Audience
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.wire.http1 import Peer, RawClient, ScriptedBackend, raw_client, scripted_backend
 from tests.wire.waiting import eventually
@@ -22,7 +24,11 @@ Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
 
 @asynccontextmanager
 async def serving(
-    answer: bytes, model: bytes = LONG, version: bytes = b"", gate: Gate | None = None
+    answer: bytes,
+    model: bytes = LONG,
+    version: bytes = b"",
+    gate: Gate | None = None,
+    audience: Audience = Audience.NOBODY,
 ) -> AsyncIterator[Setup]:
     """A relay before a backend that gives one answer to everything."""
 
@@ -33,6 +39,7 @@ async def serving(
     options = {
         "variant_names": frozenset({NAME}),
         "noted": frozenset({USER, PIN, b"x-beta"}),
+        "disclosure": Disclosure(audience),
     }
     async with (
         scripted_backend(script) as backend,
@@ -141,6 +148,16 @@ async def test_a_version_in_the_path_means_the_model() -> None:
         await client.send(inference(b"/v2/models/detector/versions/2/infer"))
         await client.answer()
         assert backend.requests[0].head.startswith(b"POST /v2/models/detector/versions/2/infer ")
+
+
+async def test_clients_that_may_know_learn_of_their_variant() -> None:
+    answer = reply(b'{"model_name":"%b"}' % LONG)
+    async with serving(answer, audience=Audience.ALL) as (_, _, client):
+        await client.send(inference(b"/v2/models/detector/infer"))
+        assert (await client.answer()).fields[b"x-triton-lb-variant"] == b"detector/canary"
+    async with serving(answer) as (_, _, client):
+        await client.send(inference(b"/v2/models/detector/infer"))
+        assert b"x-triton-lb-variant" not in (await client.answer()).fields
 
 
 async def test_headers_choose_a_variant() -> None:
