@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -184,11 +185,9 @@ class _Steps:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int | str, tuple[Variant, float]] = {}
-        """By the id; the one with the oldest last step first."""
-
-    def __len__(self) -> int:
-        return len(self._known)
+        self._known: OrderedDict[int | str, tuple[Variant, float]] = OrderedDict()
+        """By the id; the one with the oldest last step first. A plain dictionary would look at all
+        that have left its front to find that."""
 
     def find(self, step: SequenceStep) -> Variant | None:
         """The variant of a sequence; None where it is not known."""
