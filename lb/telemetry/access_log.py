@@ -153,7 +153,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         f',"method":{_text(record.method, other)}'
         f',"path":{_text(record.path, widths.path)}'
         f',"model":{_text(record.model, other) if record.model else "null"}'
-        f',"variant":{quoted(variant) if variant else "null"}'
+        f',"variant":{quoted(_cut(variant, other)) if variant else "null"}'
         f',"sequence":{_sequence(record.sequence)}'
         f',"backend":{backend}'
         f',"attempts":{record.attempts}'
