@@ -33,6 +33,7 @@ from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
 from lb.runtime.security import make_security
+from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
@@ -100,6 +101,7 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
+        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -113,6 +115,7 @@ class LoadBalancer:
         files = self.logs.files
         self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
+        self.variant_state.configure(settings.state)
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
@@ -177,6 +180,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         queue=relay.queue_status,
+        variants=relay.dispatcher.variants.statuses,
     )
 
 
@@ -223,6 +227,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         wait_reasons=lambda: queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
+        variants=balancer.relay.dispatcher.variants.statuses,
     )
 
 
@@ -241,6 +246,7 @@ def admin_app(
         own_addresses=lambda: own_addresses(balancer.settings),
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
+        variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.settings),

@@ -59,10 +59,10 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
-        "is_head", "is_http10", "is_inference", "is_plain", "is_sampled", "json_size",
-        "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
-        "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
+        "claim", "cross_origin", "discloses", "expects_continue", "has_variants", "hops", "host",
+        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "is_sampled",
+        "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model", "noted",
+        "operation", "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class RequestPlan:
         """What the gate goes by; None where it asks nothing."""
         self.discloses = False
         """Its client may learn how it was served."""
+        self.has_variants = False
+        """Variants serve its name."""
         self.cross_origin: CrossOrigin | None = None
         """What a browser gets."""
         self.request_id = request.request_id
@@ -153,9 +155,9 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors",
-        "_gate", "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
-        "_responses", "_spend", "known_request", "known_response",
+        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors", "_gate",
+        "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
+        "_responses", "_spend", "_variant_names", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -171,8 +173,11 @@ class HeadReader:
         cors_origins: frozenset[bytes] = frozenset(),
         payloads: PayloadRules | None = None,
         draws: Callable[[float], bool] = _never,
+        variant_names: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._variant_names = variant_names
+        """Names of models that variants serve."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
@@ -273,6 +278,14 @@ class HeadReader:
             plan.is_plain = False
         if self._cors_origins:
             self._note_origin(plan, head, request, line)
+        route = line.route
+        if (
+            route.model in self._variant_names
+            and not (route.version or route.is_asked or route.is_ours)
+            and request.target.startswith(b"/v2/models/")
+        ):
+            plan.has_variants = True
+            plan.is_plain = False
         if share:
             plan.share, plan.is_sampled, plan.is_plain = share, True, False
             return plan
