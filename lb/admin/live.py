@@ -77,6 +77,8 @@ class LiveSources:
     wait_reasons: Callable[[], Mapping[tuple[bytes, str], int]]
     """Requests that had to wait since the start, by model and reason."""
     reruns: Callable[[], RerunCounts]
+    replicas: Callable[[], Iterable[str]]
+    """URLs of other processes' admin APIs."""
     tables: Callable[[], Iterable[ModelTableStatus]] = _nothing
     """How the models of each backend compare with those of the others."""
 
@@ -140,6 +142,7 @@ class LiveView:
             version=sources.version,
             at=round(sources.wall(), 3),
             uptime_s=round(now - self._started_at, 1),
+            replicas=[*sources.replicas()],
             window_s=None if window_s is None else round(window_s, 3),
             summary=summary,
             backends=[],

@@ -140,6 +140,9 @@ class LiveDocument(TypedDict):
     version: str
     at: Annotated[float, Field(description="Unix time in seconds.")]
     uptime_s: Annotated[float, Field(description="Seconds since the start.")]
+    replicas: Annotated[
+        list[str], Field(description="Admin APIs of other processes, as `admin.replicas` says.")
+    ]
     window_s: Annotated[float | None, Field(description="Seconds that rates and quantiles are of.")]
     summary: LiveSummary
     backends: Annotated[
