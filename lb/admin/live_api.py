@@ -77,6 +77,8 @@ class LiveApi:
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionResetError:
+            pass  # the reader has left
         finally:
             self._viewers -= 1
         return response

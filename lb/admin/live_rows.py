@@ -357,11 +357,12 @@ def _gpu(record: BackendRecord) -> GpuUse | None:
 
 
 class _ModelCounts(NamedTuple):
-    """Requests and failures; latencies of successful inferences by bucket; requests that had to
-    wait by reason."""
+    """Requests, failures and further attempts; latencies of successful inferences by bucket;
+    requests that had to wait by reason."""
 
     requests: int
     failures: int
+    retries: int
     durations: list[int]
     waits: dict[str, int]
 
@@ -370,7 +371,8 @@ class _ModelRow:
     """What is kept of one model."""
 
     __slots__ = (
-        "durations", "failures", "history", "is_complete", "json", "requests", "settled", "waits",
+        "durations", "failures", "history", "is_complete", "json", "requests", "retries", "settled",
+        "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -383,6 +385,7 @@ class _ModelRow:
         self.requests = 0.0
         """Per second."""
         self.failures = 0.0
+        self.retries = 0.0
         self.durations: list[int] = []
         """Of the last seconds."""
         self.waits: dict[str, float] = {}
@@ -398,6 +401,7 @@ class _ModelRow:
         self.is_complete = True
         self.requests = (counts.requests - old.requests) / window_s
         self.failures = (counts.failures - old.failures) / window_s
+        self.retries = (counts.retries - old.retries) / window_s
         self.durations = (
             [a - b for a, b in zip(counts.durations, old.durations, strict=True)]
             if old.durations
@@ -464,7 +468,7 @@ class ModelRows:
         names = first.keys() | second.keys() | queues.keys()
         names.discard(_OTHER_NAME)
         rows = self._rows
-        nothing = _ModelCounts(0, 0, [], {})
+        nothing = _ModelCounts(0, 0, 0, [], {})
         for name in names - rows.keys():
             row = rows[name] = _ModelRow()
             if now - self._renewed_at <= STALE_S:
@@ -532,12 +536,13 @@ class ModelRows:
         self._shown = shown
 
     def _counts(self, name: bytes, waits: Mapping[tuple[bytes, str], int]) -> _ModelCounts:
-        requests = failures = 0
+        requests = failures = retries = 0
         durations: list[int] = []
         for traffic in self._meter.traffic:
             usage = traffic.models.get(name)
             if usage is None:
                 continue
+            retries += usage.retries
             for code, count in usage.codes.items():
                 requests += count
                 failures += count if is_failure(traffic.protocol, code) else 0
@@ -546,7 +551,7 @@ class ModelRows:
                 [a + b for a, b in zip(durations, counts, strict=True)] if durations else [*counts]
             )
         had_to_wait = {why: waits[name, why] for why in _WAITS if (name, why) in waits}
-        return _ModelCounts(requests, failures, durations, had_to_wait)
+        return _ModelCounts(requests, failures, retries, durations, had_to_wait)
 
     def _show(
         self, snapshot: PoolSnapshot, name: bytes, queues: Mapping[bytes, tuple[int, float]]
@@ -560,6 +565,7 @@ class ModelRows:
             "not_on": not_on,
             "requests": round(row.requests, 2) if row.is_complete else None,
             "failures": round(row.failures, 2) if row.is_complete else None,
+            "retries": round(row.retries, 2) if row.is_complete else None,
             "p50_ms": milliseconds(quantile(row.durations, 0.5)),
             "p99_ms": milliseconds(quantile(row.durations, 0.99)),
             "queued": queued,

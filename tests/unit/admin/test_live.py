@@ -134,6 +134,19 @@ def test_models_are_shown_by_how_busy_they_are_and_renewed_in_turn() -> None:
     assert (first["requests"] or 0) >= 25.0
 
 
+def test_further_attempts_are_counted_for_their_model() -> None:
+    directory, meter, clock = make_pool(), Meter(), FakeClock(111.0)
+    a = directory.find("a").backend
+    view = LiveView(live_sources(directory, meter), clock)
+    read_live(view)
+    for attempts in (1, 2, 3):
+        meter.finished(grpc_record(backend=a, attempts=attempts))
+    clock.now += 1.0
+    document = read_live(view)
+    assert document["summary"]["retries"] == 3.0
+    assert [each["retries"] for each in document["models"]] == [3.0]
+
+
 def test_what_was_read_when_somebody_last_looked_makes_no_rates() -> None:
     directory, clock = make_pool(), FakeClock(111.0)
     view = LiveView(live_sources(directory), clock)
