@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
@@ -151,9 +152,11 @@ def make_app(backends: int, models: int) -> web.Application:
         documents = Documents(backends, models)
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream"})
         await response.prepare(request)
-        while True:
-            await response.write(b"data: %b\n\n" % json.dumps(documents.next()).encode())
-            await asyncio.sleep(_EVERY_S)
+        with suppress(ConnectionResetError):  # the page is closed
+            while True:
+                await response.write(b"data: %b\n\n" % json.dumps(documents.next()).encode())
+                await asyncio.sleep(_EVERY_S)
+        return response
 
     app = web.Application()
     app.router.add_get("/", show_page)
