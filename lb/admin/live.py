@@ -128,7 +128,9 @@ class LiveView:
         """Make a new document, a step whenever the iterator is advanced."""
         sources, now = self._sources, self._clock()
         directory = sources.directory
-        records = sorted(directory.records, key=lambda each: _RANK[each.state])
+        # Backends come and go between steps.
+        members = directory.records
+        records = sorted(members, key=lambda each: _RANK[each.state])
         shown = records[:MOST_BACKENDS]
         snapshot = directory.ref.current
         summary, window_s = self._summarize(records, snapshot, now)
@@ -136,8 +138,8 @@ class LiveView:
         queues = _queues(sources.model_queues(now)) if sources.queued() else {}
         yield
         yield from self._models.renew(snapshot, queues, now)
-        stable = shown if len(records) > len(shown) else directory.records
-        yield from self._backends.renew(stable, self._models.busy, now)
+        in_order = shown if len(members) > len(shown) else members
+        yield from self._backends.renew(in_order, self._models.busy, now)
         shell = LiveDocument(
             version=sources.version,
             at=round(sources.wall(), 3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from lb.admin.live import LiveView
 from lb.admin.live_document import LiveBackend, LiveDocument
 from lb.control.directory import BackendDirectory
@@ -25,14 +27,19 @@ def settle(directory: BackendDirectory, now: float) -> None:
         directory.probed(port, ProbeResult(Finding.READY, latency_s=0.001), now)
 
 
+def members(count: int) -> list[Member]:
+    """Backends `gpu-0` and so on."""
+    addresses = (Address("127.0.0.1", 1000 + number) for number in range(count))
+    return [
+        Member(BackendSpec(name=f"gpu-{number}", http=address))
+        for number, address in enumerate(addresses)
+    ]
+
+
 def large_pool(count: int, now: float) -> BackendDirectory:
     """Backends `gpu-0` and so on, all of them up."""
     directory = BackendDirectory(named_policy("least_loaded"))
-    specs = [
-        BackendSpec(name=f"gpu-{number}", http=Address("127.0.0.1", 1000 + number))
-        for number in range(count)
-    ]
-    directory.replace([Member(spec) for spec in specs], now)
+    directory.replace(members(count), now)
     for record in directory.records:
         for port in record.ports:
             directory.probe_sent(port, now)
@@ -78,6 +85,20 @@ def test_it_is_made_in_steps_and_the_newest_one_is_kept() -> None:
     assert len(list(steps)) >= 3
     assert view.text != before
     assert view.age_s == 0.0
+
+
+def test_a_backend_may_come_or_go_while_it_is_made() -> None:
+    directory, clock = large_pool(3, now=100.0), FakeClock(111.0)
+    for later in (2, 4):  # one leaves, then two come
+        view = LiveView(live_sources(directory), clock)
+        steps = view.make()
+        next(steps)
+        before = [each.backend.name for each in directory.records]
+        directory.replace(members(later), clock.now)
+        assert len(directory.records) == later
+        assert len(list(steps)) >= 3
+        names = [each["name"] for each in json.loads(view.text)["backends"]]
+        assert sorted(names) == sorted(before)
 
 
 def test_rows_of_a_large_pool_are_renewed_in_turn_and_a_change_of_state_at_once() -> None:
