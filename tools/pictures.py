@@ -1,6 +1,6 @@
 """Make the pictures of the page for the documentation, from real processes in headless Chromium.
 
-    python tools/pictures.py [--output docs/pictures] [--widths 1280] [--height 650]
+    python tools/pictures.py [--output docs/pictures] [--widths 360 1280 1920] [--whole]
 
 Three simulated Tritons get requests through a balancer; one is killed, one is drained. Needs
 `make debian` (Chromium) and takes about half a minute.
@@ -30,6 +30,8 @@ from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_unti
 CHROMIUM = "/usr/bin/chromium"
 BACKENDS = ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
 SPEEDS = (0.2, 0.05, 0.2, 0.1)
+HEIGHTS = {360: 780, 1280: 650, 1920: 1080}
+"""Of a telephone, of a window, and of a wall screen, by width in pixels."""
 RATE = 150.0
 """Requests per second."""
 
@@ -38,8 +40,8 @@ async def main() -> None:
     """Start everything, let something happen, take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/pictures"))
-    parser.add_argument("--widths", type=int, nargs="+", default=[1280])
-    parser.add_argument("--height", type=int, default=650, help="0: the whole page")
+    parser.add_argument("--widths", type=int, nargs="+", default=list(HEIGHTS))
+    parser.add_argument("--whole", action="store_true", help="the whole page, however long")
     parser.add_argument("--schemes", nargs="+", default=["light", "dark"])
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
         for scheme in given.schemes:
             for width in given.widths:
                 page = await browser.new_page(
-                    viewport={"width": width, "height": given.height or width * 9 // 16},
+                    viewport={"width": width, "height": HEIGHTS.get(width, width * 9 // 16)},
                     color_scheme=scheme,
                 )
                 await page.goto(f"http://{admin}/")
@@ -104,7 +106,7 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
         children[3].signal(signal.SIGKILL)
         await asyncio.sleep(6)
         for name, page in pages:
-            await page.screenshot(path=given.output / name, full_page=not given.height)
+            await page.screenshot(path=given.output / name, full_page=given.whole)
             print(given.output / name)
         await browser.close()
         await senders.aclose()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -42,6 +43,11 @@ SECTIONS: dict[str, Callable[[Plan], Section]] = {
     "real-clients": real_clients.run,
 }
 """What a whole run does after the cells, by name."""
+PARTS: dict[str, Callable[[Plan], Section]] = {
+    f"stalls:{scenario.kind}": partial(stalls.run, scenarios=[scenario])
+    for scenario in stalls.SCENARIOS
+}
+"""Parts of them that can be run alone."""
 
 
 def main() -> int:
@@ -50,7 +56,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.list:
         print("\n".join(f"{cell.name:36} {cell.title}" for cell in CELLS))
-        print("\n".join(f"{name:36} (section)" for name in SECTIONS))
+        print("\n".join(f"{name:36} (section)" for name in SECTIONS | PARTS))
         return 0
     try:
         plan, sections = _plan(given)
@@ -99,7 +105,7 @@ def _section(name: str, plan: Plan) -> Section:
     """Run one; if it cannot, the report says so and keeps all else."""
     say(f"{name}:")
     try:
-        return SECTIONS[name](plan)
+        return (SECTIONS | PARTS)[name](plan)
     except BenchError as error:
         say(f"  {error}")
         reason = f"{name}: {error}"
@@ -162,8 +168,8 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
         raise ValueError(f"unknown proxies: {', '.join(unknown)}; there are: {', '.join(RECIPES)}")
-    sections = [name for name in SECTIONS if name in given.cells]
-    patterns = [each for each in given.cells if each not in SECTIONS]
+    sections = [name for name in SECTIONS | PARTS if name in given.cells]
+    patterns = [each for each in given.cells if each not in sections]
     if not given.cells and not given.quick and not against:
         sections = list(SECTIONS)
     plan = Plan(

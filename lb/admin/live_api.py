@@ -29,6 +29,10 @@ class LiveApi:
         self._view = view
         self._access = access
         self._viewers = 0
+        self._event = b""
+        """The newest document as an event of the stream."""
+        self._making = asyncio.Lock()
+        """Held by whoever makes the next document, or waits until it is due."""
         self._closing = asyncio.Event()
 
     def install(self, app: web.Application) -> None:
@@ -49,9 +53,10 @@ class LiveApi:
     async def _show(self, _request: web.Request) -> web.Response:
         """The document; if nobody has looked lately, after the second that rates need."""
         if not self._view.has_rates:
-            self._view.document()
-            await self._pause()
-        return web.Response(body=self._view.text(), content_type="application/json")
+            await self._fresh_event()
+            await self._pause(EVERY_S)
+        await self._fresh_event()
+        return web.Response(body=self._view.text, content_type="application/json")
 
     async def _send_events(self, request: web.Request) -> web.StreamResponse:
         """One document a second until the reader leaves or is too slow."""
@@ -61,23 +66,53 @@ class LiveApi:
         self._viewers += 1
         try:
             await response.prepare(request)
+            event = await self._fresh_event()
             while not self._closing.is_set():
                 async with asyncio.timeout(_WRITE_S):
-                    await response.write(b"data: " + self._view.text() + b"\n\n")
-                await self._pause()
+                    await response.write(event)
+                event = await self._next_event(event)
                 token = self._access.identify(request)
                 if self._access.refusal(request, token) is not None:
                     break  # its session has ended, or its token was taken back
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionResetError:
+            pass  # the reader has left
         finally:
             self._viewers -= 1
         return response
 
-    async def _pause(self) -> None:
+    async def _next_event(self, seen: bytes) -> bytes:
+        """The event after one that was seen.
+
+        One viewer waits for it and makes it. The others wait for the lock, which they get one after
+        the other, so that each writes the event in an iteration of its own.
+        """
+        async with self._making:
+            if self._event is seen:
+                await self._pause(EVERY_S - self._view.age_s)
+            return await self._make_if_old()
+
+    async def _fresh_event(self) -> bytes:
+        """The newest event at once, or another one if it is old."""
+        if self._view.age_s < EVERY_S:
+            return self._event
+        async with self._making:
+            return await self._make_if_old()
+
+    async def _make_if_old(self) -> bytes:
+        # Timers may be a little early; that must not mean the same document again.
+        if self._view.age_s >= 0.9 * EVERY_S:
+            for _ in self._view.make():
+                await asyncio.sleep(0)
+            self._event = b"data: %b\n\n" % self._view.text
+        return self._event
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the process shuts down meanwhile."""
         try:
-            async with asyncio.timeout(EVERY_S):
+            async with asyncio.timeout(seconds):
                 await self._closing.wait()
         except TimeoutError:
             pass

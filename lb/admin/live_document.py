@@ -114,6 +114,9 @@ class LiveModel(TypedDict):
         float | None, Field(description="Median latency of successful inferences; null: none.")
     ]
     p99_ms: Annotated[float | None, Field(description="99th percentile of the same.")]
+    retries: Annotated[
+        float | None, Field(description="Further attempts per second, hedges included.")
+    ]
     queued: Annotated[int, Field(description="Requests that wait in the queue.")]
     oldest_ms: Annotated[float, Field(description="Age of the oldest of them.")]
     waits: Annotated[
@@ -154,6 +157,9 @@ class LiveDocument(TypedDict):
     version: str
     at: Annotated[float, Field(description="Unix time in seconds.")]
     uptime_s: Annotated[float, Field(description="Seconds since the start.")]
+    replicas: Annotated[
+        list[str], Field(description="Admin APIs of other processes, as `admin.replicas` says.")
+    ]
     window_s: Annotated[float | None, Field(description="Seconds that rates and quantiles are of.")]
     summary: LiveSummary
     backends: Annotated[

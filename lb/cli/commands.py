@@ -431,7 +431,8 @@ def _add_admin_address(
     command.add_argument(
         "--all",
         action="store_true",
-        help="ask all addresses of the host names in --admin, as of a headless service",
+        help="ask all addresses of the host names in --admin, as of a headless service, and the "
+        "replicas that the configuration names (admin.replicas)",
     )
     command.add_argument(
         "--token-file",

@@ -245,7 +245,7 @@ def _with_targets(
 ) -> int:
     """Do something with the processes that the arguments name."""
     from lb.cli.admin_client import ADDRESS_VARIABLE, AdminError, AdminTarget, find_token
-    from lb.cli.replicas import addresses_of
+    from lb.cli.replicas import addresses_of, with_replicas
 
     given, source = arguments.admin, "--admin"
     if given is None:
@@ -253,12 +253,15 @@ def _with_targets(
     try:
         token = find_token(arguments.token_file, os.environ)
         addresses = addresses_of(given, source, every=arguments.all)
+        as_json = getattr(arguments, "json", False)  # of commands that print a view
+        targets = [AdminTarget(address, token, as_json=as_json) for address in addresses]
+        if arguments.all:
+            targets = with_replicas(targets)
     except AdminError as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
-    as_json = getattr(arguments, "json", False)  # of commands that print a view
     with _unless_quiet(arguments):
-        return act([AdminTarget(address, token, as_json=as_json) for address in addresses])
+        return act(targets)
 
 
 def _unless_quiet(arguments: argparse.Namespace) -> AbstractContextManager[object]:

@@ -9,12 +9,19 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
+from pydantic import RootModel
+
+from lb.admin.operations import CONFIG
 from lb.cli.admin_client import AdminError, AdminTarget, parse_target
 from lb.domain.backend import Address
 
 _AT_ONCE: Final = 64
+
+
+class _Configuration(RootModel[dict[str, Any]]):
+    """The settings of a process."""
 
 
 def addresses_of(given: Sequence[str], source: str, *, every: bool) -> list[str]:
@@ -44,6 +51,31 @@ def _looked_up(address: Address, source: str) -> list[str]:
         raise AdminError(f"{source}: {address.host}: {error.strerror}") from error
     hosts = sorted({str(info[4][0]) for info in infos})
     return [str(Address(host=host, port=address.port)) for host in hosts]
+
+
+def with_replicas(targets: Sequence[AdminTarget]) -> list[AdminTarget]:
+    """Add the replicas that processes name in `admin.replicas` of their configuration.
+
+    What a process cannot be asked is left to the command, which meets the same error.
+    """
+    with ThreadPoolExecutor(min(len(targets), _AT_ONCE)) as pool:
+        named = list(pool.map(_replicas_of, targets))
+    found = {str(parse_target(each.address, "--admin")): each for each in targets}
+    for target, urls in zip(targets, named, strict=True):
+        for url in urls:
+            address = str(parse_target(url, f"admin.replicas of {target.address}"))
+            found.setdefault(address, replace(target, address=address))
+    return list(found.values())
+
+
+def _replicas_of(target: AdminTarget) -> list[str]:
+    try:
+        settings = target.read(CONFIG, _Configuration).model.root
+    except AdminError:
+        return []
+    admin = settings.get("admin")
+    urls = admin.get("replicas") if isinstance(admin, dict) else None
+    return [url for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
 
 
 def ask_each(targets: Sequence[AdminTarget], ask: Callable[[AdminTarget], int]) -> int:

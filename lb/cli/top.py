@@ -298,6 +298,8 @@ def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
     )
     for each in document["models"]:
         notes = [f"waits: {why} {_number(rate)}/s" for why, rate in each["waits"].items()]
+        if each["retries"]:
+            notes.append(f"retries: {_number(each['retries'])}/s")
         if each["not_on"]:
             notes.append("not on " + ", ".join(map(printable, each["not_on"])))
         yield (

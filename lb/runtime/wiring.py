@@ -226,6 +226,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         model_backends=scheduler.model_backends,
         wait_reasons=lambda: queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
+        replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
     )

@@ -14,6 +14,7 @@ from lb.settings.problems import Finding, show
 from lb.settings.section import Section, one_needed
 from lb.settings.values import (
     RELAY_HEADERS,
+    AdminUrl,
     Boolean,
     Count,
     FileName,
@@ -263,3 +264,9 @@ class AdminSettings(Section):
 
     Set this when a firewall alone protects the admin port; otherwise such a configuration is
     refused."""
+    replicas: tuple[AdminUrl, ...] = ()
+    """Admin APIs of other processes in front of the same backends, as `http://HOST:PORT`. The page
+    links to them, and commands with `--all` ask them as well. A replica must accept the host name
+    (`hosts`) and the token.
+
+    Set this when several processes share the backends; otherwise each shows itself alone."""

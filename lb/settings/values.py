@@ -30,6 +30,9 @@ _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 _FIELD_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?|", re.ASCII)
 _DNS_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]*", re.ASCII)
+_ADMIN_URL: Final = re.compile(
+    r"http://(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?", re.ASCII
+)
 
 
 RELAY_HEADERS: Final = frozenset({
@@ -135,6 +138,15 @@ def _check_header_value(value: str) -> str:
     if not _FIELD_VALUE.fullmatch(value):
         raise ValueError("a header value is one line of visible ASCII, without spaces around it")
     return value
+
+
+def _check_admin_url(url: str) -> str:
+    """Check `http://HOST:PORT`, and return it without a `/` at its end."""
+    if not _ADMIN_URL.fullmatch(url):
+        raise ValueError(f"expected http://HOST:PORT, got {show(url)}")
+    bare = url.removesuffix("/")
+    read_target(bare.removeprefix("http://"))
+    return bare
 
 
 def _check_path(path: str) -> str:
@@ -288,6 +300,8 @@ HeaderValue = Annotated[str, AfterValidator(_check_header_value), text_schema(_F
 """One line of visible ASCII."""
 UrlPath = Annotated[str, AfterValidator(_check_path), text_schema(_PATH)]
 """The path of a URL, with or without a query."""
+AdminUrl = Annotated[str, AfterValidator(_check_admin_url), text_schema(_ADMIN_URL)]
+"""Where another process has its admin API: `http://HOST:PORT`."""
 FileName = Annotated[str, AfterValidator(_check_file), WrapValidator(keep_reference)]
 """Path of a file; a relative one starts at the working directory. Messages show it by `shown`."""
 ServerName = Annotated[

@@ -51,11 +51,13 @@ class OperationUsage:
 class ModelUsage:
     """What the requests of one protocol for one ML model came to."""
 
-    __slots__ = ("codes", "durations", "first_answers", "intervals")
+    __slots__ = ("codes", "durations", "first_answers", "intervals", "retries")
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
         """Requests by code."""
+        self.retries = 0
+        """Attempts after the first one of each request, hedges included."""
         self.durations = Histogram()
         """Durations of successful inferences."""
         self.first_answers = Histogram()
@@ -253,7 +255,7 @@ class Meter:
                 durations.counts[bucket] += 1
                 durations.sum += took
         if record.attempts > 1:
-            traffic.retries += record.attempts - 1
+            self._count_retries(traffic, record)
         if record.reason is not None:
             traffic.reasons[record.reason] = traffic.reasons.get(record.reason, 0) + 1
 
@@ -263,6 +265,13 @@ class Meter:
             for backend in tuple(traffic.answers):
                 if backend is not None and backend not in backends:
                     del traffic.answers[backend]
+
+    def _count_retries(self, traffic: Traffic, record: RequestRecord) -> None:
+        retries = record.attempts - 1
+        traffic.retries += retries
+        usage = traffic.models.get(record.model)
+        if usage is not None:
+            usage.retries += retries
 
     def _first_answer(self, traffic: Traffic, backend: Backend | None, code: int) -> None:
         if code_label(traffic.protocol, code) == OTHER:

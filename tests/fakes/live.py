@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from lb.admin.live import LiveSources
+from lb.admin.live import LiveSources, LiveView
+from lb.admin.live_document import LiveDocument
 from lb.control.directory import BackendDirectory
 from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
@@ -33,5 +35,14 @@ def live_sources(
         "model_backends": lambda _: (),
         "wait_reasons": dict,
         "reruns": RerunCounts,
+        "replicas": tuple,
     }
     return LiveSources(directory=directory, meter=meter or Meter(), **{**usual, **others})
+
+
+def read_live(view: LiveView) -> LiveDocument:
+    """Make a new document and return it."""
+    for _ in view.make():
+        pass
+    document: LiveDocument = json.loads(view.text)
+    return document

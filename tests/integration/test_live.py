@@ -87,6 +87,12 @@ def test_events_come_once_a_second_and_do_not_keep_the_process(
         assert second[0]["summary"]["requests"] == 0.0
         assert 0.8 <= second[0]["at"] - first[0]["at"] <= 5.0
         assert len({each["at"] for each in second}) <= 2  # one document for all
+        answers.pop().close()
+        connections.pop().close()
+        for _ in range(3):
+            for answer in answers:
+                next_event(answer)
+        assert "admin request failed" not in serving.process.log.read_text()
         began = time.monotonic()
         serving.process.signal(signal.SIGTERM)
         assert serving.process.wait(30) == 0

@@ -85,7 +85,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Nobody needs a token."""
-    running = Pool(tmp_path_factory.mktemp("open"))
+    replicas = {"replicas": ["http://lb-1.example:8003"]}
+    running = Pool(tmp_path_factory.mktemp("open"), admin=replicas)
     yield running
     running.close()
 
@@ -122,6 +123,8 @@ def test_a_killed_triton_turns_red_with_its_reason_and_comes_back(
     expect(page.locator("#word")).to_have_text("good")
     expect(row(page, "gpu-0")).to_have_attribute("data-tone", "good")
     expect(page.locator("#models")).to_contain_text("simple")
+    replica = page.get_by_role("link", name="lb-1.example:8003")
+    expect(replica).to_have_attribute("href", "http://lb-1.example:8003")
     pool.tritons["gpu-1"].signal(signal.SIGKILL)
     expect(row(page, "gpu-1")).to_have_attribute("data-tone", "bad", timeout=2500)
     expect(row(page, "gpu-1")).to_contain_text("down")

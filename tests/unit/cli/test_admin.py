@@ -41,7 +41,7 @@ from lb.cli.admin import (
 )
 from lb.cli.admin_client import TOKEN_VARIABLE, AdminError, AdminTarget, find_token
 from tests.fakes import views
-from tests.fakes.live import FakeClock, live_sources
+from tests.fakes.live import FakeClock, live_sources, read_live
 from tests.fakes.pool import make_pool
 from tests.fakes.views import backend
 
@@ -202,7 +202,7 @@ def test_a_degraded_pool_may_be_a_failure(
     verdict: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = FakeClock(111.0)
-    document = json.loads(LiveView(live_sources(make_pool()), clock).text())
+    document: dict[str, Any] = dict(read_live(LiveView(live_sources(make_pool()), clock)))
     document["summary"] |= {"verdict": verdict, "why": "gpu-2 is down."}
     answers = {"/api/v1/status": views.status(up=1, b="down"), "/api/v1/live": document}
     with answering_paths(answers) as address:

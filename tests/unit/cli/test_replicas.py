@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from lb.admin.operations import CONFIG, STATUS
 from lb.cli.admin_client import AdminError, AdminTarget
 from lb.cli.main import main
-from lb.cli.replicas import addresses_of, ask_each
+from lb.cli.replicas import addresses_of, ask_each, with_replicas
 from tests.fakes.views import backend, backends, status
-from tests.unit.cli.test_admin import answering
+from tests.unit.cli.test_admin import answering, answering_paths
 
 
 def test_an_address_is_taken_as_it_is() -> None:
@@ -98,6 +99,27 @@ def test_json_of_several_says_whose_it_is(capsys: pytest.CaptureFixture[str]) ->
         {"admin": second, "answer": two},
     ]
     assert shown.err.startswith(nobody)
+
+
+def test_all_includes_the_replicas_that_a_process_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with answering_paths({STATUS: status(2)}) as second:
+        named = [f"http://{second}", "http://127.0.0.1:1"]
+        config = {"admin": {"replicas": named}}
+        with answering_paths({STATUS: status(1), CONFIG: config}) as first:
+            config["admin"]["replicas"].append(f"http://{first}")  # the list of all, shared
+            assert main(["status", "--all", "--admin", first]) == 1
+            shown = capsys.readouterr()
+            assert main(["status", "--admin", first]) == 0
+    assert sorted(each.split()[0] for each in shown.out.splitlines()) == sorted([first, second])
+    assert shown.err.startswith("127.0.0.1:1 ")
+
+
+def test_a_process_that_names_nonsense_is_asked_alone() -> None:
+    for config in ({}, {"admin": 1}, {"admin": {"replicas": 1}}, {"admin": {"replicas": [1]}}):
+        with answering_paths({CONFIG: config}) as address:
+            assert with_replicas([AdminTarget(address)]) == [AdminTarget(address)]
 
 
 @pytest.mark.parametrize("answer", [body(status(0, a="down")), body(status(0)), b"[]"])

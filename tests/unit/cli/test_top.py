@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from lb.admin.live import LiveView
@@ -11,7 +10,7 @@ from lb.cli.top import Reading, View, draw
 from lb.domain.backend import AdminState
 from lb.domain.schedule import ModelQueueView
 from lb.telemetry.meter import Meter
-from tests.fakes.live import FakeClock, live_sources
+from tests.fakes.live import FakeClock, live_sources, read_live
 from tests.fakes.pool import make_pool
 from tests.fakes.records import PlainRecord
 
@@ -25,13 +24,12 @@ def document() -> dict[str, Any]:
         directory, meter, queued=lambda: 3, oldest_s=lambda _: 0.25, model_queues=lambda _: [queue]
     )
     view = LiveView(sources, clock)
-    view.document()
+    read_live(view)
     for _ in range(10):
         meter.finished(PlainRecord(backend=a, started_at=100.0, ended_at=100.004))
     a.in_flight = 2
     clock.now += 1.0
-    found: dict[str, Any] = json.loads(view.text())
-    return found
+    return dict(read_live(view))
 
 
 def test_eighty_columns_suffice() -> None:
@@ -58,7 +56,7 @@ def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
 def test_changes_are_listed_with_their_causes() -> None:
     directory = make_pool()
     directory.set_admin("a", AdminState.DRAINING, 110.0)
-    found = LiveView(live_sources(directory), FakeClock(111.0)).document()
+    found = read_live(LiveView(live_sources(directory), FakeClock(111.0)))
     reading = Reading(AdminTarget("127.0.0.1:8003"), dict(found))
     lines = draw([reading], View(shows="changes"), 80, 0, coloured=False).lines
     assert lines[4].split() == ["1.0s", "a", "▽", "draining", "operator"]

@@ -50,7 +50,7 @@ def test_by_default_nothing_is_asked_but_where_control_comes_from() -> None:
         "strict_shared_memory": False,
         "limits": (),
     }
-    assert AdminSettings().model_dump() == {"hosts": (), "insecure": False}
+    assert AdminSettings().model_dump() == {"hosts": (), "insecure": False, "replicas": ()}
 
 
 @pytest.mark.parametrize("text", [SECRET, "${TOKEN}", "${file:/f}"])
@@ -144,6 +144,10 @@ def test_a_limit_says_what_a_client_is(values: dict[str, Any], header: str, dept
         (TokenSettings, {"name": "a", "roles": [], **TOKEN}),
         (TokenSettings, {"name": "a", "roles": ["root"], **TOKEN}),
         (AdminSettings, {"hosts": ["a b"]}),
+        (AdminSettings, {"replicas": ["https://lb-1:8003"]}),
+        (AdminSettings, {"replicas": ["http://lb-1"]}),
+        (AdminSettings, {"replicas": ["http://lb-1:0"]}),
+        (AdminSettings, {"replicas": ["http://lb-1:8003/<script>"]}),
         (AccessSettings, {"header": ":path"}),
     ],
 )
