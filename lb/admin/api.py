@@ -17,6 +17,7 @@ from lb.admin.models import (
     Index,
     LogLevelChange,
     LogLevelInForce,
+    ModelDrain,
     NotDone,
     Queue,
     Reload,
@@ -38,6 +39,7 @@ from lb.admin.operations import (
 )
 from lb.admin.views import (
     backend_view,
+    model_drain_view,
     model_views,
     models_view,
     queue_views,
@@ -136,6 +138,9 @@ class AdminApi:
             "drainBackend": self._changer(AdminState.DRAINING),
             "enableBackend": self._changer(AdminState.ENABLED),
             "disableBackend": self._changer(AdminState.DISABLED),
+            "getModel": self._get_model,
+            "drainModel": self._model_changer(is_drained=True),
+            "enableModel": self._model_changer(is_drained=False),
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
             "getConfig": self._get_config,
@@ -199,6 +204,39 @@ class AdminApi:
             return self._view(record)
 
         return change
+
+    async def _get_model(self, request: web.Request) -> ModelDrain:
+        record, model = self._find_model(request)
+        return model_drain_view(record, model, self._directory.model_use)
+
+    def _model_changer(self, *, is_drained: bool) -> Act:
+        """Make the operation that drains a model on a backend, or ends that."""
+
+        async def change(request: web.Request) -> ModelDrain:
+            if is_drained:
+                record, model = self._find_model(request)
+            else:  # a restarted server may not have listed it yet
+                record, model = self._find(request), _model_of(request)
+            name, directory = record.backend.name, self._directory
+            try:
+                directory.drain_model(name, model, is_drained=is_drained, now=self._clock())
+            except StillLeavingError as error:
+                raise refused(409, str(error)) from error
+            return model_drain_view(record, model, directory.model_use)
+
+        return change
+
+    def _find_model(self, request: web.Request) -> tuple[BackendRecord, bytes]:
+        """The backend and the model that the path names.
+
+        Raises:
+            Refused: there is no such backend, or its list does not have the model.
+        """
+        record, model = self._find(request), _model_of(request)
+        if record.models.lists and model not in record.models.names | record.drained_models:
+            name = record.backend.name
+            raise refused(404, f"backend {name!r} has no model {request.match_info['model']!r}")
+        return record, model
 
     async def _add_backend(self, request: web.Request) -> Backend:
         """Add a backend, or take back the one that was removed under a name."""
@@ -268,6 +306,11 @@ class AdminApi:
 
     def _view(self, record: BackendRecord) -> Backend:
         return backend_view(record, self._clock())
+
+
+def _model_of(request: web.Request) -> bytes:
+    """The name of the model in the path, as it stands on the wire."""
+    return request.match_info["model"].encode("utf-8", "surrogatepass")
 
 
 def _limit_of(request: web.Request) -> float | None:

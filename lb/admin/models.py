@@ -196,6 +196,25 @@ class Model(View):
         json_schema_extra={"enum": [each.value for each in ModelState]},
     )
     reason: str = Field(description="Why it is not ready, in the words of the backend.")
+    draining: bool = Field(
+        default=False, description="Whether the operator has drained the model on this backend."
+    )
+
+
+class ModelDrain(View):
+    """One model on one backend, whichever its version: whether it gets new requests there."""
+
+    backend: str = Field(description="Name of the backend.")
+    model: str
+    draining: bool = Field(description="Whether the operator has drained it.")
+    in_flight: Count = Field(
+        description="Attempts of the model under way. Attempts whose model is not known yet count."
+    )
+    open_sequences: Count = Field(description="Open sequences of the model.")
+    empty: bool = Field(
+        description="Whether no attempt is under way and no sequence is open. A draining model "
+        "that is empty can be unloaded."
+    )
 
 
 class Drift(View):

@@ -17,6 +17,7 @@ from lb.admin.models import (
     Index,
     LogLevelChange,
     LogLevelInForce,
+    ModelDrain,
     Models,
     NewBackend,
     NotDone,
@@ -33,6 +34,7 @@ STATUS: Final = "/api/v1/status"
 BACKENDS: Final = "/api/v1/backends"
 BACKEND: Final = "/api/v1/backends/{name}"
 MODELS: Final = "/api/v1/backends/{name}/models"
+MODEL: Final = "/api/v1/backends/{name}/models/{model}"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
 LIVE: Final = "/api/v1/live"
@@ -116,6 +118,7 @@ UNKNOWN_PATH: Final = Refusal("There is no such path.")
 UNKNOWN_METHOD: Final = Refusal("The path does not have the method; `Allow` lists those it has.")
 
 _NAME: Final = Parameter("name", "path", "Name of the backend.")
+_MODEL: Final = Parameter("model", "path", "Name of the model.")
 _LIMIT: Final = Parameter(
     "limit",
     "query",
@@ -124,6 +127,8 @@ _LIMIT: Final = Parameter(
 )
 _BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
 _NO_BACKEND: Final = Refusal("There is no such backend.")
+_NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
+_REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
 _NOW: Final = "The backend as it is now."
 
 
@@ -140,8 +145,22 @@ def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
         refusals={
             400: _BAD_QUERY,
             404: _NO_BACKEND,
-            409: Refusal("The backend was removed, and finishes its requests."),
+            409: _REMOVED,
         },
+    )
+
+
+def _model_change(action: str, summary: str, missing: Refusal) -> Operation:
+    """A POST that changes whether one backend gets requests for one model."""
+    return Operation(
+        id=f"{action}Model",
+        method="POST",
+        path=f"{MODEL}/{action}",
+        summary=summary,
+        parameters=(_NAME, _MODEL),
+        answer=ModelDrain,
+        meaning="The model as it is now.",
+        refusals={404: missing, 409: _REMOVED},
     )
 
 
@@ -223,6 +242,22 @@ OPERATIONS: Final = (
     _change("drain", "Let a backend finish its requests and send it no new ones.", _LIMIT),
     _change("enable", "Send requests to a backend again."),
     _change("disable", "Send no new requests to a backend; those under way go on."),
+    Operation(
+        id="getModel",
+        method="GET",
+        path=MODEL,
+        summary="Show what of one model runs on one backend.",
+        parameters=(_NAME, _MODEL),
+        answer=ModelDrain,
+        meaning="The model as it is now.",
+        refusals={404: _NO_MODEL},
+    ),
+    _model_change(
+        "drain",
+        "Let one backend finish its requests for one model and send it no new ones.",
+        _NO_MODEL,
+    ),
+    _model_change("enable", "Send one backend requests for one model again.", _NO_BACKEND),
     Operation(
         id="listSources",
         method="GET",

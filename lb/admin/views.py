@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from lb.admin.models import (
     Backend,
@@ -12,6 +12,7 @@ from lb.admin.models import (
     Load,
     Model,
     ModelBackend,
+    ModelDrain,
     ModelQueue,
     Models,
     Port,
@@ -22,7 +23,9 @@ from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
 from lb.control.record import BackendRecord, PortRecord, text
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
+from lb.domain.backend import Backend as DomainBackend
 from lb.domain.load import LoadReport
+from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -141,7 +144,23 @@ def model_views(record: BackendRecord) -> Iterator[Model]:
             version=text(entry.version),
             state=table.state_of(entry).value,
             reason=entry.reason,
+            draining=entry.name in record.drained_models,
         )
+
+
+def model_drain_view(
+    record: BackendRecord, model: bytes, use_of: Callable[[DomainBackend, bytes], ModelUse]
+) -> ModelDrain:
+    """Describe what of one model runs on one backend, which `use_of` counts."""
+    use = use_of(record.backend, model)
+    return ModelDrain(
+        backend=record.backend.name,
+        model=text(model),
+        draining=model in record.drained_models,
+        in_flight=use.in_flight,
+        open_sequences=use.open_sequences,
+        empty=not any(use),
+    )
 
 
 def queue_views(status: QueueStatus) -> Iterator[ModelQueue]:

@@ -282,6 +282,14 @@ def _add_changes(commands: _Commands) -> None:
             example += " --limit 30s --wait"
         command = _add(commands, action, help_text, example)
         command.add_argument("name", metavar="NAME", help="name of the backend")
+        if action in ("drain", "enable"):
+            command.add_argument(
+                "--model",
+                metavar="MODEL",
+                help="drain this model only; the backend serves its other models"
+                if action == "drain"
+                else "end the drain of this model",
+            )
         if action in ("drain", "remove"):
             command.add_argument(
                 "--limit",

@@ -9,7 +9,17 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Final
 
-from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
+from lb.admin.models import (
+    Backend,
+    Device,
+    Model,
+    ModelDrain,
+    ModelQueue,
+    Models,
+    Queue,
+    Source,
+    Status,
+)
 from lb.domain.durations import short_duration
 
 Row = tuple[str, ...]
@@ -46,6 +56,14 @@ def change_line(backend: Backend) -> str:
     """The state of a backend in one line, after a change."""
     running = f", {backend.open_sequences} sequences open" if backend.open_sequences else ""
     text = f"{backend.name}: {backend.state}, {backend.in_flight} in flight{running}"
+    return printable(text)
+
+
+def model_change_line(model: ModelDrain) -> str:
+    """The state of a model on a backend in one line, after a change."""
+    running = f", {model.open_sequences} sequences open" if model.open_sequences else ""
+    state = "draining" if model.draining else "enabled"
+    text = f"{model.backend}, model {model.model}: {state}, {model.in_flight} in flight{running}"
     return printable(text)
 
 
@@ -92,7 +110,7 @@ def model_lines(name: str, models: Models) -> list[str]:
     """The models of the backend `name` as a table, and below it how the backend differs from the
     others."""
     if models.listed:
-        rows = [(each.name, each.version, each.state, each.reason) for each in models.models]
+        rows = [(each.name, each.version, _state(each), each.reason) for each in models.models]
         lines = _table(rows, _MODEL_HEADINGS)
     elif models.listed is None:
         lines = [f"{name} has not listed its models yet"]
@@ -107,6 +125,10 @@ def model_lines(name: str, models: Models) -> list[str]:
         if names:
             lines.append(f"{what}: {', '.join(map(printable, names))}")
     return lines
+
+
+def _state(model: Model) -> str:
+    return f"{model.state}, drained" if model.draining else model.state
 
 
 def queue_lines(queue: Queue) -> list[str]:

@@ -28,6 +28,7 @@ from lb.control.scaling import ScalingSignal
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
 from lb.domain.roles import ControlSide, RelaySide
 from lb.health.models import Version
 from lb.health.outliers import outlier_rules
@@ -49,6 +50,10 @@ class _NoRelay:
 
     def renew(self, backend: Backend) -> None:
         """There are no connections."""
+
+    def model_use(self, _backend: Backend, _model: bytes) -> ModelUse:
+        """There are no requests."""
+        return ModelUse(0, 0)
 
     def in_flight_by_model(self, _backend: Backend) -> Mapping[bytes, int]:
         """There are no requests."""
@@ -76,6 +81,7 @@ class ControlRole:
         self._relay: RelaySide = _NoRelay()
         self.directory = directory = BackendDirectory(policy)
         directory.cut = lambda backend: self._relay.cut(backend)
+        directory.model_use = lambda backend, model: self._relay.model_use(backend, model)
         self.membership = Membership(directory)
         self.discovery = Discovery(
             directory, self.membership, lambda backend: self._relay.renew(backend), parts.files

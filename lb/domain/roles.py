@@ -15,6 +15,7 @@ from typing import Protocol
 from lb.domain.backend import Backend
 from lb.domain.control import ControlNews, Roster
 from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
 from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
 
 
@@ -45,6 +46,11 @@ class RelaySide(Protocol):
 
     def renew(self, backend: Backend) -> None:
         """Send all further requests to a backend over new connections: its name leads elsewhere."""
+        ...
+
+    def model_use(self, backend: Backend, model: bytes) -> ModelUse:
+        """Count what of a model runs on a backend. Takes as long as there are requests under way:
+        for rare questions."""
         ...
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
