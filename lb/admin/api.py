@@ -19,6 +19,7 @@ from lb.admin.models import (
     LogLevelInForce,
     ModelDrain,
     NotDone,
+    PlacementView,
     Queue,
     Reload,
     Sources,
@@ -31,6 +32,7 @@ from lb.admin.operations import (
     CONFIG,
     LIVE,
     OPENAPI,
+    PLACEMENT,
     QUEUE,
     RELOAD,
     SOURCES,
@@ -42,12 +44,14 @@ from lb.admin.views import (
     model_drain_view,
     model_views,
     models_view,
+    placement_view,
     queue_views,
     source_view,
     status_view,
 )
 from lb.control.directory import BackendDirectory, StillLeavingError
 from lb.control.membership import Membership, MembershipError
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
 from lb.domain.backend import Address, AdminState
 from lb.settings.listed import read_backend
@@ -106,6 +110,7 @@ class AdminApi:
         own_addresses: OwnAddresses,
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
+        placement: Callable[[], PlacementStatus],
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
         config: Callable[[], Mapping[str, Any]],
@@ -119,6 +124,7 @@ class AdminApi:
         self._own_addresses = own_addresses
         self._sources = sources
         self._queue = queue
+        self._placement = placement
         self._reload = reload
         self._upgrade = upgrade
         self._config = config
@@ -143,6 +149,7 @@ class AdminApi:
             "enableModel": self._model_changer(is_drained=False),
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
+            "getPlacement": self._get_placement,
             "getConfig": self._get_config,
             "setLogLevel": self._change_log_level,
             "reload": self._apply_configuration,
@@ -157,6 +164,7 @@ class AdminApi:
             backends=BACKENDS,
             sources=SOURCES,
             queue=QUEUE,
+            placement=PLACEMENT,
             live=LIVE,
             reload=RELOAD,
             upgrade=UPGRADE,
@@ -179,6 +187,9 @@ class AdminApi:
         status = self._queue()
         shell = Queue(without_backend=status.unplaced, models=[])
         return await json_in_steps(shell, "models", queue_views(status))
+
+    async def _get_placement(self, _request: web.Request) -> PlacementView:
+        return placement_view(self._placement(), self._clock())
 
     async def _list_sources(self, _request: web.Request) -> Sources:
         return Sources(sources=[source_view(each) for each in self._sources()])

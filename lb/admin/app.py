@@ -26,6 +26,7 @@ from lb.admin.operations import INDEX, OPERATIONS, Operation
 from lb.admin.page import page_response, wants_page
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
+from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -53,6 +54,7 @@ def make_admin_app(
     own_addresses: OwnAddresses = _nowhere,
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
+    placement: Callable[[], PlacementStatus] = PlacementStatus,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -69,6 +71,7 @@ def make_admin_app(
         own_addresses: where no backend can be; see `lb.settings.listed`.
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
+        placement: reads which models are loaded on demand.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -85,6 +88,7 @@ def make_admin_app(
         own_addresses=own_addresses,
         sources=sources,
         queue=queue,
+        placement=placement,
         reload=reload,
         upgrade=upgrade,
         config=config,

@@ -21,6 +21,7 @@ from lb.admin.models import (
     Models,
     NewBackend,
     NotDone,
+    PlacementView,
     Queue,
     Reload,
     Sources,
@@ -37,6 +38,7 @@ MODELS: Final = "/api/v1/backends/{name}/models"
 MODEL: Final = "/api/v1/backends/{name}/models/{model}"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
+PLACEMENT: Final = "/api/v1/placement"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
@@ -273,6 +275,14 @@ OPERATIONS: Final = (
         summary="Show queued requests and expected durations by model.",
         answer=Queue,
         meaning="All scheduled models that were requested.",
+    ),
+    Operation(
+        id="getPlacement",
+        method="GET",
+        path=PLACEMENT,
+        summary="Show which models are loaded where on demand, and what is under way.",
+        answer=PlacementView,
+        meaning="All managed backends; with `placement.mode: off` there are none.",
     ),
     Operation(
         id="getConfig",

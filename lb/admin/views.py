@@ -8,6 +8,7 @@ from lb.admin.models import (
     Backend,
     Device,
     Drift,
+    FailedLoad,
     Latency,
     Load,
     Model,
@@ -15,12 +16,17 @@ from lb.admin.models import (
     ModelDrain,
     ModelQueue,
     Models,
+    PlacedModel,
+    PlacementStep,
+    PlacementView,
     Port,
     Source,
     Status,
+    WantedModel,
 )
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord, PortRecord, text
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
 from lb.domain.backend import Backend as DomainBackend
@@ -194,6 +200,46 @@ def _model_backend(view: ModelBackendView) -> ModelBackend:
         row_ms=_ms(view.row_s) if is_known else None,
         learnt=view.learnt,
         slowed=round(view.slowed, 3),
+    )
+
+
+def placement_view(status: PlacementStatus, now: float) -> PlacementView:
+    """Describe which models are loaded where, and what is done about it."""
+    return PlacementView(
+        mode=status.mode,
+        max_models=status.max_models,
+        backends=list(status.managed),
+        left_alone=list(status.left_alone),
+        models=[
+            PlacedModel(
+                model=text(each.model),
+                backend=each.backend,
+                state=each.state,
+                age_s=_rounded(each.age_s),
+                value=round(each.value, 3),
+                kept=each.kept,
+            )
+            for each in status.models
+        ],
+        wanted=[
+            WantedModel(model=text(model), for_s=round(for_s, 3)) for model, for_s in status.wanted
+        ],
+        steps=[
+            PlacementStep(
+                model=text(each.model), backend=each.backend, evict=list(map(text, each.evict))
+            )
+            for each in status.steps
+        ],
+        failures=[
+            FailedLoad(
+                model=text(model),
+                backend=backend,
+                error=failure.error,
+                failures=failure.times,
+                retry_in_s=_seconds_between(now, failure.until),
+            )
+            for model, backend, failure in status.failures
+        ],
     )
 
 

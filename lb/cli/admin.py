@@ -18,13 +18,23 @@ from lb.admin.models import (
     ModelDrain,
     Models,
     NewBackend,
+    PlacementView,
     Queue,
     Reload,
     Sources,
     Status,
     Upgrade,
 )
-from lb.admin.operations import BACKENDS, LIVE, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
+from lb.admin.operations import (
+    BACKENDS,
+    LIVE,
+    PLACEMENT,
+    QUEUE,
+    RELOAD,
+    SOURCES,
+    STATUS,
+    UPGRADE,
+)
 from lb.cli.admin_client import (
     AdminError,
     AdminTarget,
@@ -37,6 +47,7 @@ from lb.cli.tables import (
     change_line,
     model_change_line,
     model_lines,
+    placement_lines,
     printable,
     queue_lines,
     source_table,
@@ -70,6 +81,11 @@ def list_models(admin: AdminTarget, name: str) -> int:
 def show_queue(admin: AdminTarget) -> int:
     """Print the queued requests of each model, and its expected durations by backend."""
     return _show(admin, QUEUE, Queue, queue_lines)
+
+
+def show_placement(admin: AdminTarget) -> int:
+    """Print which models are loaded where on demand, and what is under way."""
+    return _show(admin, PLACEMENT, PlacementView, placement_lines)
 
 
 def list_sources(admin: AdminTarget) -> int:

@@ -237,6 +237,12 @@ def _add_views(commands: _Commands) -> None:
             "triton-lb queue",
             handlers.queue,
         ),
+        (
+            "placement",
+            "list the models that are loaded on demand, by backend",
+            "triton-lb placement",
+            handlers.placement,
+        ),
         ("sources", "list the sources of backends", "triton-lb sources", handlers.sources),
     ):
         more = ""

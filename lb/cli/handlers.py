@@ -153,6 +153,13 @@ def queue(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, show_queue)
 
 
+def placement(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb placement`."""
+    from lb.cli.admin import show_placement
+
+    return _ask_admin(arguments, show_placement)
+
+
 def sources(arguments: argparse.Namespace) -> int:
     """Run `triton-lb sources`."""
     from lb.cli.admin import list_sources

@@ -16,6 +16,7 @@ from lb.admin.models import (
     ModelDrain,
     ModelQueue,
     Models,
+    PlacementView,
     Queue,
     Source,
     Status,
@@ -30,10 +31,11 @@ _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
 _QUEUE_HEADINGS: Final = (
     "MODEL", "VERSION", "QUEUED", "OLDEST", "BACKEND", "IN FLIGHT", "LIMIT", "EXPECTED",
 )  # fmt: skip
+_PLACEMENT_HEADINGS: Final = ("BACKEND", "MODEL", "STATE", "AGE", "VALUE", "KEPT")
 _SOURCE_HEADINGS: Final = ("NAME", "BACKENDS", "AGE", "UPDATES", "FAILURES", "ERROR")
 _NUMBERS: Final = frozenset(
     {"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS}
-    | {"QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
+    | {"VALUE", "QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
     | {"BACKENDS", "AGE", "UPDATES", "FAILURES"}
 )
 """Columns that are aligned to the right."""
@@ -151,6 +153,37 @@ def _queue_rows(queue: ModelQueue) -> Iterator[Row]:
         expected = _milliseconds(each.expected_ms)
         yield (*model, each.name, str(each.in_flight), limit, expected)
         model = ("", "", "", "")
+
+
+def placement_lines(view: PlacementView) -> list[str]:
+    """The loaded models of managed backends as a table, and below it what is done about them."""
+    lines = _table(
+        [
+            (
+                each.backend,
+                each.model,
+                each.state,
+                _NONE if each.age_s is None else short_duration(each.age_s),
+                f"{each.value:.1f}",
+                each.kept,
+            )
+            for each in view.models
+        ],
+        _PLACEMENT_HEADINGS,
+    )
+    would = "would load" if view.mode == "observe" else "loading"
+    lines += [f"requests wait for {each.model}" for each in view.wanted]
+    for step in view.steps:
+        evicted = f" in place of {', '.join(step.evict)}" if step.evict else ""
+        lines.append(f"{would} {step.model} on {step.backend}{evicted}")
+    for failed in view.failures:
+        retry = f"again in {short_duration(failed.retry_in_s)}"
+        lines.append(f"{failed.model} was not loaded on {failed.backend}, {retry}: {failed.error}")
+    if view.left_alone:
+        lines.append(f"do not load models on request: {', '.join(view.left_alone)}")
+    room = f"at most {view.max_models} models on each of {len(view.backends)} backends"
+    lines.append(f"placement.mode is {view.mode}" + (f", {room}" if view.mode != "off" else ""))
+    return [*map(printable, lines)]
 
 
 def source_table(sources: Sequence[Source]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
-from lb.control.model_drains import Drained, ModelDrains
+from lb.control.model_drains import Drained, ModelDrains, OnDemands
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
@@ -64,6 +64,16 @@ def _at_once(act: Callable[[], None]) -> None:
     act()
 
 
+def _served(tiers: Tiers, drained: Drained) -> frozenset[bytes] | None:
+    """Names of the models that candidates have ready; None: some may have any model."""
+    found: set[bytes] = set()
+    for each in (*tiers.for_models, *tiers.suspected):
+        if each.ready is None:
+            return None
+        found.update(name for name, _ in each.ready if each.backend not in drained.get(name, ()))
+    return frozenset(found)
+
+
 def _no_use(_backend: Backend, _model: bytes) -> ModelUse:
     """There are no requests."""
     return ModelUse(0, 0)
@@ -95,6 +105,7 @@ class BackendDirectory:
         """What is in them."""
         self._routes = RouteBuilder(policy)
         self._drains = ModelDrains()
+        self._on_demand: OnDemands = {}
         self._trials = Trials()
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
@@ -271,6 +282,24 @@ class BackendDirectory:
         _log.info("model administered", extra={**fields, "why": "operator"})
         self.changes.add(StateChange(now, name, text(model), before, after, "operator"))
         self._publish_if_changed()
+
+    def evict(self, record: BackendRecord, models: frozenset[bytes]) -> None:
+        """Send a backend no new requests for these models, and no others, since they are about to
+        be unloaded there."""
+        if record.evicted != models:
+            record.evicted = models
+            self._publish_if_changed()
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether models are loaded where and when they are needed: backends differ on purpose."""
+        return bool(self._on_demand)
+
+    def load_on_demand(self, models: OnDemands) -> None:
+        """Have inferences wait for these models, as far as they are loaded nowhere."""
+        if models != self._on_demand:
+            self._on_demand = models
+            self._publish_if_changed()
 
     def _set_admin(self, record: BackendRecord, state: AdminState, why: str, now: float) -> None:
         if record.admin is state:
@@ -610,12 +639,14 @@ class BackendDirectory:
                 for model, trial in trials.items()
                 if trial.backend not in drained.get(model, ())
             }
-        return self._trials.put(self._drains.put(routing, drained), trials)
+        on_demand = self._on_demand
+        served = tuple(_served(each, drained) for each in tiers) if on_demand else ()
+        return self._trials.put(self._drains.put(routing, drained, on_demand, served), trials)
 
     def _drained(self) -> Drained:
         found: dict[bytes, frozenset[Backend]] = {}
         for record in self._records.values():
-            for model in record.drained_models:
+            for model in record.drained_models | record.evicted:
                 found[model] = found.get(model, frozenset()) | {record.backend}
         return found
 

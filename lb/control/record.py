@@ -112,9 +112,9 @@ class BackendRecord:
 
     __slots__ = (
         "_by_protocol", "admin", "admin_before", "backend", "conduct", "drained_models",
-        "empty_since", "finish_by", "is_dismissed", "is_ejected", "lives", "load", "look_due",
-        "member", "models", "past", "ports", "regions", "setup", "since", "stands_in", "state",
-        "wake",
+        "empty_since", "evicted", "finish_by", "is_dismissed", "is_ejected", "lives", "load",
+        "look_due", "member", "models", "past", "ports", "regions", "setup", "since", "stands_in",
+        "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -134,6 +134,8 @@ class BackendRecord:
         """What the operator said of one that leaves; it holds again if it is taken back."""
         self.drained_models: frozenset[bytes] = frozenset()
         """Models that the operator has drained here: they get no new requests on this backend."""
+        self.evicted: frozenset[bytes] = frozenset()
+        """Models that are about to be unloaded here to make room: they get no new requests."""
         self.finish_by: float | None = None
         """When what still runs on one that drains or leaves is cut; None: never."""
         self.stands_in: frozenset[AppProtocol] = frozenset()

@@ -35,6 +35,8 @@ class ControlSide:
     """Hears of a backend, a model and a version that it says it does not have ready."""
     news: ControlNews
     """Hears of clients' calls that changed backends."""
+    wanted: Callable[[bytes], None]
+    """Hears of a model that a request waits for, since it is loaded nowhere."""
 
 
 class RelaySide(Protocol):

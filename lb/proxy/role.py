@@ -80,6 +80,7 @@ class RelayRole:
             conduct=control.conduct,
             misplaced=control.misplaced,
         )
+        dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
         self.asker = Asker(
             parts.tls,

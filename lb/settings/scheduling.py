@@ -11,7 +11,7 @@ from lb.settings.problems import show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
 from lb.settings.units import Duration
-from lb.settings.values import Count, HeaderName, Number, PositiveCount
+from lb.settings.values import Boolean, Count, HeaderName, Number, PositiveCount
 
 ConcurrencyWord = Literal["auto", "adaptive", "off"]
 MAX_CONCURRENCY = 1_000_000
@@ -243,3 +243,8 @@ class ModelSettings(Section):
 
     Set this when the model matters more or less than the others; otherwise the common setting
     holds."""
+    pin: Boolean = False
+    """With `placement`: whether the model is loaded without being asked for, and never evicted.
+
+    Set this when no request for the model may wait for a load; otherwise it is evicted when it is
+    used less than others."""

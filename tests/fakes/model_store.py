@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from lb.balancing.model_planner import Host, ModelPlanner, PlannerRules, Step
+from lb.placing.planner import Host, ModelPlanner, PlannerRules, Step
 
 
 @dataclass

@@ -7,9 +7,9 @@ failed. Times are monotonic seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Final, NamedTuple
 
 HALF_LIFE_S: Final = 300.0
@@ -77,7 +77,7 @@ class _Popularity:
     at: float = 0.0
 
     def value(self, now: float) -> float:
-        return self.uses * 0.5 ** ((now - self.at) / HALF_LIFE_S)
+        return self.uses * math.exp2((self.at - now) / HALF_LIFE_S)
 
     def add(self, now: float) -> None:
         self.uses, self.at = self.value(now) + 1.0, now
@@ -88,13 +88,13 @@ class Failure(NamedTuple):
 
     error: str
     at: float
-    count: int
+    times: int
     """Failures in a row."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
-        return self.at + min(RETRY_AFTER_S * 2.0 ** (self.count - 1), MAX_RETRY_AFTER_S)
+        return self.at + min(RETRY_AFTER_S * 2.0 ** (self.times - 1), MAX_RETRY_AFTER_S)
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ class ModelPlanner:
     def failed(self, model: Model, backend: str, error: str, now: float) -> None:
         """A load failed."""
         before = self.failures.get((model, backend))
-        count = before.count + 1 if before is not None else 1
-        self.failures[model, backend] = Failure(error, now, count)
+        times = before.times + 1 if before is not None else 1
+        self.failures[model, backend] = Failure(error, now, times)
 
     def forget_failures(self, model: Model) -> None:
         """Its files may have changed."""
@@ -143,7 +143,7 @@ class ModelPlanner:
         """Take note of which models are ready where, and forget what is in no repository."""
         ready = {(model, host.name): host.name for host in hosts for model in host.ready}
         self.loaded_at = {
-            key: self.loaded_at.get(key, now if name in self._known else -inf)
+            key: self.loaded_at.get(key, now if name in self._known else -math.inf)
             for key, name in ready.items()
         }
         names = {host.name for host in hosts}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lb.balancing.model_planner import (
+from lb.placing.planner import (
     HALF_LIFE_S,
     MAX_PLACES,
     RETRY_AFTER_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.balancing.model_planner import PlannerRules
+from lb.placing.planner import PlannerRules
 from tests.fakes.model_store import SimulatedStores
 
 MODELS = [b"%d" % number for number in range(8)]
