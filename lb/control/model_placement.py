@@ -432,23 +432,12 @@ class ModelPlacement:
             self._loads["failed"] += 1
             self.planner.failed(model, record.backend.name, why, now)
             _log.warning("model not loaded", extra={**fields, "why": why})
-            if reply is not None:
-                await self._clear(record, model)
             return
         took_s = now - began
         self._loads["loaded"] += 1
         self._load_s += took_s
         self.planner.loaded(model, record.backend.name, took_s)
         _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
-        await self._watch.refreshed([record])
-
-    async def _clear(self, record: BackendRecord, model: bytes) -> None:
-        """Unload what could not be loaded: until then a Triton says that it is not ready."""
-        try:
-            await self._questions.unload(record, model)
-        except UpstreamError as error:
-            fields = {"backend": record.backend.name, "model": text(model)}
-            _log.debug("failed model not cleared", extra={**fields, "why": error.detail})
         await self._watch.refreshed([record])
 
     # What people are shown
