@@ -28,6 +28,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
+from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 
@@ -55,6 +56,7 @@ def make_admin_app(
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
     placement: Callable[[], PlacementStatus] = PlacementStatus,
+    variants: VariantBook | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -72,6 +74,7 @@ def make_admin_app(
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
         placement: reads which models are loaded on demand.
+        variants: the names that variants serve; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -89,6 +92,7 @@ def make_admin_app(
         sources=sources,
         queue=queue,
         placement=placement,
+        variants=variants or VariantBook(directory.ref, clock),
         reload=reload,
         upgrade=upgrade,
         config=config,

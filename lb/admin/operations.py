@@ -22,11 +22,15 @@ from lb.admin.models import (
     NewBackend,
     NotDone,
     PlacementView,
+    Promotion,
     Queue,
     Reload,
+    Shares,
     Sources,
     Status,
     Upgrade,
+    VariantSet,
+    VariantSets,
 )
 from lb.domain.access import Role
 
@@ -39,6 +43,8 @@ MODEL: Final = "/api/v1/backends/{name}/models/{model}"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
 PLACEMENT: Final = "/api/v1/placement"
+VARIANTS: Final = "/api/v1/variants"
+VARIANT_SET: Final = "/api/v1/variants/{name}"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
@@ -120,7 +126,7 @@ UNKNOWN_PATH: Final = Refusal("There is no such path.")
 UNKNOWN_METHOD: Final = Refusal("The path does not have the method; `Allow` lists those it has.")
 
 _NAME: Final = Parameter("name", "path", "Name of the backend.")
-_MODEL: Final = Parameter("model", "path", "Name of the model.")
+_MODEL_NAME: Final = Parameter("model", "path", "Name of the model.")
 _LIMIT: Final = Parameter(
     "limit",
     "query",
@@ -132,6 +138,10 @@ _NO_BACKEND: Final = Refusal("There is no such backend.")
 _NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
 _REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
 _NOW: Final = "The backend as it is now."
+_MODEL: Final = Parameter("name", "path", "Name that clients use.")
+_NO_VARIANTS: Final = Refusal("The name has no variants.")
+_BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
+_VARIANTS_NOW: Final = "The variants as they are now."
 
 
 def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
@@ -159,7 +169,7 @@ def _model_change(action: str, summary: str, missing: Refusal) -> Operation:
         method="POST",
         path=f"{MODEL}/{action}",
         summary=summary,
-        parameters=(_NAME, _MODEL),
+        parameters=(_NAME, _MODEL_NAME),
         answer=ModelDrain,
         meaning="The model as it is now.",
         refusals={404: missing, 409: _REMOVED},
@@ -249,7 +259,7 @@ OPERATIONS: Final = (
         method="GET",
         path=MODEL,
         summary="Show what of one model runs on one backend.",
-        parameters=(_NAME, _MODEL),
+        parameters=(_NAME, _MODEL_NAME),
         answer=ModelDrain,
         meaning="The model as it is now.",
         refusals={404: _NO_MODEL},
@@ -283,6 +293,50 @@ OPERATIONS: Final = (
         summary="Show which models are loaded where on demand, and what is under way.",
         answer=PlacementView,
         meaning="All managed backends; with `placement.mode: off` there are none.",
+    ),
+    Operation(
+        id="listVariants",
+        method="GET",
+        path=VARIANTS,
+        summary="List the names that variants serve, with shares, errors and latency.",
+        answer=VariantSets,
+        meaning="All such names.",
+    ),
+    Operation(
+        id="setShares",
+        method="POST",
+        path=f"{VARIANT_SET}/shares",
+        summary="Give variants of a name other shares.",
+        description="They hold until the variants in the file change, or the process ends; an "
+        "upgrade keeps them. A ramp ends.",
+        parameters=(_MODEL,),
+        body=Shares,
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={400: _BAD_SHARES, 404: _NO_VARIANTS},
+    ),
+    Operation(
+        id="promoteVariant",
+        method="POST",
+        path=f"{VARIANT_SET}/promote",
+        summary="Make a variant the first one, which gets all requests.",
+        description="Write it into the file, too: a restart begins with the file.",
+        parameters=(_MODEL,),
+        body=Promotion,
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={400: _BAD_SHARES, 404: _NO_VARIANTS},
+    ),
+    Operation(
+        id="resetVariants",
+        method="POST",
+        path=f"{VARIANT_SET}/reset",
+        summary="Go by the shares of the configuration file again.",
+        description="A ramp begins anew.",
+        parameters=(_MODEL,),
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={404: _NO_VARIANTS},
     ),
     Operation(
         id="getConfig",

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from pydantic import BaseModel
+
 from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
@@ -19,11 +21,15 @@ from lb.admin.models import (
     Models,
     NewBackend,
     PlacementView,
+    Promotion,
     Queue,
     Reload,
+    Shares,
     Sources,
     Status,
     Upgrade,
+    VariantSet,
+    VariantSets,
 )
 from lb.admin.operations import (
     BACKENDS,
@@ -34,6 +40,7 @@ from lb.admin.operations import (
     SOURCES,
     STATUS,
     UPGRADE,
+    VARIANTS,
 )
 from lb.cli.admin_client import (
     AdminError,
@@ -52,6 +59,7 @@ from lb.cli.tables import (
     queue_lines,
     source_table,
     status_line,
+    variant_table,
 )
 from lb.settings.units import format_duration
 
@@ -91,6 +99,11 @@ def show_placement(admin: AdminTarget) -> int:
 def list_sources(admin: AdminTarget) -> int:
     """Print a table of the sources of backends."""
     return _show(admin, SOURCES, Sources, lambda answer: source_table(answer.sources))
+
+
+def list_variants(admin: AdminTarget) -> int:
+    """Print the names that variants serve, and how these do."""
+    return _show(admin, VARIANTS, VariantSets, lambda answer: variant_table(answer.models))
 
 
 def _show(
@@ -152,8 +165,8 @@ def change_backend(
         print(change_line(backend), file=admin.out, flush=True)
         if wait and action == "remove":
             print(_wait_until_removed(admin, backend.name), file=admin.out)
-        elif wait and not backend.empty:
-            print(_wait_until_empty(admin, backend.name), file=admin.out)
+        elif wait:
+            print(_wait_until_empty(admin, backend), file=admin.out)
     except AdminError as error:
         return admin.fail(error)
     return 0
@@ -237,18 +250,18 @@ def _path_of(name: str) -> str:
     return f"{BACKENDS}/{quote(name, safe='')}"
 
 
-def _wait_until_empty(admin: AdminTarget, name: str) -> str:
-    """Wait until nothing runs on a backend; what it is then, in a line."""
-    while True:
+def _wait_until_empty(admin: AdminTarget, backend: Backend) -> str:
+    """Wait until nothing runs on a backend, and return a line that says so."""
+    name = backend.name
+    while not backend.empty:
         time.sleep(_LOOK_S)
         try:
             backend = admin.call("GET", _path_of(name), Backend)
         except NoSuchBackendError:
             return f"{printable(name)}: removed"
-        if backend.empty:
-            return printable(f"{name}: {backend.state}, empty")
         if backend.state == _UP:
             raise AdminError(f"{printable(name)} has been enabled again")
+    return f"{printable(name)}: drained"
 
 
 def _wait_until_removed(admin: AdminTarget, name: str) -> str:
@@ -273,6 +286,35 @@ def _wait_until_up(admin: AdminTarget, name: str, wait_s: float) -> str:
             why = f": {backend.why}" if backend.why else ""
             raise AdminError(printable(f"{name} is still {backend.state}{why}"))
         time.sleep(_LOOK_S)
+
+
+def set_shares(admin: AdminTarget, name: str, percents: Mapping[str, float]) -> int:
+    """Give variants of a name other shares.
+
+    Args:
+        admin: whom to ask.
+        name: that clients use.
+        percents: by the variant's name; without any, those of the file hold again.
+    """
+    if percents:
+        return _change_variants(admin, name, "shares", Shares(percents=dict(percents)))
+    return _change_variants(admin, name, "reset", None)
+
+
+def promote(admin: AdminTarget, name: str, variant: str) -> int:
+    """Make a variant of a name the first one, which gets everything."""
+    return _change_variants(admin, name, "promote", Promotion(variant=variant))
+
+
+def _change_variants(admin: AdminTarget, name: str, verb: str, body: BaseModel | None) -> int:
+    try:
+        path = f"{VARIANTS}/{quote(name, safe='')}/{verb}"
+        changed = admin.call("POST", path, VariantSet, body)
+    except AdminError as error:
+        return admin.fail(error)
+    shares = ", ".join(f"{each.name} {each.percent:.4g} %" for each in changed.variants)
+    print(printable(f"{changed.model}: {shares}"), file=admin.out)
+    return 0
 
 
 # The process

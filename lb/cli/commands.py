@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from lb.cli import handlers
 from lb.cli.handlers import DEFAULT_ADMIN
-from lb.cli.parser import Parser, count, duration, factor, port, positive
+from lb.cli.parser import Parser, count, duration, factor, port, positive, share
 from lb.domain.backend import BackendKind
 
 _KINDS: Final = [kind.value for kind in BackendKind]
@@ -47,6 +47,7 @@ def build_parser() -> Parser:
     _add_files(commands)
     _add_trials(commands)
     _add_generate(commands)
+    _add_replay(commands)
     _add_views(commands)
     _add_changes(commands)
     command = _add(
@@ -104,7 +105,9 @@ def _add_serve(commands: _Commands) -> None:
     source.add_argument(
         "-c", "--config", metavar="FILE", help="configuration in YAML (docs/configuration.md)"
     )
-    source.add_argument("file", nargs="?", metavar="FILE", help="the same without an option")
+    source.add_argument(
+        "file", nargs="?", metavar="FILE", help="configuration in YAML, as with --config"
+    )
     source.add_argument(
         "--backend",
         action="append",
@@ -138,9 +141,7 @@ def _add_files(commands: _Commands) -> None:
         "The exit code is 0 if there is no problem; warnings do not count.",
     )
     command.add_argument("file", metavar="FILE", help="configuration in YAML; - is standard input")
-    command.add_argument(
-        "--syntax-only", action="store_true", help="do not open certificates, keys and tokens"
-    )
+    command.add_argument("--syntax-only", action="store_true", help="open no file that FILE names")
     _add_quiet(command, "print problems only")
     command.set_defaults(handler=handlers.check)
     command = _add(
@@ -208,6 +209,29 @@ def _add_trials(commands: _Commands) -> None:
     command.set_defaults(handler=handlers.simulate)
 
 
+def _add_replay(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "replay",
+        "send the requests of a payload log to a server and compare its responses",
+        "triton-lb replay payloads.jsonl --to gpu-9:8000",
+        "The exit code is 1 if a response differs.",
+    )
+    command.add_argument("file", metavar="FILE", help="payload log (docs/payload-log.md)")
+    command.add_argument(
+        "--to", required=True, metavar="HOST:PORT", help="HTTP port of a Triton, or of triton-lb"
+    )
+    for name, what in (("atol", "absolute"), ("rtol", "relative")):
+        command.add_argument(
+            f"--{name}",
+            type=factor,
+            default=0.0,
+            metavar="X",
+            help=f"{what} difference that numbers with a fraction may have (default 0)",
+        )
+    command.set_defaults(handler=handlers.replay)
+
+
 def _add_generate(commands: _Commands) -> None:
     from lb.cli.generate_arguments import EXAMPLE, MORE, add_arguments
 
@@ -244,6 +268,12 @@ def _add_views(commands: _Commands) -> None:
             handlers.placement,
         ),
         ("sources", "list the sources of backends", "triton-lb sources", handlers.sources),
+        (
+            "variants",
+            "list variants with their shares, errors and latency",
+            "triton-lb variants",
+            handlers.variants,
+        ),
     ):
         more = ""
         if name == "status":
@@ -314,6 +344,7 @@ def _add_changes(commands: _Commands) -> None:
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handlers.change, action=action)
     _add_add(commands)
+    _add_variants(commands)
     for name, help_text, handler in (
         ("reload", "apply the changed configuration file", handlers.reload),
         (
@@ -326,6 +357,39 @@ def _add_changes(commands: _Commands) -> None:
         _add_admin_address(command)
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handler)
+
+
+def _add_variants(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "set",
+        "give variants of a model other shares",
+        "triton-lb set detector canary=20",
+        "The other variants share what is left. Without shares, those of the file hold again.",
+    )
+    command.add_argument("name", metavar="NAME", help="name that clients use")
+    command.add_argument(
+        "shares",
+        nargs="*",
+        type=share,
+        metavar="VARIANT=PERCENT",
+        help="a variant, and its share of the requests",
+    )
+    _add_admin_address(command)
+    _add_quiet(command, "print errors only")
+    command.set_defaults(handler=handlers.set_shares)
+    command = _add(
+        commands,
+        "promote",
+        "make a variant the stable one, which gets all requests",
+        "triton-lb promote detector canary",
+        "Write it into the configuration file, too.",
+    )
+    command.add_argument("name", metavar="NAME", help="name that clients use")
+    command.add_argument("variant", metavar="VARIANT", help="the variant")
+    _add_admin_address(command)
+    _add_quiet(command, "print errors only")
+    command.set_defaults(handler=handlers.promote)
 
 
 def _add_add(commands: _Commands) -> None:

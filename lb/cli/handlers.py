@@ -91,6 +91,14 @@ def simulate(arguments: argparse.Namespace) -> int:
     return run(arguments.count, arguments.first_port, arguments.speed)
 
 
+def replay(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb replay`."""
+    from lb.cli.replay import Tolerance
+    from lb.cli.replay import replay as run
+
+    return run(arguments.file, arguments.to, Tolerance(arguments.atol, arguments.rtol))
+
+
 def generate(arguments: argparse.Namespace) -> int:
     """Run `triton-lb generate`."""
     from lb.cli.generate import generate as run
@@ -165,6 +173,28 @@ def sources(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import list_sources
 
     return _ask_admin(arguments, list_sources)
+
+
+def variants(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb variants`."""
+    from lb.cli.admin import list_variants
+
+    return _ask_admin(arguments, list_variants)
+
+
+def set_shares(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb set`."""
+    from lb.cli.admin import set_shares as run
+
+    percents = dict(arguments.shares)
+    return _ask_admin(arguments, lambda admin: run(admin, arguments.name, percents))
+
+
+def promote(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb promote`."""
+    from lb.cli.admin import promote as run
+
+    return _ask_admin(arguments, lambda admin: run(admin, arguments.name, arguments.variant))
 
 
 def top(arguments: argparse.Namespace) -> int:

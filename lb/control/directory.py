@@ -14,6 +14,7 @@ from typing import Final
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
 from lb.control.model_drains import Drained, ModelDrains, OnDemands
+from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
@@ -53,6 +54,8 @@ _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
 LEAVING_S: Final = 300.0
 """Unless told otherwise."""
+_MOST_NAMED: Final = 8
+"""How many backends a refusal names, so that it stays a short line."""
 
 
 def _nobody_cuts(_backend: Backend) -> None:
@@ -106,6 +109,7 @@ class BackendDirectory:
         self._routes = RouteBuilder(policy)
         self._drains = ModelDrains()
         self._on_demand: OnDemands = {}
+        self._narrowing = Narrowing()
         self._trials = Trials()
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
@@ -152,8 +156,14 @@ class BackendDirectory:
         """
         record = self._records.get(name)
         if record is None:
-            raise LookupError(f"there is no backend {name!r}")
+            raise LookupError(f"there is no backend {name!r}; {self._named()}")
         return record
+
+    def _named(self) -> str:
+        """The first backends by name, for whoever names another one."""
+        names = list(self._records)
+        more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+        return f"there are: {', '.join(names[:_MOST_NAMED] + more) or 'none'}"
 
     def roster(self) -> tuple[Reach, ...]:
         """Whom calls of our own can reach: all but those that are disabled or leave, in the order
@@ -186,6 +196,11 @@ class BackendDirectory:
         """Schedule requests in another way from now on."""
         self._routes.planner = planner
         self._publish(now)
+
+    def narrow(self, rules: Narrow, now: float) -> None:
+        """Have only some backends serve some models."""
+        if self._narrowing.configure(rules):
+            self._publish(now)
 
     # Membership
 
@@ -641,7 +656,9 @@ class BackendDirectory:
             }
         on_demand = self._on_demand
         served = tuple(_served(each, drained) for each in tiers) if on_demand else ()
-        return self._trials.put(self._drains.put(routing, drained, on_demand, served), trials)
+        return self._trials.put(
+            self._drains.put(self._narrowing.put(routing), drained, on_demand, served), trials
+        )
 
     def _drained(self) -> Drained:
         found: dict[bytes, frozenset[Backend]] = {}

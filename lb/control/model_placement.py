@@ -3,7 +3,7 @@
 What is to be done says `lb.placing.planner`; this carries it out on Tritons that load
 models on request, one change at a time on each. A model is evicted like one that an operator
 drains: it gets no new requests, then what runs ends, then it is unloaded. Its room counts as taken
-until the Triton's list says that it is gone (docs/decisions/0059-placement-of-models.md).
+until the Triton's list says that it is gone (docs/decisions/0064-placement-of-models.md).
 """
 
 from __future__ import annotations

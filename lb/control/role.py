@@ -20,6 +20,7 @@ from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.model_placement import ModelPlacement
 from lb.control.models import ModelWatch
+from lb.control.narrowing import narrow_rules
 from lb.control.plans import Planner, plan_rules
 from lb.control.priors import PriorReader
 from lb.control.questions import READ_BYTES, Questions
@@ -171,6 +172,7 @@ class ControlRole:
             directory.use_policy(policy, now)
         if (plans := plan_rules(settings)) != directory.planner.rules:
             directory.use_planner(Planner(plans), now)
+        directory.narrow(narrow_rules(settings), now)
         directory.passive.configure(outlier_rules(settings), now)
         directory.ramps.configure(ramp_rules(settings))
         self.asker.configure(settings.timeouts)

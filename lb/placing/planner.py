@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 HALF_LIFE_S: Final = 300.0
 """Time after which a use of a model counts half. Use within minutes should decide what stays, and
-one burst should be forgotten within an hour (docs/decisions/0056-placement-of-models.md)."""
+one burst should be forgotten within an hour (docs/decisions/0064-placement-of-models.md)."""
 RETRY_AFTER_S: Final = 15.0
 """Pause before a load that failed is tried again on the same backend; doubles with each failure."""
 MAX_RETRY_AFTER_S: Final = 900.0

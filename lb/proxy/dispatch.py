@@ -25,6 +25,7 @@ from lb.proxy.queue import Queue, QueueOptions, queue_options
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced, Retry, retry_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
+from lb.proxy.variants import VariantBook, VariantOptions, variant_options
 from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
@@ -37,6 +38,7 @@ class DispatchOptions:
     retry: RetryRules = field(default_factory=RetryRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
     sequences: SequenceRules = field(default_factory=SequenceRules)
+    variants: VariantOptions = field(default_factory=lambda: VariantOptions(names={}))
 
 
 def dispatch_options(settings: Settings) -> DispatchOptions:
@@ -45,6 +47,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
         retry=retry_rules(settings),
         queue=queue_options(settings),
         sequences=sequence_rules(settings),
+        variants=variant_options(settings),
     )
 
 
@@ -113,6 +116,12 @@ class Dispatcher:
         """The process shuts down: questions about readiness are answered "Server exiting"."""
         self.steps = steps = Steps(options.sequences)
         """The sequences of both protocols."""
+        table = steps.table
+        self.variants = variants = VariantBook(
+            pool, clock, lambda key: table.backend_of(key) is not None
+        )
+        """Names that several models serve."""
+        variants.configure(options.variants)
         if queue is None:
             queue = Queue(Scheduler(), pool, clock, ledger, options.queue)
         self.queue = queue
@@ -152,6 +161,7 @@ class Dispatcher:
         """
         self.gate = gate
         self.steps.configure(options.sequences)
+        self.variants.configure(options.variants)
         self.queue.configure(options.queue)
         self.retry.configure(options.retry)
         self.accounts.configure(requests)

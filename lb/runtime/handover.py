@@ -54,6 +54,7 @@ def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
             for record in balancer.control.directory.records
             if record.drained_models
         },
+        "variants": balancer.relay.dispatcher.variants.export(),
     }
 
 
@@ -70,6 +71,7 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
     balancer.control.membership.resume(
         RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
     )
+    balancer.relay.dispatcher.variants.resume(state.get("variants", {}))
     directory, now = balancer.control.directory, monotonic()
     known = {record.backend.name for record in directory.records}
     for name, value in state.get("states", {}).items():

@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from random import Random
 
@@ -33,6 +33,7 @@ from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
 from lb.runtime.security import make_security
+from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.placement import PlacementMode
@@ -101,6 +102,7 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
+        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -111,8 +113,10 @@ class LoadBalancer:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
         here can fail."""
         self.settings = settings
-        self.relay.configure(settings, self.access.gate, self._request_sink())
+        files = self.logs.files
+        self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
+        self.variant_state.configure(settings.state)
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
@@ -124,7 +128,7 @@ class LoadBalancer:
 
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
-        file, options = self.logs.access, self.settings.access_log
+        file, options = self.logs.files.access, self.settings.access_log
         sinks: list[RequestSink] = [self.relay.meter]
         if self.settings.placement.mode is not PlacementMode.OFF:
             sinks.append(self.control.placement)
@@ -133,6 +137,13 @@ class LoadBalancer:
                 AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
             )
         return combine(*sinks)
+
+    def dropped_lines(self) -> Mapping[str, int]:
+        """Count what each log that is on has lost: lines, or inferences of the payload log."""
+        dropped = dict(self.logs.dropped())
+        if self.logs.files.payloads is not None:
+            dropped["payload"] = self.relay.payload_log.dropped
+        return dropped
 
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Load and watch the TLS files of the backends that there are now."""
@@ -156,7 +167,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: relay.dispatcher.open_exchanges,
         held_bytes=lambda: relay.ledger.held,
-        dropped_lines=balancer.logs.dropped,
+        dropped_lines=balancer.dropped_lines,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
         token_requests=lambda: balancer.access.gate.requests,
@@ -175,6 +186,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         queue=relay.queue_status,
+        variants=relay.dispatcher.variants.statuses,
     )
 
 
@@ -221,6 +233,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         wait_reasons=lambda: queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
+        variants=balancer.relay.dispatcher.variants.statuses,
     )
 
 
@@ -240,6 +253,7 @@ def admin_app(
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
         placement=balancer.control.placement.status,
+        variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.settings),

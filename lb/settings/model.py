@@ -30,6 +30,7 @@ from lb.settings.reporting import (
     DiagnosticsSettings,
     LogSettings,
     MetricsSettings,
+    PayloadLogSettings,
     ScalingSettings,
 )
 from lb.settings.retry import FanOutSettings, HedgingSettings, RetrySettings
@@ -41,7 +42,7 @@ from lb.settings.scheduling import (
 )
 from lb.settings.section import Section
 from lb.settings.units import Duration
-from lb.settings.values import Boolean
+from lb.settings.values import Boolean, FileName
 
 
 class ForwardedMode(StrEnum):
@@ -119,6 +120,7 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     hedging: HedgingSettings = HedgingSettings()
     access_log: AccessLogSettings = AccessLogSettings()
+    payload_log: PayloadLogSettings = PayloadLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     diagnostics: DiagnosticsSettings = DiagnosticsSettings()
@@ -132,6 +134,12 @@ class Settings(Section):
     """Settings per ML model, by its name as clients write it.
 
     Set this when one model needs other settings than the rest; otherwise all are treated alike."""
+
+    state: FileName | None = None
+    """File in which shares of variants are kept that were changed while the process ran: by an
+    operator, a ramp or a rollback.
+
+    Set this when a restart must not begin with the shares of this file again; otherwise it does."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""

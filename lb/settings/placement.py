@@ -23,7 +23,7 @@ class PlacementSettings(Section):
     """Serve more models than fit. A model that Tritons have in their repositories, and that is
     loaded nowhere, is loaded when a request needs it. Models that are used less make room. This is
     for Tritons with `--model-control-mode=explicit`; others are left alone. Only one active process
-    may do this for a pool (docs/decisions/0059-placement-of-models.md)."""
+    may do this for a pool (docs/decisions/0064-placement-of-models.md)."""
 
     mode: PlacementMode = PlacementMode.OFF
     """`on_demand` loads and unloads. `observe` decides, reports and does nothing.

@@ -143,7 +143,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         grpc_status = quoted(code_label(AppProtocol.GRPC, record.grpc_status))
     backend = quoted(_cut(record.backend.name, other)) if record.backend else "null"
     reason = f'"{record.reason.value}"' if record.reason else "null"
-    why = record.queue_why
+    why, variant = record.queue_why, record.variant
     place = record.queue_position if why else None
     return (
         f'{{"time":"{time_text}"'
@@ -153,6 +153,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         f',"method":{_text(record.method, other)}'
         f',"path":{_text(record.path, widths.path)}'
         f',"model":{_text(record.model, other) if record.model else "null"}'
+        f',"variant":{quoted(_cut(variant, other)) if variant else "null"}'
         f',"sequence":{_sequence(record.sequence)}'
         f',"backend":{backend}'
         f',"attempts":{record.attempts}'

@@ -62,7 +62,8 @@ PROCESS: Final = (
     MetricSpec(
         "triton_lb_log_dropped_total",
         _COUNTER,
-        "Log lines lost because their reader was too slow or the disk full.",
+        "Log lines lost because their reader was too slow or the disk full; of the payload log, "
+        "sampled inferences.",
         ("log",),
     ),
     MetricSpec(
@@ -528,6 +529,32 @@ QUEUE: Final = (
         ("model", "backend"),
     ),
 )
+VARIANTS: Final = (
+    MetricSpec(
+        "triton_lb_variant_share",
+        _GAUGE,
+        "Share of the requests for a name that a variant gets, 0 to 1.",
+        ("model", "variant"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_requests_total",
+        _COUNTER,
+        "Answered requests, by variant and result: good (also errors of the client) or failed.",
+        ("model", "variant", "result"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_request_duration_seconds",
+        _HISTOGRAM,
+        "Durations of good answers, by variant.",
+        ("model", "variant"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_rollbacks_total",
+        _COUNTER,
+        "Times that a variant was taken out of service by rule, by why: errors, p99 or dead.",
+        ("model", "variant", "why"),
+    ),
+)
 SCALING: Final = (
     MetricSpec(
         "triton_lb_desired_backends",
@@ -570,6 +597,7 @@ COLLECTED: Final = (
     *MODELS,
     *QUEUE,
     *SCALING,
+    *VARIANTS,
 )
 """What the collector renders, in this order."""
 
@@ -596,8 +624,8 @@ _RULES: Final = """
   health checks nor long streams hide the latency of inferences.
 - **`model`**: a model gets a label once a request for it has succeeded, up to
   `metrics.model_labels` models. All others are `model="other"`.
-  A model has 21 series where it answers well over both protocols. It has at most 75, for streams
-  and many error codes.
+  A model that succeeds over both protocols has 21 series. With streams and many error codes it
+  has up to 75.
 - **`backend`**: series of a backend end when it is gone, and start at 0 when it returns. While it
   finishes its requests, its state is `leaving`. If another backend takes its name, it is
   `NAME~1`.
@@ -627,6 +655,7 @@ _SECTIONS: Final = (
     ("Models", MODELS),
     ("Queue", QUEUE),
     ("Scaling", SCALING),
+    ("Variants", VARIANTS),
 )
 
 

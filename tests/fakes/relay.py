@@ -49,6 +49,8 @@ from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
+from lb.payloads.log import PayloadLog, PayloadRules
+from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptCheck, AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.dead_peers import DeadPeerDetector
@@ -72,8 +74,9 @@ from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
+from lb.proxy.variants import NameRules, VariantOptions, VariantRules
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.record import RequestRecord, RequestSink
+from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
@@ -489,6 +492,7 @@ class Relay:
             ),
         )
         loop = asyncio.get_running_loop()
+        self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
         shared = RelayParts(
             loop=loop,
             dispatcher=dispatcher,
@@ -498,6 +502,7 @@ class Relay:
             iteration=IterationBudget(loop),
             crowd=Crowd(),
             tls=ClientTlsBook(),
+            payloads=self.payload_log,
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
@@ -524,6 +529,32 @@ class Relay:
                 http1.paused_clients,
             ),
         )
+
+    def log_payloads(self, rules: PayloadRules, writer: PayloadWriter) -> None:
+        """Log payloads, as the option `payloads` asks for it."""
+        self.payload_log.configure(rules, writer)
+        accounts = self.parts.dispatcher.accounts
+        accounts.configure(combine(accounts.requests, self.payload_log))
+
+    # Variants
+
+    def use_variants(self, name: bytes, *variants: Mapping[str, Any], header: bytes = b"") -> None:
+        """Have variants serve a name, which is to be among `variant_names` of the options.
+
+        Args:
+            name: that clients use.
+            variants: values of `VariantRules`.
+            header: by which clients are told apart.
+        """
+        rules = NameRules(
+            variants=tuple([VariantRules(**each) for each in variants]), header=header
+        )
+        self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
+
+    def variant_counts(self) -> list[tuple[int, int]]:
+        """Answers and errors of each variant."""
+        statuses = self.parts.dispatcher.variants.statuses()
+        return [(each.answers, each.errors) for each in statuses]
 
     # Connections without sockets
 

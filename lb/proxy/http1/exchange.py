@@ -34,6 +34,7 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
+from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
@@ -165,7 +166,8 @@ class Http1Exchange(Exchange):
                 self._look_later(look, pieces)
                 return
             note(self, self.plan, route, snapshot.regions, None)
-        self.place()
+        if self.handler is None or self.handler.may_be_placed():
+            self.place()
 
     def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
@@ -196,7 +198,8 @@ class Http1Exchange(Exchange):
             unseen.clear()
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
-            self.place()
+            if self.handler is None or self.handler.may_be_placed():
+                self.place()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
         else:
@@ -515,6 +518,7 @@ class Http1Exchange(Exchange):
         self.body.end()
 
     def _leave_client(self, reason: Reason | None) -> ClientSide | None:
+        self.reason = reason or self.reason
         self.end_upload()
         attempt = self.running
         if attempt is not None:
@@ -554,8 +558,9 @@ class Http1Attempt(Attempt, AnswerSink):
     """
 
     __slots__ = (
-        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps", "_held_error",
-        "_mask", "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
+        "_frames_chunks", "_held_error", "_mask", "_sends_chunks", "body", "client", "connection",
+        "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -588,6 +593,10 @@ class Http1Attempt(Attempt, AnswerSink):
     """Of the answer, once it has begun."""
     _begun: bool
     """The answer has, and goes on as it comes."""
+    _frames_chunks: bool
+    """The client gets the answer in chunks."""
+    _sends_chunks: bool
+    """Chunks go on to it as they came."""
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
@@ -1049,7 +1058,9 @@ class Http1Attempt(Attempt, AnswerSink):
             if is_stream and not head.is_error
             else None
         )
-        self._sends_chunks = head.length < 0 and not plan.is_http10
+        self._frames_chunks = head.length < 0 and not plan.is_http10
+        form = self.owner.form
+        self._sends_chunks = self._frames_chunks and (form is None or not form.changes_all)
         client = self.client
         if client is None:
             return
@@ -1073,13 +1084,17 @@ class Http1Attempt(Attempt, AnswerSink):
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status
         owner.response_begun = True
+        if plan.is_sampled:
+            recording = owner.relay.parts.payloads.recording_of(owner)
+            if recording is not None:
+                self._mask = RecordedResponse(recording, shown, self._mask)
         message.append(shown)
 
     def _frame(
         self, message: list[Payload], pieces: list[Payload], size: int, decoder: BodyDecoder
     ) -> None:
         """Add a part of the body as the client gets it: all of one read is one chunk."""
-        if not self._sends_chunks:
+        if not self._frames_chunks:
             message += few(pieces)
             return
         if size:

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure
 from lb.access.gate import Claim, FieldLine, Gate
-from lb.domain.operation import Operation
+from lb.domain.operation import Operation, OperationKind
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
+from lb.payloads.log import PayloadRules
 from lb.proxy.exchange import Particulars
 from lb.proxy.hints import duration_of
 from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, requested_method
@@ -58,10 +59,10 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
-        "is_head", "is_http10", "is_inference", "is_plain", "json_size", "keep_alive",
-        "known_rows", "length", "loop", "method", "model", "noted", "operation", "path",
-        "request_id", "route", "timeout_s", "upstream",
+        "claim", "cross_origin", "discloses", "expects_continue", "has_variants", "hops", "host",
+        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "is_sampled",
+        "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model", "noted",
+        "operation", "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,8 @@ class RequestPlan:
         """What the gate goes by; None where it asks nothing."""
         self.discloses = False
         """Its client may learn how it was served."""
+        self.has_variants = False
+        """Variants serve its name."""
         self.cross_origin: CrossOrigin | None = None
         """What a browser gets."""
         self.request_id = request.request_id
@@ -107,6 +110,13 @@ class RequestPlan:
         """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
         self.is_compressed = False
         """The body of an inference is, in a way that Triton knows."""
+        self.is_sampled = False
+        """The payload log records it."""
+        self.sampled: RequestPlan | None = None
+        """Stands for those requests with this head that it records."""
+        self.share = 0.0
+        """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
+        twice for one request."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -137,13 +147,17 @@ class _Line(NamedTuple):
     control: HttpControl
 
 
+def _never(_share: float) -> bool:
+    return False
+
+
 class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
-        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
-        "known_request", "known_response",
+        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors", "_gate",
+        "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
+        "_responses", "_spend", "_variant_names", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -157,13 +171,22 @@ class HeadReader:
         identity: bytes = b"",
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
+        payloads: PayloadRules | None = None,
+        draws: Callable[[float], bool] = _never,
+        variant_names: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._variant_names = variant_names
+        """Names of models that variants serve."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
         self._disclosure = disclosure
         self._cors_origins = cors_origins
+        self._payloads = payloads
+        """What the payload log samples."""
+        self._draws = draws
+        """Decides whether one more of a share is in its sample."""
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
@@ -181,7 +204,9 @@ class HeadReader:
         """Heads of errors, whose bodies need a second look."""
         self._lines: HeadCache[_Line] = HeadCache()
         """By request line: heads with a field that differs each time repeat at least that."""
-        self.known_request = self._requests.get
+        self.known_request: Callable[[bytes], RequestPlan | None] = (
+            self._requests.get if payloads is None else self._known_drawn
+        )
         """Look up the request heads used last; hot."""
         self.known_response = self._responses.get
         """Look up the response heads used last, none of which is an error, interim or answers
@@ -202,31 +227,73 @@ class HeadReader:
             raise
 
     def request(self, head: bytes) -> RequestPlan:
-        """What a request head means.
+        """What the next request with a head means.
 
         Raises:
             MessageError: it must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head)
-        if plan is None:
-            request = self.parse(head)
-            line = self._line(head[: head.index(CRLF)], request)
-            fits = not self._body_size or request.length <= self._body_size
-            plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
-            if plan.is_inference:
-                _describe_body(plan, head)
-            if self._identity:
-                plan.upstream = request.upstream[:-2] + self._marker
-                if request.hops:
-                    plan.take_hops(request.hops, self._identity)
-            if self._noted or self._deadline:
-                self._note(plan, head)
-            plan.discloses = self._disclosure.may_concern(plan.claim)
-            if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
-                plan.is_plain = False
-            if self._cors_origins:
-                self._note_origin(plan, head, request, line)
-            self._requests.put(head, plan)
+        plan = self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        return plan if plan.sampled is None else self.drawn(plan)
+
+    def base_plan(self, head: bytes) -> RequestPlan:
+        """What a request head means, for all requests that have it.
+
+        Raises:
+            MessageError: they must not be relayed.
+        """
+        return self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+
+    def drawn(self, plan: RequestPlan) -> RequestPlan:
+        """The plan of the next request, which may be in the sample of the payload log. To be asked
+        once for each request."""
+        sampled = plan.sampled
+        return sampled if sampled is not None and self._draws(plan.share) else plan
+
+    def _known_drawn(self, head: bytes) -> RequestPlan | None:
+        """As `known_request`, where the payload log takes a sample."""
+        plan = self._requests.get(head)
+        return plan if plan is None or plan.sampled is None else self.drawn(plan)
+
+    def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
+        """Read a head that was not seen lately.
+
+        Args:
+            head: to be read.
+            share: where the plan is for the sample of the payload log, how many these are of all.
+        """
+        request = self.parse(head)
+        line = self._line(head[: head.index(CRLF)], request)
+        fits = not self._body_size or request.length <= self._body_size
+        plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
+        if plan.is_inference:
+            _describe_body(plan, head)
+        if self._identity:
+            plan.upstream = request.upstream[:-2] + self._marker
+            if request.hops:
+                plan.take_hops(request.hops, self._identity)
+        if self._noted or self._deadline:
+            self._note(plan, head)
+        plan.discloses = self._disclosure.may_concern(plan.claim)
+        if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
+            plan.is_plain = False
+        if self._cors_origins:
+            self._note_origin(plan, head, request, line)
+        route = line.route
+        if (
+            route.model in self._variant_names
+            and not (route.version or route.is_asked or route.is_ours)
+            and request.target.startswith(b"/v2/models/")
+        ):
+            plan.has_variants = True
+            plan.is_plain = False
+        if share:
+            plan.share, plan.is_sampled, plan.is_plain = share, True, False
+            return plan
+        if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
+            plan.share = self._payloads.share_of(plan.model)
+            if plan.share:
+                plan.sampled = self._make_plan(head, plan.share)
+        self._requests.put(head, plan)
         return plan
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:

@@ -29,9 +29,11 @@ from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.front import Front, Turn
 from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
+from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -149,7 +151,7 @@ class ServerConnection(ClientSide):
         """Bytes of answers on the ledger that the client does not take."""
         self._found: tuple[bytes, RequestPlan] | None = None
         """The head that `_pending` begins with, and what it means, where it was read already and
-        is so long that no cache keeps it."""
+        is so long that no cache keeps it, or the payload log takes a sample of such."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
@@ -220,7 +222,7 @@ class ServerConnection(ClientSide):
                         data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
-                if plan is not None and end > ORDINARY_HEAD:
+                if plan is not None and (end > ORDINARY_HEAD or plan.share):
                     self._found = (head, plan)
         if self.state is _LINGER:
             self.throw_away(data)
@@ -369,7 +371,7 @@ class ServerConnection(ClientSide):
     def _read_plan(self, head: bytes) -> RequestPlan:
         if self.front is not None:
             self._turn = turn = self.front.turn(head)
-            return turn.plan
+            return self.relay.heads.drawn(turn.plan)
         found = self._found
         self._found = None
         if found is not None and found[0] == head:
@@ -429,6 +431,14 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
+        if plan.has_variants:
+            front = self.front
+            by_platform = front is not None and front.chooses_variants
+            exchange.handler = VariantHandler(exchange, by_platform=by_platform)
+        if plan.is_sampled:
+            recording = relay.parts.payloads.record(exchange, plan.upstream)
+            if recording is not None:
+                exchange.handler = RecordedRequest(recording, exchange, exchange.handler)
         return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
@@ -446,6 +456,9 @@ class ServerConnection(ClientSide):
                 dispatcher.admit(exchange, plan.claim, self.client)
             except RequestRefused as refused:
                 return refusal(refused)
+        if plan.has_variants and plan.operation is HTTP_MODEL_READY:
+            is_ready = dispatcher.variants.is_ready(plan.model, exchange.protocol)
+            return Answer(200) if is_ready else None
         if plan.operation is HTTP_MODEL_READY:
             return model_ready(plan, dispatcher.pool.current)
         if not plan.route.is_ours:

@@ -66,6 +66,9 @@ class Http1Shared:
             identity=self.dispatcher.identity,
             disclosure=options.disclosure,
             cors_origins=options.cors_origins,
+            payloads=options.payloads,
+            draws=self.parts.payloads.draws,
+            variant_names=options.variant_names,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -138,12 +138,8 @@ class AnswerSink:
         """The connection is closed, and the answer was not complete."""
 
 
-class RequestHandler(Protocol):
-    """Takes the parts of a request as they come: to look into them before they go on to the
-    exchange, or in its place."""
-
-    collects: bool
-    """The exchange gets nothing of it: no backend is waited for."""
+class RequestTaker(Protocol):
+    """Takes the parts of a request as they come: its exchange, or a handler."""
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """The head is complete; this is what there is of the body."""
@@ -153,9 +149,23 @@ class RequestHandler(Protocol):
         """A further part of the body."""
         ...
 
+
+class RequestHandler(RequestTaker, Protocol):
+    """Takes the parts of a request to look into them before they go on to the exchange, or in its
+    place."""
+
+    @property
+    def collects(self) -> bool:
+        """Whether the exchange gets nothing of it: no backend is waited for."""
+        ...
+
     @property
     def is_busy(self) -> bool:
         """Whether what came is to be dealt with before more is read."""
+        ...
+
+    def may_be_placed(self) -> bool:
+        """All is known that decides where the request goes. False: it was answered instead."""
         ...
 
     def close(self) -> None:
@@ -164,7 +174,11 @@ class RequestHandler(Protocol):
 
 
 class AnswerForm(Protocol):
-    """The form that a hosting platform wants answers in."""
+    """The form in which a client gets answers: that of a hosting platform, or with the name that it
+    asked for."""
+
+    changes_all: bool
+    """It changes more than the beginning of an answer, and its length."""
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool

@@ -234,6 +234,10 @@ class Call(Exchange):
         """Look for what a whole small message says. False when the call has gone its way."""
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
+        if self.model in self.relay.options.variant_names and self.relay.begin_variant(
+            self, payload, end_stream=True
+        ):
+            return False
         if self.particulars is not None and self.particulars.step is not None:
             if self.request.push(payload):
                 self._place()
@@ -335,6 +339,14 @@ class Call(Exchange):
             and not self._look(payload, end_stream)
         ):
             return True
+        if self.model in self.relay.options.variant_names:
+            data = b"".join((*(queue or ()), payload))
+            is_taken = self.relay.begin_variant(self, data, end_stream)
+            if is_taken is None and not end_stream:
+                return True
+            if is_taken:
+                self.held_back = False
+                return False
         self.held_back = False
         self._place()
         return not self.finished
@@ -434,6 +446,11 @@ class Call(Exchange):
     def may_run_twice(self) -> bool:
         """See `Exchange`."""
         return super().may_run_twice if self.part is None else self.part.may_run_twice
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return "" if self.part is None else self.part.variant
 
     @property
     def first_byte_at(self) -> float:
@@ -655,16 +672,16 @@ class CallPart:
     """Takes the request of a call in its place: what there is to do with it beside relaying it.
 
     Connections tell it what comes, as it owns the pipe of the request; what concerns the whole call
-    it passes on to that.
+    it passes on to that. Where it is the call's `part`, the call asks things of it, too.
     """
 
     __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        call.part = call.request.owner = self
+        call.request.owner = self
 
-    # What the call asks of it
+    # What the call asks of its part
 
     def begin(self, end_stream: bool) -> None:
         """The head may pass."""
@@ -689,6 +706,16 @@ class CallPart:
     def may_run_twice(self) -> bool:
         """See `Exchange`."""
         return False
+
+    def new_sink(self) -> Any:
+        """Where the response of an attempt goes that takes the place of another one; None: to the
+        client as it comes."""
+        return None
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return ""
 
     @property
     def merged_at(self) -> float:

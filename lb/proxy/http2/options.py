@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 
@@ -49,6 +51,10 @@ class Http2Options:
     """Names, in lower case, of fields that the queue goes by."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    payloads: PayloadRules | None = None
+    """What the payload log samples; None: nothing."""
+    variant_names: frozenset[bytes] = frozenset()
+    """Names of models that variants serve."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -95,6 +101,8 @@ def http2_options(settings: Settings) -> Http2Options:
         x_forwarded=settings.forwarded.has_x_forwarded,
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,
-        noted=queue_options(settings).noted,
+        noted=queue_options(settings).noted | variant_fields(settings),
         disclosure=disclosure(settings.diagnostics),
+        payloads=payload_rules(settings.payload_log),
+        variant_names=frozenset(variant_options(settings).names),
     )

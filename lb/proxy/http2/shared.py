@@ -72,7 +72,6 @@ class Http2Shared(metaclass=ABCMeta):
         self.draining = False
         self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self.prefixes = PrefixCache()
         self._memory_timer: Timer | None = None
         self.use(options)
 
@@ -81,6 +80,7 @@ class Http2Shared(metaclass=ABCMeta):
     def use(self, options: Http2Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
+        self.prefixes = PrefixCache(self.dispatcher.variants)
         seams = (self.dispatcher.gate.noted | options.noted, masked)
         private = options.private_fields
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
@@ -135,6 +135,15 @@ class Http2Shared(metaclass=ABCMeta):
     def place_whole(self, call: Any, payload: bytes, size: int) -> None:
         """As `place`, for a call whose request is complete and small: `payload`, of `size` bytes,
         which has not been given to its pipe."""
+
+    @abstractmethod
+    def sink_of(self, call: Any) -> Any:
+        """Return the `ResponseSink` of a unary call that leads to the client."""
+
+    @abstractmethod
+    def begin_variant(self, call: Any, data: bytes, end_stream: int) -> bool | None:
+        """Have a call for a name that has variants served by one of them; see
+        `lb.proxy.http2.variant_call.begin_variant`."""
 
     @abstractmethod
     def start(self, attempt: Any) -> None:

@@ -83,7 +83,7 @@ async def test_a_drain_may_be_ended_though_the_model_is_not_listed_any_more(benc
 @pytest.mark.parametrize(
     ("name", "model", "error"),
     [
-        ("x", "de%2Ftector", "there is no backend 'x'"),
+        ("x", "de%2Ftector", "there is no backend 'x'; there are: a, b"),
         ("a", "detectr", "backend 'a' has no model 'detectr'"),
     ],
 )
