@@ -18,7 +18,9 @@ from lb.admin.models import (
     Index,
     LogLevelChange,
     LogLevelInForce,
+    ModelDrain,
     NotDone,
+    PlacementView,
     Promotion,
     Queue,
     Reload,
@@ -35,6 +37,7 @@ from lb.admin.operations import (
     CONFIG,
     LIVE,
     OPENAPI,
+    PLACEMENT,
     QUEUE,
     RELOAD,
     SOURCES,
@@ -43,8 +46,10 @@ from lb.admin.operations import (
 )
 from lb.admin.views import (
     backend_view,
+    model_drain_view,
     model_views,
     models_view,
+    placement_view,
     queue_views,
     source_view,
     status_view,
@@ -52,6 +57,7 @@ from lb.admin.views import (
 )
 from lb.control.directory import BackendDirectory, StillLeavingError
 from lb.control.membership import Membership, MembershipError
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
 from lb.domain.backend import Address, AdminState
 from lb.proxy.variants import VariantBook, VariantSet
@@ -113,6 +119,7 @@ class AdminApi:
         own_addresses: OwnAddresses,
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
+        placement: Callable[[], PlacementStatus],
         variants: VariantBook,
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
@@ -127,6 +134,7 @@ class AdminApi:
         self._own_addresses = own_addresses
         self._sources = sources
         self._queue = queue
+        self._placement = placement
         self._variants = variants
         self._reload = reload
         self._upgrade = upgrade
@@ -147,8 +155,12 @@ class AdminApi:
             "drainBackend": self._changer(AdminState.DRAINING),
             "enableBackend": self._changer(AdminState.ENABLED),
             "disableBackend": self._changer(AdminState.DISABLED),
+            "getModel": self._get_model,
+            "drainModel": self._model_changer(is_drained=True),
+            "enableModel": self._model_changer(is_drained=False),
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
+            "getPlacement": self._get_placement,
             "listVariants": self._list_variants,
             "setShares": self._set_shares,
             "promoteVariant": self._promote,
@@ -167,6 +179,7 @@ class AdminApi:
             backends=BACKENDS,
             sources=SOURCES,
             queue=QUEUE,
+            placement=PLACEMENT,
             live=LIVE,
             reload=RELOAD,
             upgrade=UPGRADE,
@@ -189,6 +202,9 @@ class AdminApi:
         status = self._queue()
         shell = Queue(without_backend=status.unplaced, models=[])
         return await json_in_steps(shell, "models", queue_views(status))
+
+    async def _get_placement(self, _request: web.Request) -> PlacementView:
+        return placement_view(self._placement(), self._clock())
 
     async def _list_sources(self, _request: web.Request) -> Sources:
         return Sources(sources=[source_view(each) for each in self._sources()])
@@ -214,6 +230,39 @@ class AdminApi:
             return self._view(record)
 
         return change
+
+    async def _get_model(self, request: web.Request) -> ModelDrain:
+        record, model = self._find_model(request)
+        return model_drain_view(record, model, self._directory.model_use)
+
+    def _model_changer(self, *, is_drained: bool) -> Act:
+        """Make the operation that drains a model on a backend, or ends that."""
+
+        async def change(request: web.Request) -> ModelDrain:
+            if is_drained:
+                record, model = self._find_model(request)
+            else:  # a restarted server may not have listed it yet
+                record, model = self._find(request), _model_of(request)
+            name, directory = record.backend.name, self._directory
+            try:
+                directory.drain_model(name, model, is_drained=is_drained, now=self._clock())
+            except StillLeavingError as error:
+                raise refused(409, str(error)) from error
+            return model_drain_view(record, model, directory.model_use)
+
+        return change
+
+    def _find_model(self, request: web.Request) -> tuple[BackendRecord, bytes]:
+        """The backend and the model that the path names.
+
+        Raises:
+            Refused: there is no such backend, or its list does not have the model.
+        """
+        record, model = self._find(request), _model_of(request)
+        if record.models.lists and model not in record.models.names | record.drained_models:
+            name = record.backend.name
+            raise refused(404, f"backend {name!r} has no model {request.match_info['model']!r}")
+        return record, model
 
     async def _add_backend(self, request: web.Request) -> Backend:
         """Add a backend, or take back the one that was removed under a name."""
@@ -327,6 +376,11 @@ class AdminApi:
 
     def _view(self, record: BackendRecord) -> Backend:
         return backend_view(record, self._clock())
+
+
+def _model_of(request: web.Request) -> bytes:
+    """The name of the model in the path, as it stands on the wire."""
+    return request.match_info["model"].encode("utf-8", "surrogatepass")
 
 
 async def _body_of(request: web.Request, model: type[_ModelT]) -> _ModelT:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lb.domain.backend import BackendKind, BackendState
 from lb.domain.model import ModelState
+from lb.settings.placement import PlacementMode
 from lb.settings.reporting import LogLevel
 
 _AT_LEAST_0 = Field(json_schema_extra={"minimum": 0})
@@ -51,6 +52,7 @@ class Index(View):
     backends: str
     sources: str
     queue: str
+    placement: str = ""
     live: str
     reload: str
     upgrade: str
@@ -196,6 +198,25 @@ class Model(View):
         json_schema_extra={"enum": [each.value for each in ModelState]},
     )
     reason: str = Field(description="Why it is not ready, in the words of the backend.")
+    draining: bool = Field(
+        default=False, description="Whether the operator has drained the model on this backend."
+    )
+
+
+class ModelDrain(View):
+    """One model on one backend, whichever its version: whether it gets new requests there."""
+
+    backend: str = Field(description="Name of the backend.")
+    model: str
+    draining: bool = Field(description="Whether the operator has drained it.")
+    in_flight: Count = Field(
+        description="Attempts of the model under way. Attempts whose model is not known yet count."
+    )
+    open_sequences: Count = Field(description="Open sequences of the model.")
+    empty: bool = Field(
+        description="Whether no attempt is under way and no sequence is open. A draining model "
+        "that is empty can be unloaded."
+    )
 
 
 class Drift(View):
@@ -265,6 +286,65 @@ class Queue(View):
 
     without_backend: Count = Field(description="Queued requests for which no backend is eligible.")
     models: list[ModelQueue] = Field(description="Scheduled models that were requested, by name.")
+
+
+class PlacedModel(View):
+    """A model that takes room on a backend."""
+
+    model: str
+    backend: str = Field(description="Name of the backend.")
+    state: str = Field(description="`ready`, `loading` or `unloading`.")
+    age_s: Amount | None = Field(
+        description="Seconds since it was loaded; null: it was there before triton-lb looked."
+    )
+    value: Amount = Field(
+        description="Uses of the model, recent ones more than old ones, times the seconds that "
+        "loading it takes. The lowest value is evicted first."
+    )
+    kept: str = Field(description="Why it is never evicted; empty: it may be.")
+
+
+class PlacementStep(View):
+    """A load, after what makes room for it."""
+
+    model: str
+    backend: str = Field(description="Name of the backend.")
+    evict: list[str] = Field(description="Models that are unloaded there before.")
+
+
+class WantedModel(View):
+    """A model that requests wait for."""
+
+    model: str
+    for_s: Amount = Field(description="Seconds since the first of them began to wait.")
+
+
+class FailedLoad(View):
+    """The last load of a model on a backend, which failed."""
+
+    model: str
+    backend: str = Field(description="Name of the backend.")
+    error: str = Field(description="In the words of the backend.")
+    failures: Count = Field(description="Failures in a row.")
+    retry_in_s: Amount = Field(description="Seconds until the load may be tried again there.")
+
+
+class PlacementView(View):
+    """Which models are loaded where, and what is done about it."""
+
+    mode: str = Field(
+        description="`placement.mode`.",
+        json_schema_extra={"enum": [each.value for each in PlacementMode]},
+    )
+    max_models: Count = Field(description="Models that a backend may have loaded; 0: not said.")
+    backends: list[str] = Field(description="Backends whose models are managed.")
+    left_alone: list[str] = Field(description="Tritons that do not load models on request.")
+    models: list[PlacedModel] = Field(description="By backend, then by name.")
+    wanted: list[WantedModel]
+    steps: list[PlacementStep] = Field(
+        description="Changes under way; in the mode `observe`, what would be done now."
+    )
+    failures: list[FailedLoad]
 
 
 class Source(View):

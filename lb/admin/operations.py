@@ -17,9 +17,11 @@ from lb.admin.models import (
     Index,
     LogLevelChange,
     LogLevelInForce,
+    ModelDrain,
     Models,
     NewBackend,
     NotDone,
+    PlacementView,
     Promotion,
     Queue,
     Reload,
@@ -37,8 +39,10 @@ STATUS: Final = "/api/v1/status"
 BACKENDS: Final = "/api/v1/backends"
 BACKEND: Final = "/api/v1/backends/{name}"
 MODELS: Final = "/api/v1/backends/{name}/models"
+MODEL: Final = "/api/v1/backends/{name}/models/{model}"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
+PLACEMENT: Final = "/api/v1/placement"
 VARIANTS: Final = "/api/v1/variants"
 VARIANT_SET: Final = "/api/v1/variants/{name}"
 LIVE: Final = "/api/v1/live"
@@ -122,6 +126,7 @@ UNKNOWN_PATH: Final = Refusal("There is no such path.")
 UNKNOWN_METHOD: Final = Refusal("The path does not have the method; `Allow` lists those it has.")
 
 _NAME: Final = Parameter("name", "path", "Name of the backend.")
+_MODEL_NAME: Final = Parameter("model", "path", "Name of the model.")
 _LIMIT: Final = Parameter(
     "limit",
     "query",
@@ -130,6 +135,8 @@ _LIMIT: Final = Parameter(
 )
 _BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
 _NO_BACKEND: Final = Refusal("There is no such backend.")
+_NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
+_REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
 _NOW: Final = "The backend as it is now."
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
@@ -150,8 +157,22 @@ def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
         refusals={
             400: _BAD_QUERY,
             404: _NO_BACKEND,
-            409: Refusal("The backend was removed, and finishes its requests."),
+            409: _REMOVED,
         },
+    )
+
+
+def _model_change(action: str, summary: str, missing: Refusal) -> Operation:
+    """A POST that changes whether one backend gets requests for one model."""
+    return Operation(
+        id=f"{action}Model",
+        method="POST",
+        path=f"{MODEL}/{action}",
+        summary=summary,
+        parameters=(_NAME, _MODEL_NAME),
+        answer=ModelDrain,
+        meaning="The model as it is now.",
+        refusals={404: missing, 409: _REMOVED},
     )
 
 
@@ -234,6 +255,22 @@ OPERATIONS: Final = (
     _change("enable", "Send requests to a backend again."),
     _change("disable", "Send no new requests to a backend; those under way go on."),
     Operation(
+        id="getModel",
+        method="GET",
+        path=MODEL,
+        summary="Show what of one model runs on one backend.",
+        parameters=(_NAME, _MODEL_NAME),
+        answer=ModelDrain,
+        meaning="The model as it is now.",
+        refusals={404: _NO_MODEL},
+    ),
+    _model_change(
+        "drain",
+        "Let one backend finish its requests for one model and send it no new ones.",
+        _NO_MODEL,
+    ),
+    _model_change("enable", "Send one backend requests for one model again.", _NO_BACKEND),
+    Operation(
         id="listSources",
         method="GET",
         path=SOURCES,
@@ -248,6 +285,14 @@ OPERATIONS: Final = (
         summary="Show queued requests and expected durations by model.",
         answer=Queue,
         meaning="All scheduled models that were requested.",
+    ),
+    Operation(
+        id="getPlacement",
+        method="GET",
+        path=PLACEMENT,
+        summary="Show which models are loaded where on demand, and what is under way.",
+        answer=PlacementView,
+        meaning="All managed backends; with `placement.mode: off` there are none.",
     ),
     Operation(
         id="listVariants",

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from lb.admin.models import (
     Backend,
     Device,
     Drift,
+    FailedLoad,
     Latency,
     Load,
     Model,
     ModelBackend,
+    ModelDrain,
     ModelQueue,
     Models,
+    PlacedModel,
+    PlacementStep,
+    PlacementView,
     Port,
     Source,
     Status,
+    WantedModel,
 )
 from lb.admin.models import Variant as VariantView
 from lb.admin.models import VariantSet as VariantSetView
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord, PortRecord, text
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
+from lb.domain.backend import Backend as DomainBackend
 from lb.domain.load import LoadReport
+from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.proxy.variants import VariantSet
 from lb.telemetry.collector import SourceStatus
@@ -173,7 +182,23 @@ def model_views(record: BackendRecord) -> Iterator[Model]:
             version=text(entry.version),
             state=table.state_of(entry).value,
             reason=entry.reason,
+            draining=entry.name in record.drained_models,
         )
+
+
+def model_drain_view(
+    record: BackendRecord, model: bytes, use_of: Callable[[DomainBackend, bytes], ModelUse]
+) -> ModelDrain:
+    """Describe what of one model runs on one backend, which `use_of` counts."""
+    use = use_of(record.backend, model)
+    return ModelDrain(
+        backend=record.backend.name,
+        model=text(model),
+        draining=model in record.drained_models,
+        in_flight=use.in_flight,
+        open_sequences=use.open_sequences,
+        empty=not any(use),
+    )
 
 
 def queue_views(status: QueueStatus) -> Iterator[ModelQueue]:
@@ -207,6 +232,46 @@ def _model_backend(view: ModelBackendView) -> ModelBackend:
         row_ms=_ms(view.row_s) if is_known else None,
         learnt=view.learnt,
         slowed=round(view.slowed, 3),
+    )
+
+
+def placement_view(status: PlacementStatus, now: float) -> PlacementView:
+    """Describe which models are loaded where, and what is done about it."""
+    return PlacementView(
+        mode=status.mode,
+        max_models=status.max_models,
+        backends=list(status.managed),
+        left_alone=list(status.left_alone),
+        models=[
+            PlacedModel(
+                model=text(each.model),
+                backend=each.backend,
+                state=each.state,
+                age_s=_rounded(each.age_s),
+                value=round(each.value, 3),
+                kept=each.kept,
+            )
+            for each in status.models
+        ],
+        wanted=[
+            WantedModel(model=text(model), for_s=round(for_s, 3)) for model, for_s in status.wanted
+        ],
+        steps=[
+            PlacementStep(
+                model=text(each.model), backend=each.backend, evict=list(map(text, each.evict))
+            )
+            for each in status.steps
+        ],
+        failures=[
+            FailedLoad(
+                model=text(model),
+                backend=backend,
+                error=failure.error,
+                failures=failure.times,
+                retry_in_s=_seconds_between(now, failure.until),
+            )
+            for model, backend, failure in status.failures
+        ],
     )
 
 

@@ -315,6 +315,11 @@ class SequenceTable:
         for (backend, name), count in found.items():
             yield backend, name, count
 
+    def open_on(self, model: bytes, backend: Backend) -> int:
+        """How many sequences of a model run on a backend."""
+        found = self._models.get(model)
+        return 0 if found is None else open_on(found.by_backend, backend)
+
     def counts(self) -> dict[str, int]:
         """Since the start: how many were started, and forgotten without their END."""
         return {

@@ -17,8 +17,10 @@ from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
     Backends,
+    ModelDrain,
     Models,
     NewBackend,
+    PlacementView,
     Promotion,
     Queue,
     Reload,
@@ -29,7 +31,17 @@ from lb.admin.models import (
     VariantSet,
     VariantSets,
 )
-from lb.admin.operations import BACKENDS, LIVE, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE, VARIANTS
+from lb.admin.operations import (
+    BACKENDS,
+    LIVE,
+    PLACEMENT,
+    QUEUE,
+    RELOAD,
+    SOURCES,
+    STATUS,
+    UPGRADE,
+    VARIANTS,
+)
 from lb.cli.admin_client import (
     AdminError,
     AdminTarget,
@@ -40,7 +52,9 @@ from lb.cli.admin_client import (
 from lb.cli.tables import (
     backend_table,
     change_line,
+    model_change_line,
     model_lines,
+    placement_lines,
     printable,
     queue_lines,
     source_table,
@@ -75,6 +89,11 @@ def list_models(admin: AdminTarget, name: str) -> int:
 def show_queue(admin: AdminTarget) -> int:
     """Print the queued requests of each model, and its expected durations by backend."""
     return _show(admin, QUEUE, Queue, queue_lines)
+
+
+def show_placement(admin: AdminTarget) -> int:
+    """Print which models are loaded where on demand, and what is under way."""
+    return _show(admin, PLACEMENT, PlacementView, placement_lines)
 
 
 def list_sources(admin: AdminTarget) -> int:
@@ -151,6 +170,40 @@ def change_backend(
     except AdminError as error:
         return admin.fail(error)
     return 0
+
+
+def change_model(
+    admin: AdminTarget, name: str, model: str, action: str, *, wait: bool = False
+) -> int:
+    """Drain or enable one model on one backend and say what became of it.
+
+    Args:
+        admin: whom to ask.
+        name: of the backend.
+        model: its name.
+        action: `drain` or `enable`.
+        wait: return when nothing of the model runs there any more.
+    """
+    path = f"{_path_of(name)}/models/{quote(model, safe='')}"
+    try:
+        found = admin.call("POST", f"{path}/{action}", ModelDrain)
+        print(model_change_line(found), file=admin.out, flush=True)
+        if wait and not found.empty:
+            print(_wait_until_drained(admin, path), file=admin.out)
+    except AdminError as error:
+        return admin.fail(error)
+    return 0
+
+
+def _wait_until_drained(admin: AdminTarget, path: str) -> str:
+    """Wait until nothing of a model runs on a backend, and return a line that says so."""
+    while True:
+        time.sleep(_LOOK_S)
+        found = admin.call("GET", path, ModelDrain)
+        if not found.draining:
+            raise AdminError(f"{printable(found.model)} has been enabled again")
+        if found.empty:
+            return printable(f"{found.backend}, model {found.model}: draining, empty")
 
 
 def add_backend(

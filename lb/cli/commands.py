@@ -261,6 +261,12 @@ def _add_views(commands: _Commands) -> None:
             "triton-lb queue",
             handlers.queue,
         ),
+        (
+            "placement",
+            "list the models that are loaded on demand, by backend",
+            "triton-lb placement",
+            handlers.placement,
+        ),
         ("sources", "list the sources of backends", "triton-lb sources", handlers.sources),
         (
             "variants",
@@ -312,6 +318,14 @@ def _add_changes(commands: _Commands) -> None:
             example += " --limit 30s --wait"
         command = _add(commands, action, help_text, example)
         command.add_argument("name", metavar="NAME", help="name of the backend")
+        if action in ("drain", "enable"):
+            command.add_argument(
+                "--model",
+                metavar="MODEL",
+                help="drain this model only; the backend serves its other models"
+                if action == "drain"
+                else "end the drain of this model",
+            )
         if action in ("drain", "remove"):
             command.add_argument(
                 "--limit",

@@ -161,6 +161,13 @@ def queue(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, show_queue)
 
 
+def placement(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb placement`."""
+    from lb.cli.admin import show_placement
+
+    return _ask_admin(arguments, show_placement)
+
+
 def sources(arguments: argparse.Namespace) -> int:
     """Run `triton-lb sources`."""
     from lb.cli.admin import list_sources
@@ -199,11 +206,18 @@ def top(arguments: argparse.Namespace) -> int:
 
 def change(arguments: argparse.Namespace) -> int:
     """Run `triton-lb drain`, `enable`, `disable` or `remove`."""
-    from lb.cli.admin import change_backend
+    from lb.cli.admin import change_backend, change_model
 
     name, action = arguments.name, arguments.action
     limit_s = getattr(arguments, "limit", None)  # `enable` and `disable` have neither
     wait = getattr(arguments, "wait", False)
+    model = getattr(arguments, "model", None)
+    if model is not None:
+        if limit_s is not None:
+            refuse(f"triton-lb {action}", "--limit cuts all of a backend: not with --model")
+        return _ask_admin(
+            arguments, lambda admin: change_model(admin, name, model, action, wait=wait)
+        )
     return _ask_admin(
         arguments, lambda admin: change_backend(admin, name, action, limit_s=limit_s, wait=wait)
     )

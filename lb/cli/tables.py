@@ -12,8 +12,11 @@ from typing import Final
 from lb.admin.models import (
     Backend,
     Device,
+    Model,
+    ModelDrain,
     ModelQueue,
     Models,
+    PlacementView,
     Queue,
     Source,
     Status,
@@ -29,6 +32,7 @@ _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
 _QUEUE_HEADINGS: Final = (
     "MODEL", "VERSION", "QUEUED", "OLDEST", "BACKEND", "IN FLIGHT", "LIMIT", "EXPECTED",
 )  # fmt: skip
+_PLACEMENT_HEADINGS: Final = ("BACKEND", "MODEL", "STATE", "AGE", "VALUE", "KEPT")
 _SOURCE_HEADINGS: Final = ("NAME", "BACKENDS", "AGE", "UPDATES", "FAILURES", "ERROR")
 _VARIANT_HEADINGS: Final = (
     "NAME", "VARIANT", "MODEL", "SHARE %", "ANSWERED", "ERRORS", "P50", "P99", "NOTE",
@@ -37,7 +41,7 @@ _SAME_SHARE: Final = 0.001
 """Percent by which shares are not told apart."""
 _NUMBERS: Final = frozenset(
     {"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS}
-    | {"QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
+    | {"VALUE", "QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
     | {"BACKENDS", "AGE", "UPDATES", "FAILURES"}
     | {"SHARE %", "ANSWERED", "ERRORS"}
 )
@@ -61,6 +65,14 @@ def change_line(backend: Backend) -> str:
     """The state of a backend in one line, after a change."""
     running = f", {backend.open_sequences} sequences open" if backend.open_sequences else ""
     text = f"{backend.name}: {backend.state}, {backend.in_flight} in flight{running}"
+    return printable(text)
+
+
+def model_change_line(model: ModelDrain) -> str:
+    """The state of a model on a backend in one line, after a change."""
+    running = f", {model.open_sequences} sequences open" if model.open_sequences else ""
+    state = "draining" if model.draining else "enabled"
+    text = f"{model.backend}, model {model.model}: {state}, {model.in_flight} in flight{running}"
     return printable(text)
 
 
@@ -107,7 +119,7 @@ def model_lines(name: str, models: Models) -> list[str]:
     """The models of the backend `name` as a table, and below it how the backend differs from the
     others."""
     if models.listed:
-        rows = [(each.name, each.version, each.state, each.reason) for each in models.models]
+        rows = [(each.name, each.version, _state(each), each.reason) for each in models.models]
         lines = _table(rows, _MODEL_HEADINGS)
     elif models.listed is None:
         lines = [f"{name} has not listed its models yet"]
@@ -122,6 +134,10 @@ def model_lines(name: str, models: Models) -> list[str]:
         if names:
             lines.append(f"{what}: {', '.join(map(printable, names))}")
     return lines
+
+
+def _state(model: Model) -> str:
+    return f"{model.state}, drained" if model.draining else model.state
 
 
 def queue_lines(queue: Queue) -> list[str]:
@@ -144,6 +160,37 @@ def _queue_rows(queue: ModelQueue) -> Iterator[Row]:
         expected = _milliseconds(each.expected_ms)
         yield (*model, each.name, str(each.in_flight), limit, expected)
         model = ("", "", "", "")
+
+
+def placement_lines(view: PlacementView) -> list[str]:
+    """The loaded models of managed backends as a table, and below it what is done about them."""
+    lines = _table(
+        [
+            (
+                each.backend,
+                each.model,
+                each.state,
+                _NONE if each.age_s is None else short_duration(each.age_s),
+                f"{each.value:.1f}",
+                each.kept,
+            )
+            for each in view.models
+        ],
+        _PLACEMENT_HEADINGS,
+    )
+    would = "would load" if view.mode == "observe" else "loading"
+    lines += [f"requests wait for {each.model}" for each in view.wanted]
+    for step in view.steps:
+        evicted = f" in place of {', '.join(step.evict)}" if step.evict else ""
+        lines.append(f"{would} {step.model} on {step.backend}{evicted}")
+    for failed in view.failures:
+        retry = f"again in {short_duration(failed.retry_in_s)}"
+        lines.append(f"{failed.model} was not loaded on {failed.backend}, {retry}: {failed.error}")
+    if view.left_alone:
+        lines.append(f"do not load models on request: {', '.join(view.left_alone)}")
+    room = f"at most {view.max_models} models on each of {len(view.backends)} backends"
+    lines.append(f"placement.mode is {view.mode}" + (f", {room}" if view.mode != "off" else ""))
+    return [*map(printable, lines)]
 
 
 def source_table(sources: Sequence[Source]) -> list[str]:

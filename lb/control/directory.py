@@ -13,6 +13,7 @@ from typing import Final
 
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
+from lb.control.model_drains import Drained, ModelDrains, OnDemands
 from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
@@ -29,7 +30,7 @@ from lb.domain.backend import (
 )
 from lb.domain.control import Reach
 from lb.domain.errors import LoadBalancerError
-from lb.domain.model import ModelFacts
+from lb.domain.model import ModelFacts, ModelUse
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
@@ -66,6 +67,21 @@ def _at_once(act: Callable[[], None]) -> None:
     act()
 
 
+def _served(tiers: Tiers, drained: Drained) -> frozenset[bytes] | None:
+    """Names of the models that candidates have ready; None: some may have any model."""
+    found: set[bytes] = set()
+    for each in (*tiers.for_models, *tiers.suspected):
+        if each.ready is None:
+            return None
+        found.update(name for name, _ in each.ready if each.backend not in drained.get(name, ()))
+    return frozenset(found)
+
+
+def _no_use(_backend: Backend, _model: bytes) -> ModelUse:
+    """There are no requests."""
+    return ModelUse(0, 0)
+
+
 class StillLeavingError(LoadBalancerError):
     """A backend was removed: all that can be done is to add it again."""
 
@@ -80,6 +96,8 @@ class BackendDirectory:
         """How long what runs on a backend that was removed may take."""
         self.cut: Callable[[Backend], None] = _nobody_cuts
         """Closes all connections to a backend, whatever runs over them."""
+        self.model_use: Callable[[Backend, bytes], ModelUse] = _no_use
+        """Counts what of a model runs on a backend."""
         self._looked_at: float | None = None
         self._search_due = 0.0
         """When all may be looked at again for a model that nobody is known to have."""
@@ -89,6 +107,8 @@ class BackendDirectory:
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
         self._routes = RouteBuilder(policy)
+        self._drains = ModelDrains()
+        self._on_demand: OnDemands = {}
         self._narrowing = Narrowing()
         self._trials = Trials()
         self.passive = PassiveHealth(None)
@@ -250,6 +270,51 @@ class BackendDirectory:
         is_limited = state is AdminState.DRAINING and limit_s is not None
         record.finish_by = now + (limit_s or 0.0) if is_limited else None
         self._set_admin(record, state, "operator", now)
+
+    def drain_model(self, name: str, model: bytes, *, is_drained: bool, now: float) -> None:
+        """Drain a model on one backend, or let it get requests there again. A drain lasts until it
+        is ended so, or the backend is removed.
+
+        Args:
+            name: of the backend.
+            model: its name as it stands on the wire.
+            is_drained: what it is to be.
+            now: monotonic seconds.
+
+        Raises:
+            LookupError: there is no such backend.
+            StillLeavingError: the backend has been removed.
+        """
+        record = self.find(name)
+        if record.admin is AdminState.LEAVING:
+            raise StillLeavingError(f"backend {name} has been removed; add it again")
+        if (model in record.drained_models) is is_drained:
+            return
+        record.drained_models ^= {model}
+        states = [AdminState.ENABLED.value, AdminState.DRAINING.value]
+        before, after = states if is_drained else states[::-1]
+        fields = {"backend": name, "model": text(model), "from": before, "to": after}
+        _log.info("model administered", extra={**fields, "why": "operator"})
+        self.changes.add(StateChange(now, name, text(model), before, after, "operator"))
+        self._publish_if_changed()
+
+    def evict(self, record: BackendRecord, models: frozenset[bytes]) -> None:
+        """Send a backend no new requests for these models, and no others, since they are about to
+        be unloaded there."""
+        if record.evicted != models:
+            record.evicted = models
+            self._publish_if_changed()
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether models are loaded where and when they are needed: backends differ on purpose."""
+        return bool(self._on_demand)
+
+    def load_on_demand(self, models: OnDemands) -> None:
+        """Have inferences wait for these models, as far as they are loaded nowhere."""
+        if models != self._on_demand:
+            self._on_demand = models
+            self._publish_if_changed()
 
     def _set_admin(self, record: BackendRecord, state: AdminState, why: str, now: float) -> None:
         if record.admin is state:
@@ -582,7 +647,25 @@ class BackendDirectory:
         if not passive.is_quiet:
             tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
         routing = self._routes.build(tiers, self._names, self._facts)
-        return self._trials.put(self._narrowing.put(routing), passive.trials)
+        drained, trials = self._drained(), passive.trials
+        if drained and trials:
+            trials = {
+                model: trial
+                for model, trial in trials.items()
+                if trial.backend not in drained.get(model, ())
+            }
+        on_demand = self._on_demand
+        served = tuple(_served(each, drained) for each in tiers) if on_demand else ()
+        return self._trials.put(
+            self._drains.put(self._narrowing.put(routing), drained, on_demand, served), trials
+        )
+
+    def _drained(self) -> Drained:
+        found: dict[bytes, frozenset[Backend]] = {}
+        for record in self._records.values():
+            for model in record.drained_models | record.evicted:
+                found[model] = found.get(model, frozenset()) | {record.backend}
+        return found
 
     def _tiers(self, protocol: AppProtocol, known: dict[BackendRecord, Candidate]) -> Tiers:
         """Backends that may serve, by the state of their port. A backend is the same candidate in

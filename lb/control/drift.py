@@ -30,7 +30,7 @@ class Drift:
     """What a backend does not have like the others."""
 
     models: tuple[str, ...] = ()
-    """Ready on another backend and not on this one."""
+    """Ready on another backend and not on this one; none where models are loaded on demand."""
     configurations: tuple[str, ...] = ()
     """Models that are not configured as on most backends that have the same version."""
     settings: tuple[str, ...] = ()
@@ -74,8 +74,10 @@ class Comparison:
         ]
         self._records = frozenset(records)
         self._models: set[bytes] = set()
-        for ready in {record.models.ready for record in records}:
-            self._models.update(name for name, _ in ready)
+        """Those that all should have ready."""
+        if not directory.loads_on_demand:
+            for ready in {record.models.ready for record in records}:
+                self._models.update(name for name, _ in ready)
         self._missing: dict[frozenset[Version], tuple[str, ...]] = {}
         """By what a backend has ready, which is mostly the same."""
         self._count: dict[frozenset[Version], int] = {}

@@ -189,6 +189,10 @@ class ModelWatch:
         except TimeoutError:
             _log.info("some backends are slow to say what they have")
 
+    def steps_of(self, models: Iterable[bytes]) -> frozenset[bytes]:
+        """The models that ensembles among some models run."""
+        return self._facts.steps_of(models)
+
     def look_at(self, record: BackendRecord) -> None:
         """Look at everything of one backend as soon as possible."""
         watched = self._watched.get(record)

@@ -244,6 +244,23 @@ class Questions:
         body = json.dumps({"parameters": {"config": config}} if config else {}).encode()
         return await self._over_http(record, b"POST", path, body, timeout_s)
 
+    async def unload(self, record: BackendRecord, model: bytes) -> Reply:
+        """Unload a model. Its steps stay loaded, if it is an ensemble.
+
+        A Triton that loads models on request agrees also where it has no such model, whatever its
+        name; another one says what it does not allow.
+        """
+        request = pb.RepositoryModelUnloadRequest(model_name=model.decode("utf-8", "replace"))
+        path = b"/v2/repository/models/%b/unload" % model
+        return await self._ask(
+            record,
+            b"POST",
+            path if _PLAIN.fullmatch(model) else b"",
+            b"{}",
+            messages.REPOSITORY_MODEL_UNLOAD,
+            request,
+        )
+
     async def register(self, record: BackendRecord, region: Region) -> Reply:
         """Register a region of system shared memory."""
         name = region.name.encode("utf-8", "surrogatepass")

@@ -111,9 +111,10 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "_by_protocol", "admin", "admin_before", "backend", "conduct", "empty_since", "finish_by",
-        "is_dismissed", "is_ejected", "lives", "load", "look_due", "member", "models", "past",
-        "ports", "regions", "setup", "since", "stands_in", "state", "wake",
+        "_by_protocol", "admin", "admin_before", "backend", "conduct", "drained_models",
+        "empty_since", "evicted", "finish_by", "is_dismissed", "is_ejected", "lives", "load",
+        "look_due", "member", "models", "past", "ports", "regions", "setup", "since", "stands_in",
+        "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -131,6 +132,10 @@ class BackendRecord:
         self.admin = AdminState.ENABLED
         self.admin_before = AdminState.ENABLED
         """What the operator said of one that leaves; it holds again if it is taken back."""
+        self.drained_models: frozenset[bytes] = frozenset()
+        """Models that the operator has drained here: they get no new requests on this backend."""
+        self.evicted: frozenset[bytes] = frozenset()
+        """Models that are about to be unloaded here to make room: they get no new requests."""
         self.finish_by: float | None = None
         """When what still runs on one that drains or leaves is cut; None: never."""
         self.stands_in: frozenset[AppProtocol] = frozenset()
@@ -176,6 +181,8 @@ class BackendRecord:
         reasons = [f"{port.protocol.label}: {port.why}" for port in self.ports if port.why]
         if self.conduct:
             reasons.append(self.conduct)
+        if self.drained_models:
+            reasons.append(f"drained models: {', '.join(map(text, sorted(self.drained_models)))}")
         if self.admin is AdminState.LEAVING:
             reasons.insert(0, "removed")
         elif self.admin is not AdminState.ENABLED:

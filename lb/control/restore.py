@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from time import monotonic
 from typing import Final
@@ -149,6 +149,8 @@ class Restorer:
     ) -> None:
         self.options = ModelTableSettings()
         """The options in force."""
+        self.restores_models = True
+        """Whether models are restored; not where they are loaded on demand."""
         self._directory = directory
         self._watch = watch
         self._questions = questions
@@ -216,6 +218,8 @@ class Restorer:
             return True
         await self._all_refreshed()
         lacking = missing(record, self._others(), self._sharing)
+        if not self.restores_models:
+            lacking = replace(lacking, models=())
         is_done = await self._restore_settings(record, lacking)
         for region in lacking.regions:
             asked = self._questions.register(record, region)

@@ -18,6 +18,7 @@ from lb.control.discovery import Discovery
 from lb.control.load import LoadReader
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
+from lb.control.model_placement import ModelPlacement
 from lb.control.models import ModelWatch
 from lb.control.narrowing import narrow_rules
 from lb.control.plans import Planner, plan_rules
@@ -29,6 +30,8 @@ from lb.control.scaling import ScalingSignal
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
+from lb.domain.operation import Operation
 from lb.domain.roles import ControlSide, RelaySide
 from lb.health.models import Version
 from lb.health.outliers import outlier_rules
@@ -51,6 +54,10 @@ class _NoRelay:
     def renew(self, backend: Backend) -> None:
         """There are no connections."""
 
+    def model_use(self, _backend: Backend, _model: bytes) -> ModelUse:
+        """There are no requests."""
+        return ModelUse(0, 0)
+
     def in_flight_by_model(self, _backend: Backend) -> Mapping[bytes, int]:
         """There are no requests."""
         return {}
@@ -66,6 +73,25 @@ class _NoRelay:
         return LoadSample(answered=0, seconds=0.0, refused=0, open=0, weight=0.0, backends=0)
 
 
+class _News:
+    """Tells all whom calls that changed backends concern. Implements `ControlNews`."""
+
+    def __init__(self, models: ModelWatch, placement: ModelPlacement) -> None:
+        self._models = models
+        self._placement = placement
+
+    def control_done(
+        self, operation: Operation, model: bytes, backends: tuple[Backend, ...]
+    ) -> None:
+        """See `ControlNews`."""
+        self._models.control_done(operation, model, backends)
+        self._placement.control_done(operation, model)
+
+    async def settled(self, backends: tuple[Backend, ...]) -> None:
+        """See `ControlNews`."""
+        await self._models.settled(backends)
+
+
 class ControlRole:
     """Watches the backends of a process. Until `configure` there are none."""
 
@@ -77,6 +103,7 @@ class ControlRole:
         self._relay: RelaySide = _NoRelay()
         self.directory = directory = BackendDirectory(policy)
         directory.cut = lambda backend: self._relay.cut(backend)
+        directory.model_use = lambda backend, model: self._relay.model_use(backend, model)
         self.membership = Membership(directory)
         self.discovery = Discovery(
             directory, self.membership, lambda backend: self._relay.renew(backend), parts.files
@@ -96,6 +123,7 @@ class ControlRole:
         self.models = ModelWatch(directory, questions, parts.rng)
         self.restorer = Restorer(directory, self.models, questions)
         self.warm_up = WarmUp(directory, questions)
+        self.placement = ModelPlacement(directory, self.models, questions)
         self.models.joined = self.restorer.joined
         self.models.left = self.restorer.left
         self.models.came = self._came
@@ -119,6 +147,7 @@ class ControlRole:
 
         def misplaced(backend: Backend, model: bytes, version: bytes) -> None:
             directory.misplaced(backend, model, version, monotonic())
+            self.placement.missed(model)
 
         return ControlSide(
             pool=directory.ref,
@@ -126,7 +155,8 @@ class ControlRole:
             outcomes=directory,
             conduct=directory.passive,
             misplaced=misplaced,
-            news=self.models,
+            news=_News(self.models, self.placement),
+            wanted=self.placement.wanted,
         )
 
     def attach(self, relay: RelaySide) -> None:
@@ -147,7 +177,9 @@ class ControlRole:
         directory.ramps.configure(ramp_rules(settings))
         self.asker.configure(settings.timeouts)
         self.models.configure(settings.model_table)
+        self.placement.configure(settings)
         self.restorer.configure(settings.model_table)
+        self.restorer.restores_models = not self.placement.is_active
         self.warm_up.configure(settings.warm_up)
         self.load.configure(settings.scheduling.load_poll_interval)
         self.scaling.configure(settings.scaling)
@@ -160,12 +192,15 @@ class ControlRole:
         self.models.start()
         await self.probes.first_round()
         await self.models.first_round(_TABLES_S)
+        self.placement.start()
+        await self.placement.first_round(_TABLES_S)
         await self.priors.first_round(_TABLES_S)
 
     async def aclose(self) -> None:
         """Watch nobody any more."""
         await self.discovery.aclose()
         await self.probes.aclose()
+        await self.placement.aclose()
         await self.restorer.aclose()
         await self.warm_up.aclose()
         await self.load.aclose()

@@ -132,6 +132,8 @@ class Roll:
         if record is None:
             record = BackendRecord(member, now)
             record.admin = admin
+            if holder is not None:
+                record.drained_models = holder.drained_models
             addresses = {each.protocol.label: str(each.port.address) for each in record.ports}
             _log.log(self.news, "backend added", extra={"backend": spec.name, **addresses})
             return record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,14 @@ class ModelFacts:
 
 NO_FACTS: Final = ModelFacts()
 """Of a model whose configuration has not been read."""
+
+
+class ModelUse(NamedTuple):
+    """What of a model runs on one backend."""
+
+    in_flight: int
+    """Attempts under way. One that has no connection yet may be of any model, and counts."""
+    open_sequences: int
 
 
 class ModelState(Enum):

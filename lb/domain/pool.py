@@ -60,6 +60,17 @@ Placements = tuple[Placement, Placement]
 """Indexed by `AppProtocol`."""
 
 
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """What inferences of a model that is loaded nowhere wait for: it is loaded for them."""
+
+    wait_s: float
+    """How long they wait."""
+    error: str = ""
+    """Why it is not loaded for a while, in the words of a backend; empty where it is. Then they do
+    not wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRoute:
     """Where requests for one model go, and what is known of it."""
@@ -78,6 +89,9 @@ class ModelRoute:
     """How its requests are scheduled; None where they are not."""
     is_plain: bool = False
     """It is uniform and not scheduled: requests for it need no second look."""
+    on_demand: OnDemand | None = None
+    """Set where it is loaded nowhere and will be when a request needs it; `placements` are empty
+    then."""
 
     @property
     def is_ready(self) -> bool:

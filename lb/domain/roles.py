@@ -15,6 +15,7 @@ from typing import Protocol
 from lb.domain.backend import Backend
 from lb.domain.control import ControlNews, Roster
 from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
 from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
 
 
@@ -34,6 +35,8 @@ class ControlSide:
     """Hears of a backend, a model and a version that it says it does not have ready."""
     news: ControlNews
     """Hears of clients' calls that changed backends."""
+    wanted: Callable[[bytes], None]
+    """Hears of a model that a request waits for, since it is loaded nowhere."""
 
 
 class RelaySide(Protocol):
@@ -45,6 +48,11 @@ class RelaySide(Protocol):
 
     def renew(self, backend: Backend) -> None:
         """Send all further requests to a backend over new connections: its name leads elsewhere."""
+        ...
+
+    def model_use(self, backend: Backend, model: bytes) -> ModelUse:
+        """Count what of a model runs on a backend. Takes as long as there are requests under way:
+        for rare questions."""
         ...
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:

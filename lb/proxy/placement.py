@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
 from lb.proxy.eligible import placement_of
@@ -29,10 +30,23 @@ _ALL_FULL: Final = "all backends are at their request limit"
 _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 
 
+def _nobody_loads(_model: bytes) -> None:
+    """No models are loaded for requests."""
+
+
 class Placer:
     """Begins attempts. To be used from one event loop."""
 
-    __slots__ = ("_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing")
+    __slots__ = (
+        "_clock",
+        "_ledger",
+        "_pool",
+        "_queue",
+        "_reruns",
+        "_steps",
+        "on_placing",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -58,6 +72,8 @@ class Placer:
         self._queue = queue
         self._steps = steps
         self._reruns = reruns
+        self.wanted: Callable[[bytes], None] = _nobody_loads
+        """Told of a model that a request waits for, since it is loaded nowhere."""
         self.on_placing: Callable[[], None] | None = None
         """Called before the next request is placed: somebody rests while none is open."""
 
@@ -200,15 +216,21 @@ class Placer:
         return attempt
 
     def _hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:
-        """No backend is eligible: wait for one, if that is allowed.
+        """No backend is eligible: wait for one, or for the model to be loaded, if that is allowed.
 
         Raises:
             RequestRefused: it is not.
         """
         now = self._clock() if now is None else now
-        if waiting is None or not self._queue.may_hold(exchange, now):
+        route = self._pool.current.routes.get(exchange.model)
+        on_demand = None if route is None else route.on_demand
+        if on_demand is not None and on_demand.error:
+            raise RequestRefused(Reason.NO_BACKEND, on_demand.error)
+        if waiting is None or not self._queue.may_hold(exchange, now, on_demand):
             raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
-        self._queue.hold(exchange, waiting, now)
+        self._queue.hold(exchange, waiting, now, on_demand)
+        if on_demand is not None:
+            self.wanted(exchange.model)
 
     def _take_turn(
         self,
@@ -269,12 +291,27 @@ class Placer:
                 return None
             picker = self._rest(exchange, placement)
         if picker is None:
-            self._hold(exchange, now, waiting)
-            return None
+            picker = self._picker_for_questions(exchange)
+            if picker is None:
+                self._hold(exchange, now, waiting)
+                return None
         backend = picker.pick()
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         return backend
+
+    def _picker_for_questions(self, exchange: Exchange) -> Picker | None:
+        """Nothing is loaded for a question: any backend can say that a model is not loaded. None
+        where that is not so."""
+        snapshot = self._pool.current
+        route = snapshot.routes.get(exchange.model)
+        if (
+            route is None
+            or route.on_demand is None
+            or exchange.operation.kind is not OperationKind.READ
+        ):
+            return None
+        return snapshot.placements[exchange.protocol].picker
 
     def _is_left_by_all(self, exchange: Exchange, placement: Placement, now: float) -> bool:
         """Whether none would take it, and it may wait until one does."""

@@ -23,7 +23,7 @@ from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.pool import Placement, PoolRef, PoolSnapshot
+from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
     Ending,
     Plan,
@@ -76,6 +76,7 @@ _APART_S: Final = 0.05
 _AT_ONCE: Final = -inf
 """When those are placed anew that had waited for a turn, which they cannot have any more."""
 NO_BACKEND: Final = "no backend is available"
+NOT_LOADED: Final = "the model could not be loaded in time"
 
 Later = Callable[[float, Callable[[], None]], Any]
 """Has something called after seconds; gives what has a `cancel`."""
@@ -337,9 +338,15 @@ class Queue:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
         return backend
 
-    def may_hold(self, exchange: Exchange, now: float) -> bool:
-        """Whether an exchange that no backend would take may wait for one."""
-        wait_s = self.options.wait_for_backend_s
+    def may_hold(self, exchange: Exchange, now: float, on_demand: OnDemand | None = None) -> bool:
+        """Whether an exchange that no backend would take may wait for one.
+
+        Args:
+            exchange: in question.
+            now: the time.
+            on_demand: of its model, where that is loaded nowhere and will be.
+        """
+        wait_s = self.options.wait_for_backend_s if on_demand is None else on_demand.wait_s
         return wait_s > 0 and (not exchange.held_until or now < exchange.held_until)
 
     def may_hold_again(self, exchange: Exchange, now: float) -> bool:
@@ -347,9 +354,15 @@ class Queue:
         where it is."""
         particulars = exchange.particulars
         has_step = particulars is not None and particulars.step is not None
-        return not has_step and self.may_hold(exchange, now)
+        return not has_step and self.may_hold(exchange, now, self._on_demand(exchange))
 
-    def hold(self, exchange: Exchange, waiting: Waiting, now: float) -> None:
+    def hold(
+        self,
+        exchange: Exchange,
+        waiting: Waiting,
+        now: float,
+        on_demand: OnDemand | None = None,
+    ) -> None:
         """Let an exchange wait that may, see `may_hold`: until another snapshot has a backend for
         it, or, where there are some that would not take it, for a moment.
 
@@ -357,8 +370,12 @@ class Queue:
             exchange: that no backend takes.
             waiting: goes on with it.
             now: the time.
+            on_demand: see `may_hold`.
         """
-        if not exchange.held_until:
+        if not exchange.held_until and on_demand is not None:
+            exchange.held_until = now + on_demand.wait_s
+            self._count_wait(exchange.model, "loading")
+        elif not exchange.held_until:
             exchange.held_until = now + self.options.wait_for_backend_s
             self._count_wait(b"", "no_backend")
         look_at = now + _LOOK_S if exchange.tried else inf
@@ -599,10 +616,17 @@ class Queue:
         elif self._placement(exchange).eligible:
             exchange.tried = ()
             waiting.go_on()
+        elif (on_demand := self._on_demand(exchange)) is not None and on_demand.error:
+            waiting.refuse(RequestRefused(Reason.NO_BACKEND, on_demand.error))
         elif now >= exchange.held_until:
-            waiting.refuse(RequestRefused(Reason.NO_BACKEND, NO_BACKEND))
+            text = NO_BACKEND if on_demand is None else NOT_LOADED
+            waiting.refuse(RequestRefused(Reason.NO_BACKEND, text))
         else:
             self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
+
+    def _on_demand(self, exchange: Exchange) -> OnDemand | None:
+        route = self._pool.current.routes.get(exchange.model)
+        return None if route is None else route.on_demand
 
     # Another snapshot
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
@@ -82,6 +83,7 @@ class RelayRole:
             conduct=control.conduct,
             misplaced=control.misplaced,
         )
+        dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
         dispatcher.variants.keep(parts.timers)
         self.asker = Asker(
@@ -176,6 +178,16 @@ class RelayRole:
         """Send all further requests to a backend over new connections."""
         self.http1.renew(backend)
         self.http2.renew(backend)
+
+    def model_use(self, backend: Backend, model: bytes) -> ModelUse:
+        """Count what of a model runs on a backend. A stream counts for the model of its first
+        request."""
+        seen = [each for each in self._under_way() if each.backend is backend]
+        unseen = max(0, backend.in_flight - len(seen))
+        return ModelUse(
+            unseen + sum(each.model in (model, b"") for each in seen),
+            self.dispatcher.steps.table.open_on(model, backend),
+        )
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""

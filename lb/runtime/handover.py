@@ -47,6 +47,13 @@ def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
             for record in balancer.control.directory.records
             if record.admin in _STATES
         },
+        "drained_models": {
+            record.backend.name: [
+                model.decode("utf-8", "surrogateescape") for model in sorted(record.drained_models)
+            ]
+            for record in balancer.control.directory.records
+            if record.drained_models
+        },
         "variants": balancer.relay.dispatcher.variants.export(),
     }
 
@@ -65,10 +72,15 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
         RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
     )
     balancer.relay.dispatcher.variants.resume(state.get("variants", {}))
-    known = {record.backend.name for record in balancer.control.directory.records}
+    directory, now = balancer.control.directory, monotonic()
+    known = {record.backend.name for record in directory.records}
     for name, value in state.get("states", {}).items():
         if name in known:
-            balancer.control.directory.set_admin(name, AdminState(value), monotonic())
+            directory.set_admin(name, AdminState(value), now)
+    for name, models in state.get("drained_models", {}).items():
+        for model in models if name in known else ():
+            wire_name = model.encode("utf-8", "surrogateescape")
+            directory.drain_model(name, wire_name, is_drained=True, now=now)
 
 
 def sequence_parts(balancer: LoadBalancer) -> Iterator[list[list[Any]]]:

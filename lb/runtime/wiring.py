@@ -36,6 +36,7 @@ from lb.runtime.security import make_security
 from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
 from lb.settings.model import Settings
+from lb.settings.placement import PlacementMode
 from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
@@ -128,10 +129,14 @@ class LoadBalancer:
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
         file, options = self.logs.files.access, self.settings.access_log
-        if file is None:
-            return combine(self.relay.meter)
-        log = AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
-        return combine(self.relay.meter, log)
+        sinks: list[RequestSink] = [self.relay.meter]
+        if self.settings.placement.mode is not PlacementMode.OFF:
+            sinks.append(self.control.placement)
+        if file is not None:
+            sinks.append(
+                AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
+            )
+        return combine(*sinks)
 
     def dropped_lines(self) -> Mapping[str, int]:
         """Count what each log that is on has lost: lines, or inferences of the payload log."""
@@ -171,6 +176,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         model_tables=lambda: table_statuses(directory, time.monotonic()),
         ready_backends=lambda: ready_backends(directory, relay.meter.max_models),
         restored=control.restorer.counts,
+        placement=control.placement.counts,
         open_sequences=lambda: table.open_by_model(relay.meter.max_models),
         sequence_counts=table.counts,
         reruns=relay.rerun_counts,
@@ -247,6 +253,7 @@ def admin_app(
         own_addresses=lambda: own_addresses(balancer.settings),
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
+        placement=balancer.control.placement.status,
         variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,

@@ -91,7 +91,7 @@ for more. gRPC is then at the next port and metrics at the one after. It listens
 
 _GROUPS: Final = {
     "Addresses": ("listen", "backends", "discovery", "fronts"),
-    "Placement": ("balancing", "scheduling", "sequences", "models"),
+    "Placement": ("balancing", "scheduling", "sequences", "models", "placement"),
     "Health": ("health", "outlier_detection", "slow_start", "warm_up", "model_table"),
     "Failures": ("retry", "hedging", "timeouts"),
     "Limits and access": ("limits", "access", "admin", "forwarded"),

@@ -86,6 +86,13 @@ outlier_detection:
 slow_start:
   window: 30s
 """,
+    "placement": """\
+placement:
+  mode: on_demand
+  max_models: 12
+models:
+  bert: {pin: true}
+""",
     "warm_up": """\
 warm_up:
   enabled: true

@@ -24,6 +24,7 @@ from lb.settings.passive import (
     SlowStartSettings,
     WarmUpSettings,
 )
+from lb.settings.placement import PlacementSettings
 from lb.settings.reporting import (
     AccessLogSettings,
     DiagnosticsSettings,
@@ -126,6 +127,7 @@ class Settings(Section):
     shutdown: ShutdownSettings = ShutdownSettings()
     reload: ReloadSettings = ReloadSettings()
     model_table: ModelTableSettings = ModelTableSettings()
+    placement: PlacementSettings = PlacementSettings()
     sequences: SequenceSettings = SequenceSettings()
     scaling: ScalingSettings = ScalingSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
 from lb.settings.units import Duration
-from lb.settings.values import Count, HeaderName, Number, PositiveCount
+from lb.settings.values import Boolean, Count, HeaderName, Number, PositiveCount
 from lb.settings.variants import (
     RampSettings,
     RollbackSettings,
@@ -251,6 +251,11 @@ class ModelSettings(Section):
 
     Set this when the model matters more or less than the others; otherwise the common setting
     holds."""
+    pin: Boolean = False
+    """With `placement`: whether the model is loaded without being asked for, and never evicted.
+
+    Set this when no request for the model may wait for a load; otherwise it is evicted when it is
+    used less than others."""
     variants: tuple[VariantSettings, ...] = ()
     """Models, or versions of one, that serve the requests for this name, each with a share. The
     first is the stable one.

@@ -8,6 +8,7 @@ from lb.domain.backend import BackendKind
 from lb.settings.backends import BackendSettings
 from lb.settings.listening import is_loopback
 from lb.settings.model import Settings
+from lb.settings.placement import PlacementMode
 from lb.settings.problems import Problem
 from lb.settings.scheduling import PolicyName
 from lb.settings.shared_addresses import shared_addresses
@@ -25,7 +26,35 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_idle_listeners(settings, backends),
         *_split_hosts(backends),
         *_unused_weights(settings, backends),
+        *_impossible_placement(settings, backends),
     ]
+
+
+def _impossible_placement(
+    settings: Settings, backends: Sequence[BackendSettings]
+) -> Iterator[Problem]:
+    """Pinned models that do not fit, and requests that do not wait long enough for a load."""
+    placement, discovery = settings.placement, settings.discovery
+    pinned = [name for name, own in settings.models.items() if own.pin]
+    if placement.mode is PlacementMode.OFF:
+        if pinned:
+            yield Problem(
+                f"models.{pinned[0]}.pin", "has no effect without placement.mode: on_demand"
+            )
+        return
+    room = (placement.max_models or 0) * sum(each.kind is BackendKind.TRITON for each in backends)
+    if len(pinned) >= room and not (discovery.dns or discovery.kubernetes):
+        yield Problem(
+            "placement.max_models",
+            f"{len(pinned)} models are pinned, and all backends have room for {room}: no other "
+            "model can be loaded",
+        )
+    if placement.wait <= placement.min_age:
+        yield Problem(
+            "placement.wait",
+            "is not longer than min_age and a load: where all models are young, requests give up "
+            "before one may be evicted",
+        )
 
 
 def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

@@ -434,6 +434,22 @@ MODELS: Final = (
         ("kind", "result"),
     ),
     MetricSpec(
+        "triton_lb_model_loads_total",
+        _COUNTER,
+        "Loads of models by `placement`, by result: loaded or failed.",
+        ("result",),
+    ),
+    MetricSpec(
+        "triton_lb_model_load_seconds_total",
+        _COUNTER,
+        "Time that successful loads by `placement` took, in seconds.",
+    ),
+    MetricSpec(
+        "triton_lb_model_evictions_total",
+        _COUNTER,
+        "Models that `placement` unloaded to make room for others.",
+    ),
+    MetricSpec(
         "triton_lb_open_sequences",
         _GAUGE,
         "Sequences of stateful models that run on the backend, for as many models as "
@@ -483,7 +499,8 @@ QUEUE: Final = (
         "triton_lb_queue_waits_total",
         _COUNTER,
         "Queued requests, by why: limit (all backends were full), faster (a slower backend was "
-        "free), reserved (free room is kept for priority 1), no_backend (its model is empty).",
+        "free), reserved (free room is kept for priority 1), no_backend (its model is empty), "
+        "loading (`placement`).",
         ("model", "why"),
     ),
     MetricSpec(

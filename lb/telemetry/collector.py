@@ -36,9 +36,11 @@ from lb.telemetry.counts import (
     LAG_BOUNDS_S,
     LoopLag,
     OwnCalls,
+    PlacementCounts,
     Reloads,
     RerunCounts,
     ScalingStatus,
+    placement_rows,
     rerun_rows,
     scaling_rows,
 )
@@ -158,6 +160,7 @@ class Sources:
     """Models, as many as have labels, and how many backends have each ready."""
     restored: Mapping[tuple[str, str], int]
     """By kind and result."""
+    placement: Callable[[], PlacementCounts] = PlacementCounts
     own_calls: OwnCalls = field(default_factory=OwnCalls)
     conduct: Callable[[], Iterable[ConductStatus]]
     discovery: Callable[[], Iterable[SourceStatus]]
@@ -305,6 +308,7 @@ class LoadBalancerCollector:
                 ((model,), count) for model, count in sources.ready_backends()
             ),
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
+            **placement_rows(sources.placement),
             **self._sequence_rows(),
             **self._port_rows(),
             "triton_lb_backend_lost_requests_total": lambda: [

@@ -25,6 +25,28 @@ CallKey = tuple[str, Backend, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementCounts:
+    """What was loaded and unloaded for requests since the start."""
+
+    loads: Mapping[str, int] = field(default_factory=dict)
+    """By result: loaded or failed."""
+    load_s: float = 0.0
+    """Seconds that all loads took that succeeded."""
+    evictions: int = 0
+
+
+def placement_rows(read: Callable[[], PlacementCounts]) -> dict[str, Rows]:
+    """Rows of the metrics, by name."""
+    return {
+        "triton_lb_model_loads_total": lambda: [
+            ((result,), count) for result, count in sorted(read().loads.items())
+        ],
+        "triton_lb_model_load_seconds_total": lambda: [((), read().load_s)],
+        "triton_lb_model_evictions_total": lambda: [((), read().evictions)],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RerunCounts:
     """Counters, and what is so now."""
 

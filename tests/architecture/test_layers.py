@@ -12,7 +12,7 @@ LAYERS = (  # low to high; packages of one line never import each other
     ("domain",),
     ("settings",),
     ("wire",),
-    ("access", "balancing", "health", "kserve", "telemetry"),
+    ("access", "balancing", "health", "kserve", "placing", "telemetry"),
     ("net", "payloads"),
     ("proxy", "discovery", "probes"),
     ("control",),
@@ -22,7 +22,7 @@ LAYERS = (  # low to high; packages of one line never import each other
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-PURE = {"access", "domain", "settings", "balancing", "health", "kserve", "wire"}
+PURE = {"access", "domain", "settings", "balancing", "health", "kserve", "placing", "wire"}
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "logging", "random", "datetime"}
 PURE_EXCEPTIONS = {
     # Types of arguments: randomness comes in from outside.

@@ -73,6 +73,7 @@ async def forgotten(folder: Path) -> list[str]:
         "outlier_detection": {"enabled": True},
         "hedging": {"enabled": True},
         "scheduling": {"reserved": 0.5},
+        "placement": {"mode": "on_demand", "max_models": 4},
         "payload_log": {"path": f"{folder}/payloads", "models": {"m": 1.0}},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
     }

@@ -40,6 +40,8 @@ class FakeTriton:
     unloadable: frozenset[str] = frozenset()
     unconfigurable: frozenset[str] = frozenset()
     """Models that are loaded as the repository has them only."""
+    lingering: set[str] = field(default_factory=set)
+    """Models that stay in the state UNLOADING when they are unloaded."""
     slow: dict[str, asyncio.Event] = field(default_factory=dict)
     """Models that are loaded once that is set."""
     deaf: set[str] = field(default_factory=set)
@@ -115,6 +117,8 @@ def _answer(triton: FakeTriton, path: str, content: dict[str, Any]) -> Content:
     if match := re.fullmatch(r"/v2/models/(.*)/versions/1/config", path):
         config = triton.configs.get(match[1], {})
         return 200, {"name": match[1], **config}
+    if match := re.fullmatch(r"/v2/repository/models/(.*)/unload", path):
+        return _unload(triton, match[1])
     if match := re.fullmatch(r"/v2/systemsharedmemory/region/(.*)/register", path):
         if match[1] in triton.regions:
             text = f"shared memory region '{match[1]}' already in manager"
@@ -140,6 +144,14 @@ def _index(triton: FakeTriton) -> Content:
     return 200, [
         {"name": name, "version": "1", "state": state} for name, state in triton.models.items()
     ]
+
+
+def _unload(triton: FakeTriton, model: str) -> Content:
+    if not triton.is_explicit:
+        return 503, {"error": NOT_EXPLICIT}
+    if model in triton.models:
+        triton.models[model] = "UNLOADING" if model in triton.lingering else "UNAVAILABLE"
+    return 200, None
 
 
 def _load(triton: FakeTriton, model: str, config: str) -> Content:

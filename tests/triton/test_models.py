@@ -144,6 +144,34 @@ async def test_a_model_that_one_triton_unloads_is_served_by_the_others(
     assert load.failures == []
 
 
+async def test_a_model_that_is_drained_on_one_triton_can_be_unloaded_there_under_load(
+    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+) -> None:
+    victim = tritons[1]
+    drained = f"/api/v1/backends/{victim.name}/models/sleeper"
+
+    def is_empty() -> bool:
+        return bool(ask(balancer.admin, "GET", drained)["empty"])
+
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for(1, lambda sample: sample.server == victim.name)
+        await asyncio.to_thread(ask, balancer.admin, "POST", f"{drained}/drain")
+        await until(is_empty, "nothing of it runs there")
+        drained_at = asyncio.get_running_loop().time()
+        path = "/v2/repository/models/sleeper"
+        await asyncio.to_thread(victim.ask, "POST", f"{path}/unload", {})
+        await load.wait_for_more(30)
+        await asyncio.to_thread(victim.ask, "POST", f"{path}/load", {})
+        await until(lambda: "sleeper" in ready(balancer, victim), "the table knows")
+        enabled_at = asyncio.get_running_loop().time()
+        await asyncio.to_thread(ask, balancer.admin, "POST", f"{drained}/enable")
+        await load.wait_for(5, lambda s: s.server == victim.name and s.began > enabled_at)
+    assert load.failures == []
+    between = [s for s in load.samples if drained_at < s.began < s.ended < enabled_at]
+    assert len(between) >= 30
+    assert victim.name not in {sample.server for sample in between}
+
+
 async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
     balancer: RunningBalancer, replica: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
 ) -> None:

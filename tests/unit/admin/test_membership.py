@@ -92,9 +92,9 @@ async def test_a_backend_is_added_with_all_its_settings(bench: Bench) -> None:
     [
         ([], 400, "expected a JSON object with the settings of one backend"),
         (
-            {"name": "c", "wait": 1},
+            {"name": "c", "wieght": 1},
             400,
-            "wait: unknown key; did you mean weight?; at least one of http and grpc is needed",
+            "wieght: unknown key; did you mean weight?; at least one of http and grpc is needed",
         ),
         (
             {"http": "127.0.0.1:8000"},

@@ -71,7 +71,7 @@ def test_operation_ids_are_unique_and_path_parameters_declared() -> None:
     for _, path, operation in OPERATIONS:
         parameters = operation.get("parameters", ())
         declared = [each["name"] for each in parameters if each["in"] == "path"]
-        assert declared == (["name"] if "{name}" in path else [])
+        assert declared == [name for name in ("name", "model") if f"{{{name}}}" in path]
 
 
 def test_an_operation_tells_its_role_and_all_its_answers() -> None:

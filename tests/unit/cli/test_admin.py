@@ -28,6 +28,7 @@ from lb.admin.models import (
 )
 from lb.cli.admin import (
     change_backend,
+    change_model,
     list_backends,
     list_models,
     list_sources,
@@ -85,6 +86,9 @@ def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -169,6 +173,43 @@ def test_a_change_says_what_became_of_the_backend(
         assert change_backend(AdminTarget(address), "a/b", action) == 0
     assert asked == [f"POST /api/v1/backends/a%2Fb/{action}"]
     assert capsys.readouterr().out == "a/b: draining, 3 in flight\n"
+
+
+def drained(**facts: Any) -> bytes:
+    answer = {"backend": "a", "model": "m/1", "draining": True, "in_flight": 3, "empty": False}
+    return json.dumps(answer | {"open_sequences": 2} | facts).encode()
+
+
+@pytest.mark.parametrize(
+    ("action", "is_draining", "shown"), [("drain", True, "draining"), ("enable", False, "enabled")]
+)
+def test_a_change_of_one_model_says_what_of_it_runs(
+    action: str, is_draining: bool, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(drained(draining=is_draining)) as (address, asked):
+        assert change_model(AdminTarget(address), "a", "m/1", action) == 0
+    assert asked == [f"POST /api/v1/backends/a/models/m%2F1/{action}"]
+    expected = f"a, model m/1: {shown}, 3 in flight, 2 sequences open\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_drain_of_one_model_may_be_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/api/v1/backends/a/models/m"
+    empty = json.loads(drained(model="m", in_flight=0, open_sequences=0, empty=True))
+    answers = {f"{path}/drain": json.loads(drained(model="m")), path: empty}
+    with answering_paths(answers) as address:
+        assert change_model(AdminTarget(address), "a", "m", "drain", wait=True) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "a, model m: draining, empty"
+
+
+def test_a_drain_of_one_model_that_another_operator_ends_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = "/api/v1/backends/a/models/m"
+    answers = {f"{path}/drain": json.loads(drained()), path: json.loads(drained(draining=False))}
+    with answering_paths(answers) as address:
+        assert change_model(AdminTarget(address), "a", "m", "drain", wait=True) == 1
+    assert "enabled again" in capsys.readouterr().err
 
 
 def test_a_drain_says_which_sequences_still_run(capsys: pytest.CaptureFixture[str]) -> None:

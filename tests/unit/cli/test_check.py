@@ -166,6 +166,21 @@ WARNINGS = {
         "backends[b].weight: counts only for models that are not scheduled; scheduled ones go by "
         "measured speed (balancing.policy: least_requests goes by weights)",
     ),
+    "pinned models without placement": (
+        LISTEN + f"backends: [{A}]\nmodels: {{m: {{pin: true}}}}\n",
+        "models.m.pin: has no effect without placement.mode: on_demand",
+    ),
+    "more pinned models than fit": (
+        LISTEN + f"backends: [{A}, {{http: 'b:1', kind: kserve}}]\n"
+        "placement: {mode: on_demand, max_models: 1}\nmodels: {m: {pin: true}}\n",
+        "placement.max_models: 1 models are pinned, and all backends have room for 1: no other "
+        "model can be loaded",
+    ),
+    "requests that give up before a model may be evicted": (
+        LISTEN + f"backends: [{A}]\nplacement: {{mode: observe, max_models: 1, wait: 30s}}\n",
+        "placement.wait: is not longer than min_age and a load: where all models are young, "
+        "requests give up before one may be evicted",
+    ),
     "weights that are all the same": (
         LISTEN + "balancing: {policy: round_robin}\n"
         "backends: [{name: a, http: 'a:1', weight: 2}, {name: b, http: 'b:1', weight: 2}]\n",

@@ -58,6 +58,7 @@ USAGE: Final = {
     "drain": "triton-lb drain: missing: NAME (see triton-lb drain --help)",
     "drain a --limit soon": f"triton-lb drain: --limit: {DURATION}, got 'soon' (see triton-lb drain --help)",
     "drain a --wait 30s": "triton-lb drain: one argument too many: '30s' (see triton-lb drain --help)",
+    "drain a --model m --limit 1s": "triton-lb drain: --limit cuts all of a backend: not with --model (see triton-lb drain --help)",
     "enable a --limit 1s": "triton-lb enable: unknown option --limit (see triton-lb enable --help)",
     "add": "triton-lb add: missing: HOST:PORT|NAME (see triton-lb add --help)",
     "add a:1 --weight 0": "triton-lb add: --weight: expected a number above 0, got '0' (see triton-lb add --help)",

@@ -167,6 +167,16 @@ async def test_a_triton_that_restarts_empty_is_given_everything() -> None:
         assert bench.restored() == {**kinds, ("model", "restored"): 2}
 
 
+async def test_models_that_are_loaded_on_demand_are_not_restored() -> None:
+    async with restoring(a=full(), b=full(), c=full()) as bench:
+        bench.restorer.restores_models = False
+        await bench.restart("c", empty())
+        await eventually(lambda: bench.tritons["c"].log == bench.tritons["a"].log)
+        await eventually(lambda: not bench.restorer._joining)
+        assert set(bench.tritons["c"].models.values()) == {"UNAVAILABLE"}
+        assert ("model", "restored") not in bench.restored()
+
+
 async def test_nobody_is_restored_at_our_own_start() -> None:
     async with restoring(a=full(), b=empty()) as bench:
         assert bench.restored() == {}

@@ -82,6 +82,7 @@ async def test_what_operators_said_lives_on(make: Callable[[], LoadBalancer]) ->
     }
     old.control.membership.add(BackendSettings.model_validate(entry))
     old.control.membership.remove("c")
+    old.control.directory.drain_model("a", b"m\xff", is_drained=True, now=monotonic())
     resume_operator_state(new, through_json(operator_state(old)))
     states = {record.backend.name: record.admin for record in new.control.directory.records}
     assert {name: states[name] for name in "abd"} == {
@@ -90,13 +91,18 @@ async def test_what_operators_said_lives_on(make: Callable[[], LoadBalancer]) ->
         "d": AdminState.ENABLED,
     }
     assert new.control.membership.runtime_changes == old.control.membership.runtime_changes
+    assert new.control.directory.find("a").drained_models == {b"m\xff"}
 
 
 async def test_what_another_version_does_not_know_is_left_out(
     make: Callable[[], LoadBalancer],
 ) -> None:
     new = make()
-    state = {"added": [{"name": "d", "novelty": 1}], "states": {"gone": "draining"}}
+    state = {
+        "added": [{"name": "d", "novelty": 1}],
+        "states": {"gone": "draining"},
+        "drained_models": {"gone": ["m"]},
+    }
     resume_operator_state(new, state)
     assert [record.backend.name for record in new.control.directory.records] == ["a", "b", "c"]
 

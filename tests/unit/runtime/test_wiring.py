@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import Backend
+from lb.domain.operation import Operation, OperationKind
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
+from tests.fakes.records import grpc_record
 
 
 def settings(**config: Any) -> Settings:
@@ -49,6 +51,27 @@ async def test_what_was_counted_for_a_backend_goes_with_it(balancer: LoadBalance
     balancer.control.discovery.configure(settings(backends=[{"http": "127.0.0.1:2"}]))
     assert balancer.relay.meter.traffic[0].answers == {}
     assert not balancer.relay.fan_out.own_calls.counts
+
+
+async def test_placement_hears_of_requests_and_of_clients_loads_only_if_it_is_on(
+    balancer: LoadBalancer,
+) -> None:
+    backend = balancer.control.directory.find("a").backend
+    placement, model = balancer.control.placement, b"m"
+    used = grpc_record(backend=backend, model=model)
+    load = Operation("RepositoryModelLoad", OperationKind.CONTROL)
+    heard: set[bytes]
+    for mode, heard in (("off", set()), ("on_demand", {model})):
+        balancer.configure(
+            settings(
+                backends=[{"name": "a", "http": "127.0.0.1:1", "kind": "generic"}],
+                placement={"mode": mode, "max_models": 1},
+            )
+        )
+        balancer.relay.dispatcher.accounts.requests.finished(used)
+        balancer.relay.fan_out.news.control_done(load, model, (backend,))
+        assert (placement._used, placement.planner.kept) == (heard, heard)
+        assert balancer.control.restorer.restores_models is (mode == "off")
 
 
 async def test_nothing_remembers_backends_that_are_gone(balancer: LoadBalancer) -> None:

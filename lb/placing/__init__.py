@@ -1,0 +1,1 @@
+"""Which model is loaded on which backend: decisions without IO."""

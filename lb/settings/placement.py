@@ -1,0 +1,53 @@
+"""Settings of which models are loaded on which Tritons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from lb.settings.problems import Finding
+from lb.settings.section import Section
+from lb.settings.units import Duration, PositiveDuration
+from lb.settings.values import PositiveCount
+
+
+class PlacementMode(StrEnum):
+    """Whether models are loaded when requests need them."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    ON_DEMAND = "on_demand"
+
+
+class PlacementSettings(Section):
+    """Serve more models than fit. A model that Tritons have in their repositories, and that is
+    loaded nowhere, is loaded when a request needs it. Models that are used less make room. This is
+    for Tritons with `--model-control-mode=explicit`; others are left alone. Only one active process
+    may do this for a pool (docs/decisions/0064-placement-of-models.md)."""
+
+    mode: PlacementMode = PlacementMode.OFF
+    """`on_demand` loads and unloads. `observe` decides, reports and does nothing.
+
+    Set this when your Tritons have more models in their repositories than memory; otherwise only
+    clients and Tritons load models."""
+    max_models: PositiveCount | None = None
+    """How many models a Triton may have loaded at a time. Steps of ensembles count. Needed unless
+    `mode` is `off`.
+
+    Set this when you choose a mode, to what fits into the memory of the smallest GPU; otherwise
+    the configuration is refused."""
+    wait: PositiveDuration = 60.0
+    """How long a request waits for its model to be loaded; then it is answered with 503.
+
+    Set this when loads take longer, or clients give up earlier; otherwise a request waits a
+    minute."""
+    min_age: Duration = 30.0
+    """No model is evicted that was loaded less than this long ago.
+
+    Set this when models that do not fit together replace each other too often, or loads are much
+    faster than half a minute; otherwise two such models take turns of 30 seconds."""
+
+    def broken_rules(self) -> Iterable[Finding]:
+        """See `Section`."""
+        if self.mode is not PlacementMode.OFF and self.max_models is None:
+            yield ("max_models",), f"is required with mode: {self.mode.value}"

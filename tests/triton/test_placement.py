@@ -1,0 +1,306 @@
+"""Models that are loaded for the requests that need them, on Tritons with room for a few.
+
+`make placement` plays the long version: twenty models on three Tritons for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as grpcaio
+from tritonclient.utils import InferenceServerException
+
+from tests.fakes.model_store import belady_hits, lru_hits, zipf
+from tests.fakes.process import wait_until
+from tests.triton.balancer import RunningBalancer
+from tests.triton.explicit import RefusedError, ask
+from tests.triton.records import Records
+from tests.triton.server import RealTriton
+from tests.triton.tensors import tensor
+
+SECONDS = float(os.environ.get("PLACEMENT_SECONDS", "0"))
+"""How long the long version asks; 0 is a short one."""
+COUNT = 20 if SECONDS else 6
+TRITONS = 3 if SECONDS else 2
+ROOM = 4 if SECONDS else 2
+BROKEN = "broken"
+MIN_AGE_S = 0.5
+WAIT_S = 60.0
+SOON_S = 40.0
+
+_CONFIG = """
+backend: "python"
+max_batch_size: 0
+input [ { name: "IN", data_type: TYPE_INT32, dims: [ 1 ] } ]
+output [ { name: "OUT", data_type: TYPE_INT32, dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+_MODEL = """
+import os
+import numpy
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        with open(os.path.join(os.environ["TEST_RECORDS"], "loads"), "a") as file:
+            file.write(args["model_name"] + "\\n")
+
+    def execute(self, requests):
+        out = pb_utils.Tensor("OUT", numpy.array([1], numpy.int32))
+        return [pb_utils.InferenceResponse([out]) for _ in requests]
+"""
+_BROKEN_MODEL = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise RuntimeError("these weights are no weights")
+"""
+
+
+def name_of(number: int) -> str:
+    return f"m{number}"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small models, and one that cannot be loaded."""
+    root = tmp_path_factory.mktemp("repository")
+    for name in (*map(name_of, range(COUNT)), BROKEN):
+        folder = root / name / "1"
+        folder.mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(_CONFIG)
+        (folder / "model.py").write_text(_BROKEN_MODEL if name == BROKEN else _MODEL)
+    return root
+
+
+@pytest.fixture(scope="module")
+def tritons(
+    tmp_path_factory: pytest.TempPathFactory, records: Records, repository: Path
+) -> Iterator[tuple[RealTriton, ...]]:
+    workspace = tmp_path_factory.mktemp("placed")
+    started: list[RealTriton] = []
+    try:
+        for number in range(TRITONS):
+            name, explicit = f"placed-{number}", "--model-control-mode=explicit"
+            started.append(
+                RealTriton(name, workspace, records.directory, explicit, models=repository)
+            )
+        for triton in started:
+            triton.wait_ready()
+        yield tuple(started)
+    finally:
+        for triton in started:
+            triton.close()
+
+
+def placement(mode: str = "on_demand") -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "max_models": ROOM,
+        "wait": f"{WAIT_S:g}s",
+        "min_age": f"{MIN_AGE_S:g}s",
+    }
+
+
+@pytest.fixture(scope="module")
+def balancer(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
+) -> Iterator[RunningBalancer]:
+    workspace = tmp_path_factory.mktemp("placing")
+    yield from RunningBalancer.run(workspace, tritons, placement=placement())
+
+
+@pytest.fixture(autouse=True)
+def _empty(balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records) -> None:
+    """Begin with nothing loaded, and nothing said by clients."""
+    loads = records.directory / "loads"
+    loads.write_text("")
+    wait_until(lambda: not shown(balancer)["steps"], timeout_s=SOON_S, what="nothing is under way")
+    for triton in tritons:
+        with grpcclient.InferenceServerClient(triton.target.grpc) as client:
+            for name in ready(triton):
+                client.unload_model(name)
+        wait_until(lambda each=triton: not taken(each), timeout_s=SOON_S, what="all is unloaded")  # type: ignore[misc]
+    wait_until(
+        lambda: not shown(balancer)["models"], timeout_s=SOON_S, what="the balancer knows it"
+    )
+
+
+def index(triton: RealTriton) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = ask(triton.target.http, "POST", "/v2/repository/index", {})
+    return found
+
+
+def ready(triton: RealTriton) -> set[str]:
+    return {each["name"] for each in index(triton) if each.get("state") == "READY"}
+
+
+def taken(triton: RealTriton) -> set[str]:
+    return {
+        each["name"] for each in index(triton) if each.get("state", "") not in ("", "UNAVAILABLE")
+    }
+
+
+def shown(balancer: RunningBalancer) -> dict[str, Any]:
+    found: dict[str, Any] = ask(balancer.admin, "GET", "/api/v1/placement")
+    return found
+
+
+def loads(records: Records) -> Counter[str]:
+    return Counter((records.directory / "loads").read_text().split())
+
+
+@asynccontextmanager
+async def client_of(balancer: RunningBalancer) -> AsyncIterator[Callable[[str], Any]]:
+    """Asks a model for an answer over gRPC."""
+    client = grpcaio.InferenceServerClient(balancer.target.grpc)
+    try:
+        inputs = [tensor(grpcclient, "IN", np.array([1], dtype=np.int32))]
+        yield lambda name: client.infer(name, inputs, client_timeout=WAIT_S)
+    finally:
+        await client.close()
+
+
+def infer_over_http(balancer: RunningBalancer, model: str) -> Any:
+    value = {"name": "IN", "datatype": "INT32", "shape": [1], "data": [1]}
+    path = f"/v2/models/{model}/infer"
+    return ask(balancer.target.http, "POST", path, {"inputs": [value]})
+
+
+async def test_many_requests_at_once_for_a_cold_model_make_one_load(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
+) -> None:
+    async with client_of(balancer) as infer:
+        answers = asyncio.gather(*(infer(name_of(0)) for _ in range(200)))
+        over_http = asyncio.to_thread(infer_over_http, balancer, name_of(0))
+        await asyncio.gather(answers, over_http)
+    assert loads(records) == {name_of(0): 1}
+    assert sorted(len(ready(triton)) for triton in tritons)[-2:] == [0, 1]
+    (placed,) = shown(balancer)["models"]
+    assert (placed["model"], placed["state"]) == (name_of(0), "ready")
+    metrics = balancer.metrics_text()
+    assert f'triton_lb_queue_waits_total{{model="{name_of(0)}",why="loading"}}' in metrics
+
+
+async def test_no_request_is_lost_while_models_replace_each_other(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
+) -> None:
+    requests = zipf(COUNT, 1.0, int(SECONDS * 5) or 80, Random(3))
+    hits = 0
+    most = 0
+
+    async def follow() -> None:
+        nonlocal most
+        while True:
+            for triton in tritons:
+                most = max(most, len(await asyncio.to_thread(taken, triton)))
+            await asyncio.sleep(0.2)
+
+    async with client_of(balancer) as infer:
+        watcher = asyncio.ensure_future(follow())
+        running = []
+        for each in requests:
+            hot = {name for triton in tritons for name in await asyncio.to_thread(ready, triton)}
+            hits += name_of(each) in hot
+            running.append(asyncio.ensure_future(infer(name_of(each))))
+            await asyncio.sleep(0.2 if SECONDS else 0.05)
+        await asyncio.gather(*running)
+        watcher.cancel()
+    assert most <= ROOM
+    assert max(loads(records).values()) < len(requests) / 2
+    assert "triton_lb_model_evictions_total" in balancer.metrics_text()
+    if SECONDS:
+        room = ROOM * TRITONS
+        share = [hits / len(requests)]
+        share += [each(requests, room) / len(requests) for each in (lru_hits, belady_hits)]
+        print("hits {:.1%}, LRU {:.1%}, Belady {:.1%}".format(*share))  # noqa: T201
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton]
+) -> None:
+    async with client_of(balancer) as infer:
+        with pytest.raises(InferenceServerException, match="no weights"):
+            await infer(BROKEN)
+        with pytest.raises(InferenceServerException, match="no weights") as failed:
+            await infer(BROKEN)
+    assert failed.value.status() == "StatusCode.UNAVAILABLE"
+    with pytest.raises(RefusedError, match="no weights") as refused:
+        infer_over_http(balancer, BROKEN)
+    assert refused.value.status == 503
+    failures = shown(balancer)["failures"]
+    assert {each["backend"] for each in failures} == {triton.name for triton in tritons}
+    # A load that failed makes a Triton say that it is not ready; it serves its other models.
+    async with client_of(balancer) as infer:
+        await infer(name_of(0))
+    # Nothing was tried again for these.
+    assert {each["failures"] for each in failures} == {1}
+
+
+async def test_a_model_whose_only_triton_dies_is_loaded_by_another_one(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
+) -> None:
+    async with client_of(balancer) as infer:
+        await infer(name_of(0))
+        (home,) = [triton for triton in tritons if name_of(0) in ready(triton)]
+        home.kill9()
+        try:
+            await infer(name_of(0))
+            assert loads(records) == {name_of(0): 2}
+        finally:
+            home.restart()
+            await asyncio.to_thread(home.wait_ready)
+    await asyncio.to_thread(
+        wait_until,
+        lambda: home.name in shown(balancer)["backends"],
+        timeout_s=SOON_S,
+        what="it is managed again",
+    )
+
+
+async def test_questions_about_a_model_load_nothing(
+    balancer: RunningBalancer, records: Records
+) -> None:
+    with pytest.raises(RefusedError):
+        ask(balancer.target.http, "GET", f"/v2/models/{name_of(0)}")
+    with pytest.raises(RefusedError):
+        ask(balancer.target.http, "GET", f"/v2/models/{name_of(0)}/ready")
+    with grpcclient.InferenceServerClient(balancer.target.grpc) as client:
+        assert not client.is_model_ready(name_of(0))
+        with pytest.raises(InferenceServerException, match="unknown model"):
+            client.get_model_metadata(name_of(0))
+    assert not loads(records)
+
+
+async def test_what_clients_load_stays_and_what_they_unload_is_not_loaded_for_requests(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton]
+) -> None:
+    everybody = f"/v2/repository/models/{name_of(0)}"
+    await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/load", {})
+    async with client_of(balancer) as infer:
+        for number in range(1, COUNT):
+            await infer(name_of(number))
+    assert all(name_of(0) in ready(triton) for triton in tritons)
+    assert {each["kept"] for each in shown(balancer)["models"] if each["model"] == name_of(0)} == {
+        "loaded by a client"
+    }
+    await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/unload", {})
+    wait_until(
+        lambda: not any(name_of(0) in taken(triton) for triton in tritons),
+        timeout_s=SOON_S,
+        what="it is unloaded",
+    )
+    with pytest.raises(RefusedError, match="unknown model"):
+        infer_over_http(balancer, name_of(0))
+    await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/load", {})
+    assert infer_over_http(balancer, name_of(0))["model_name"] == name_of(0)
+    await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/unload", {})

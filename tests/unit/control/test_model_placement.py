@@ -1,0 +1,319 @@
+"""Loading models for requests, and making room for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.drift import Comparison
+from lb.control.model_placement import ModelPlacement
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions
+from lb.control.record import Member
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.model import ModelUse
+from lb.domain.operation import Operation, OperationKind
+from lb.domain.pool import ModelRoute
+from lb.health.port import Finding
+from lb.settings.model import Settings
+from lb.settings.passive import ModelTableSettings
+from tests.fakes.backends import make_spec
+from tests.fakes.records import PlainRecord
+from tests.fakes.tritons import FakeTriton, FakeTritons
+from tests.unit.control.test_directory import found
+from tests.wire.waiting import eventually, soon
+
+LOAD = Operation("RepositoryModelLoad", OperationKind.CONTROL)
+UNLOAD = Operation("RepositoryModelUnload", OperationKind.CONTROL)
+
+
+def triton(*ready: str, **more: Any) -> FakeTriton:
+    models = dict.fromkeys("mnop", "UNAVAILABLE") | dict.fromkeys(ready, "READY")
+    return FakeTriton(models=models, **more)
+
+
+class Bench:
+    """Tritons with room for one model each, before which requests wait."""
+
+    def __init__(self, tritons: dict[str, FakeTriton], placement: dict[str, Any]) -> None:
+        self.tritons = tritons
+        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.directory.replace([Member(make_spec(name)) for name in tritons], 100.0)
+        self.directory.model_use = self._use_of
+        self.busy: set[tuple[str, bytes]] = set()
+        questions = Questions(FakeTritons(**tritons))
+        self.watch = ModelWatch(
+            self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
+        )
+        self.placement = ModelPlacement(self.directory, self.watch, questions)
+        self.configure(placement)
+
+    def configure(self, placement: dict[str, Any], **models: Any) -> None:
+        settings = {"mode": "on_demand", "max_models": 1, "min_age": "0s", **placement}
+        self.placement.configure(
+            Settings.model_validate(
+                {
+                    "listen": {"http": "127.0.0.1:1"},
+                    "backends": [{"http": "127.0.0.1:2"}],
+                    "placement": settings,
+                    "models": models,
+                }
+            )
+        )
+
+    def _use_of(self, backend: Backend, model: bytes) -> ModelUse:
+        return ModelUse(int((backend.name, model) in self.busy), 0)
+
+    async def start(self) -> None:
+        self.watch.start()
+        for port in self.directory.ports():
+            for _ in range(3):
+                found(self.directory, port, Finding.READY, 100.0)
+        await soon(self.watch.refreshed(self.directory.records))
+        self.placement.start()
+        await soon(self.placement.first_round(30.0))
+
+    def ready(self) -> dict[str, str]:
+        return {
+            name: "".join(model for model, state in each.models.items() if state == "READY")
+            for name, each in self.tritons.items()
+        }
+
+    def route(self, model: str) -> ModelRoute:
+        return self.directory.ref.current.routes[model.encode()]
+
+    def serving(self, model: str) -> list[str]:
+        placements = self.route(model).placements or self.directory.ref.current.placements
+        return [backend.name for backend in placements[AppProtocol.HTTP].eligible]
+
+    async def want(self, model: str) -> None:
+        """A request comes, and waits until it can be placed."""
+        self.placement.wanted(model.encode())
+        await eventually(lambda: self.serving(model))
+
+
+@asynccontextmanager
+async def placing(
+    placement: dict[str, Any] | None = None, **tritons: FakeTriton
+) -> AsyncIterator[Bench]:
+    bench = Bench(tritons, placement or {})
+    try:
+        await bench.start()
+        yield bench
+    finally:
+        await bench.placement.aclose()
+        await bench.watch.aclose()
+
+
+async def test_requests_wait_for_what_is_loaded_nowhere() -> None:
+    async with placing(a=triton("m"), b=triton()) as bench:
+        waits = bench.route("n").on_demand
+        assert waits is not None
+        assert (waits.wait_s, waits.error) == (60.0, "")
+        assert bench.serving("n") == []
+        assert bench.route("m").on_demand is None
+        assert bench.serving("m") == ["a"]
+
+
+async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
+    gate = asyncio.Event()
+    async with placing(a=triton("m"), b=triton(slow={"n": gate})) as bench:
+        for _ in range(200):
+            bench.placement.wanted(b"n")
+        await eventually(lambda: bench.placement.status().steps)
+        bench.placement.wanted(b"n")
+        assert [(each.model, each.state) for each in bench.placement.status().models] == [
+            (b"m", "ready"), (b"n", "loading"),
+        ]  # fmt: skip
+        gate.set()
+        await bench.want("n")
+        assert bench.ready() == {"a": "m", "b": "n"}
+        assert bench.placement.counts().loads == {"loaded": 1}
+        assert bench.placement.counts().evictions == 0
+
+
+async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
+    async with placing(a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        asked: list[bool] = []
+
+        def use_of(backend: Backend, model: bytes) -> ModelUse:
+            # A request began just before the model was taken out of routing.
+            is_out = model in record.evicted
+            asked.append(is_out)
+            return ModelUse(int(is_out and asked.count(True) < 3), 0)
+
+        bench.directory.model_use = use_of
+        bench.tritons["a"].lingering.add("m")
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
+        assert asked.count(True) == 3
+        assert bench.serving("m") == []
+        await eventually(lambda: any(e.state.value == "unloading" for e in record.models.entries))
+        assert bench.tritons["a"].models["n"] == "UNAVAILABLE"
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        await bench.want("n")
+        assert record.evicted == frozenset()
+        assert bench.placement.counts().evictions == 1
+
+
+async def test_what_is_in_use_is_not_evicted() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.busy.add(("a", b"m"))
+        bench.placement.wanted(b"n")
+        await soon(asyncio.sleep(0.1))
+        assert bench.ready() == {"a": "m"}
+        bench.busy.clear()
+        await bench.want("n")
+        assert bench.ready() == {"a": "n"}
+
+
+async def test_what_was_used_less_is_evicted() -> None:
+    async with placing({"max_models": 2}, a=triton("m", "n")) as bench:
+        infer = Operation("ModelInfer", OperationKind.INFERENCE)
+        (record,) = bench.directory.records
+        used = PlainRecord(operation=infer, model=b"m", backend=record.backend)
+        bench.placement.finished(used)
+        question = Operation("ModelMetadata", OperationKind.READ)
+        bench.placement.finished(
+            PlainRecord(operation=question, model=b"n", backend=record.backend)
+        )
+        await bench.want("o")
+        assert bench.ready() == {"a": "mo"}
+
+
+async def test_failures_are_told_in_the_words_of_the_backend_and_others_are_tried() -> None:
+    bad = frozenset({"n"})
+    async with placing(a=triton(unloadable=bad), b=triton(unloadable=bad)) as bench:
+        bench.placement.wanted(b"n")
+        await eventually(lambda: (route := bench.route("n").on_demand) and route.error)
+        route = bench.route("n").on_demand
+        assert route is not None
+        assert route.error == "failed to load 'n'"
+        status = bench.placement.status()
+        assert [(model, name, f.times) for model, name, f in status.failures] == [
+            (b"n", "a", 1), (b"n", "b", 1),
+        ]  # fmt: skip
+        assert bench.placement.counts().loads == {"failed": 2}
+        # Somebody has mended its files, and a client loads it.
+        for each in bench.tritons.values():
+            each.unloadable = frozenset()
+        bench.placement.control_done(LOAD, b"n")
+        await bench.want("n")
+
+
+async def test_tritons_that_load_nothing_on_request_are_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with placing(a=triton("m", is_explicit=False)) as bench:
+        assert bench.route("n").on_demand is None
+        assert bench.placement.status().left_alone == ("a",)
+        assert bench.placement.status().managed == ()
+    told = [r for r in caplog.records if "does not load models on request" in r.message]
+    assert len(told) == 1
+
+
+async def test_clients_have_the_last_word() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.placement.control_done(LOAD, b"m")
+        bench.placement.wanted(b"n")
+        await soon(asyncio.sleep(0.1))
+        assert bench.ready() == {"a": "m"}
+        (placed,) = bench.placement.status().models
+        assert placed.kept == "loaded by a client"
+        bench.placement.control_done(UNLOAD, b"m")
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        await soon(bench.watch.refreshed(bench.directory.records))
+        await eventually(lambda: bench.route("m").on_demand is None)
+        await bench.want("n")
+        assert bench.ready() == {"a": "n"}
+
+
+async def test_pinned_models_come_by_themselves() -> None:
+    async with placing(a=triton()) as bench:
+        bench.configure({}, p={"pin": True})
+        await eventually(lambda: bench.ready() == {"a": "p"})
+
+
+async def test_observe_tells_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with placing({"mode": "observe"}, a=triton("m")) as bench:
+        assert bench.route("n").on_demand is None
+        bench.placement.missed(b"n")
+        await eventually(lambda: bench.placement.status().steps)
+        (step,) = bench.placement.status().steps
+        assert (step.model, step.backend, step.evict) == (b"n", "a", (b"m",))
+        assert bench.ready() == {"a": "m"}
+        assert bench.placement.counts().loads == {}
+    told = [r.__dict__ for r in caplog.records if r.message == "model would be loaded"]
+    assert [(each["backend"], each["model"], each["evict"]) for each in told] == [("a", "n", "m")]
+
+
+async def test_models_that_differ_on_purpose_are_no_drift() -> None:
+    async with placing(a=triton("m"), b=triton("n")) as bench:
+        (a, _) = bench.directory.records
+        assert Comparison(bench.directory).drift(a).models == ()
+        bench.configure({"mode": "off"})
+        assert Comparison(bench.directory).drift(a).models == ("n",)
+        assert bench.route("o").on_demand is None
+
+
+async def test_a_triton_that_restarts_is_asked_again() -> None:
+    async with placing(a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        assert bench.placement.status().managed == ()
+        bench.tritons["a"].is_explicit = False
+        for port in record.ports:
+            for _ in range(3):
+                found(bench.directory, port, Finding.READY, 201.0)
+        await eventually(lambda: bench.placement.status().left_alone == ("a",))
+
+
+async def test_a_step_of_a_loaded_ensemble_stays() -> None:
+    ensemble = {"ensemble_scheduling": {"step": [{"model_name": "n", "model_version": -1}]}}
+    configs = {"m": {"platform": "ensemble", **ensemble}}
+    async with placing({"max_models": 2}, a=triton("m", "n", configs=configs)) as bench:
+        await eventually(lambda: bench.watch.steps_of([b"m"]) == {b"n"})
+        kept = {each.model: each.kept for each in bench.placement.status().models}
+        assert kept == {b"m": "", b"n": "step of an ensemble"}
+        (record,) = bench.directory.records
+        infer = Operation("ModelInfer", OperationKind.INFERENCE)
+        bench.placement.finished(PlainRecord(operation=infer, model=b"m", backend=record.backend))
+        await bench.want("o")
+        assert bench.ready() == {"a": "no"}
+
+
+async def test_an_unload_that_is_refused_is_not_asked_for_again_and_again() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.tritons["a"].is_explicit = False  # it has said before that it loads on request
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.placement.status().failures)
+        ((model, backend, failure),) = bench.placement.status().failures
+        assert (model, backend) == (b"n", "a")
+        assert failure.error.startswith("no room could be made: explicit model load / unload")
+        assert bench.serving("m") == ["a"]
+
+
+async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died() -> None:
+    """Its gRPC port refuses connections, and its HTTP port was not probed since."""
+    async with placing(a=triton("m"), b=triton()) as bench:
+        (record, _) = bench.directory.records
+        grpc, http = record.port(AppProtocol.GRPC), record.port(AppProtocol.HTTP)
+        assert grpc is not None
+        assert http is not None
+        found(bench.directory, grpc, Finding.REFUSED, 200.0)
+        assert bench.route("m").on_demand is not None
+        bench.placement.wanted(b"m")
+        await soon(asyncio.sleep(0.1))
+        assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
+        found(bench.directory, http, Finding.REFUSED, 201.0)
+        await eventually(lambda: bench.tritons["b"].models["m"] == "READY")

@@ -1,0 +1,216 @@
+"""Which model is loaded where, and what makes room for it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from random import Random
+
+import pytest
+
+from lb.placing.planner import (
+    HALF_LIFE_S,
+    MAX_PLACES,
+    RETRY_AFTER_S,
+    Host,
+    ModelPlanner,
+    PlannerRules,
+    Step,
+)
+from tests.fakes.model_store import SimulatedStores, belady_hits, lru_hits, zipf
+
+M, N, P, Q = b"m", b"n", b"p", b"q"
+ALL = frozenset({M, N, Q, P})
+RULES = PlannerRules(max_models=2)
+
+
+def host(name: str = "a", *ready: bytes, **facts: object) -> Host:
+    found = {"catalogue": ALL, "taken": frozenset(ready), "ready": frozenset(ready), **facts}
+    return Host(name=name, **found)  # type: ignore[arg-type]
+
+
+def unused(_backend: str, _model: bytes) -> bool:
+    return False
+
+
+def steps(
+    planner: ModelPlanner, *hosts: Host, wanted: tuple[bytes, ...] = (P,), now: float = 1e4
+) -> list[Step]:
+    """What is planned for models that are wanted in that order."""
+    planner.follow(hosts, now)
+    since = {model: now - 1 + at / 100 for at, model in enumerate(wanted)}
+    return planner.plan(since, hosts, unused, now)
+
+
+def test_a_wanted_model_goes_where_there_is_room_and_least_to_do() -> None:
+    planner = ModelPlanner(RULES)
+    full, busy = host("a", M, N), host("b", is_busy=True)
+    assert steps(planner, full, busy, host("c", M, in_flight=3), host("d", Q, in_flight=1)) == [
+        Step(P, "d", ())
+    ]
+    assert steps(planner, host("c", M), host("d")) == [Step(P, "d", ())]
+    assert steps(planner, host("c", catalogue=frozenset({M}))) == []
+
+
+def test_one_load_for_each_model_and_each_backend() -> None:
+    planner = ModelPlanner(RULES)
+    assert steps(planner, host("a"), host("b"), wanted=(M, N, Q)) == [
+        Step(M, "a", ()), Step(N, "b", ()),
+    ]  # fmt: skip
+    loading = host("a", taken=frozenset({P}), is_busy=True)
+    assert steps(planner, loading, host("b")) == []
+
+
+def test_what_is_used_least_for_what_it_costs_makes_room() -> None:
+    planner = ModelPlanner(RULES)
+    planner.used([M, N], 100.0)
+    planner.used([M], 101.0)
+    assert steps(planner, host("a", M, N), now=200.0) == [Step(P, "a", (N,))]
+    planner.loaded(N, "a", took_s=60.0)
+    planner.loaded(M, "a", took_s=2.0)
+    assert steps(planner, host("a", M, N), now=200.0) == [Step(P, "a", (M,))]
+
+
+def test_old_use_fades() -> None:
+    planner = ModelPlanner(RULES)
+    for second in range(8):
+        planner.used([M], float(second))
+    now = 4 * HALF_LIFE_S
+    planner.used([N], now)
+    assert steps(planner, host("a", M, N), now=now + 1) == [Step(P, "a", (M,))]
+
+
+def test_a_second_copy_goes_first() -> None:
+    planner = ModelPlanner(RULES)
+    planner.used([M, N], 100.0)
+    for _ in range(5):
+        planner.used([M], 100.0)
+    hosts = host("a", M, N), host("b", M, Q, is_busy=True)
+    assert steps(planner, *hosts, now=101.0) == [Step(P, "a", (M,))]
+
+
+def test_what_is_pinned_kept_needed_used_young_or_wanted_stays() -> None:
+    rules = PlannerRules(max_models=2, min_age_s=30.0, pinned=frozenset({M}))
+    planner = ModelPlanner(rules)
+    assert steps(planner, host("a", M, N)) == [Step(P, "a", (N,))]
+    assert steps(planner, host("a", M, N, needed=frozenset({N}))) == []
+    assert steps(planner, host("a", M, N), wanted=(N, P)) == []
+    assert planner.plan({P: 0.0}, [host("a", M, N)], lambda *which: which == ("a", N), 1e4) == []
+    planner.kept.add(N)
+    assert steps(planner, host("a", M, N)) == []
+    planner.kept.clear()
+    steps(planner, host("a", M), wanted=(), now=100.0)
+    assert steps(planner, host("a", M, N), now=110.0) == []
+    assert steps(planner, host("a", M, N), now=139.9) == []
+    assert steps(planner, host("a", M, N), now=140.0) == [Step(P, "a", (N,))]
+
+
+def test_models_that_were_there_at_the_start_are_old_enough() -> None:
+    planner = ModelPlanner(PlannerRules(max_models=1, min_age_s=30.0))
+    assert steps(planner, host("a", M), now=5.0) == [Step(P, "a", (M,))]
+    assert planner.loaded_at == {(M, "a"): -inf}
+
+
+def test_pinned_models_are_loaded_without_being_asked_for() -> None:
+    planner = ModelPlanner(PlannerRules(max_models=2, pinned=frozenset({M, N})))
+    assert steps(planner, host("a", Q), wanted=()) == [Step(M, "a", ())]
+    assert steps(planner, host("a", M, Q), wanted=()) == [Step(N, "a", (Q,))]
+    assert steps(planner, host("a", M, N), wanted=()) == []
+
+
+def test_what_clients_unloaded_is_not_loaded_for_requests() -> None:
+    planner = ModelPlanner(RULES)
+    planner.withdrawn.add(P)
+    assert steps(planner, host("a")) == []
+
+
+def test_a_backend_that_has_too_much_gets_room_for_one_more() -> None:
+    assert steps(ModelPlanner(RULES), host("a", M, N, Q)) == [Step(P, "a", (M, N))]
+
+
+def test_a_failed_load_is_tried_elsewhere_and_later_again() -> None:
+    planner = ModelPlanner(RULES)
+    hosts = host("a"), host("b")
+    planner.failed(P, "a", "out of memory", 100.0)
+    assert planner.refusal(P, hosts, 100.0) == ""
+    assert steps(planner, *hosts, now=100.0) == [Step(P, "b", ())]
+    planner.failed(P, "b", "no such file", 101.0)
+    assert planner.refusal(P, hosts, 101.0) == "no such file"
+    assert steps(planner, *hosts, now=101.0) == []
+    later = 100.0 + RETRY_AFTER_S
+    assert planner.refusal(P, hosts, later) == ""
+    assert steps(planner, *hosts, now=later) == [Step(P, "a", ())]
+    planner.failed(P, "a", "out of memory", later)
+    assert steps(planner, host("a"), now=later + RETRY_AFTER_S) == []
+    assert steps(planner, host("a"), now=later + 2 * RETRY_AFTER_S) == [Step(P, "a", ())]
+    planner.forget_failures(P)
+    assert planner.refusal(P, hosts, later) == ""
+
+
+def test_a_model_that_fails_on_three_backends_ends_no_fourth() -> None:
+    planner = ModelPlanner(RULES)
+    hosts = [host(name) for name in "abcd"]
+    for name in "abcd"[:MAX_PLACES]:
+        assert len(steps(planner, *hosts, now=100.0)) == 1
+        planner.failed(P, name, f"{name} says no", 100.0)
+    assert steps(planner, *hosts, now=100.0) == []
+    assert planner.refusal(P, hosts, 100.0) == "a says no"
+
+
+def test_what_leaves_the_repository_is_forgotten() -> None:
+    planner = ModelPlanner(RULES)
+    planner.used([M], 1.0)
+    planner.loaded(M, "a", 1.0)
+    planner.failed(M, "a", "no", 1.0)
+    planner.kept.add(M)
+    planner.withdrawn.add(M)
+    planner.follow([host("a", catalogue=frozenset({N}))], 2.0)
+    assert (planner.load_s, planner.failures, planner.kept, planner.withdrawn) == (
+        {},
+        {},
+        set(),
+        set(),
+    )
+
+
+@pytest.mark.parametrize(("exponent", "gap"), [(0.8, 0.095), (1.0, 0.085), (1.2, 0.06)])
+def test_hits_come_near_the_best_offline_order_and_beat_least_recently_used(
+    exponent: float, gap: float
+) -> None:
+    """20 models, three backends of four, ten minutes with five requests a second."""
+    requests = zipf(20, exponent, 3000, Random(7))
+    stores = SimulatedStores(
+        count=3,
+        models=[b"%d" % each for each in range(20)],
+        rules=PlannerRules(max_models=4),
+    )
+    for each in requests:
+        stores.advance(stores.now + 0.2)
+        stores.ask(b"%d" % each)
+    hits, best = stores.hits / len(requests), belady_hits(requests, 12) / len(requests)
+    least_recently_used = lru_hits(requests, 12) / len(requests)
+    assert stores.served == len(requests)
+    assert hits >= least_recently_used
+    assert hits >= best - gap
+
+
+def test_two_models_that_do_not_fit_take_turns() -> None:
+    """At most one swap in `min_age`, and both make progress."""
+    stores = SimulatedStores(
+        count=1,
+        models=[M, N],
+        rules=PlannerRules(max_models=1, min_age_s=30.0),
+        load_s=2.0,
+        unload_s=1.0,
+        request_s=0.01,
+    )
+    for _ in range(6000):
+        stores.advance(stores.now + 0.1)
+        stores.ask(M)
+        stores.ask(N)
+    swaps = [at for at, *_ in stores.evictions]
+    assert len(swaps) >= 15
+    assert min(after - before for before, after in pairwise(swaps)) >= 30.0
+    # One that comes when its model is evicted waits for the other one to come, to stay for 30 s,
+    # and to be replaced; somebody looks once a second.
+    assert stores.longest_wait_s <= (1.0 + 2.0) + 30.0 + 1.0 + (1.0 + 2.0)

@@ -1,0 +1,138 @@
+"""Inferences wait for a model that is loaded for them; questions do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.operation import Operation, OperationKind
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import ModelRoute, OnDemand, Placement
+from lb.proxy.exchange import Attempt, Particulars
+from tests.fakes.backends import make_backend
+from tests.unit.proxy.test_queue import FACTS, Bench, Waiting
+
+pytestmark = pytest.mark.interpreted("a class of its own")
+WAIT_S = 60.0
+METADATA = Operation("ModelMetadata", OperationKind.READ)
+
+
+class OnDemandBench(Bench):
+    """A pool in which the scheduled model `m` is loaded nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.wanted: list[bytes] = []
+        self.dispatcher.placer.wanted = self.wanted.append
+        self.absent()
+
+    def absent(self, error: str = "") -> None:
+        """Publish that it is loaded nowhere."""
+        usual = self.snapshot(self.backends)
+        nowhere = Placement((), None, usual.placements[0].policy)  # type: ignore[attr-defined]
+        route = ModelRoute(
+            facts=FACTS,
+            plan=self.plan,
+            placements=(nowhere, nowhere),
+            on_demand=OnDemand(WAIT_S, error),
+        )
+        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+
+    def loaded(self, backend: Backend) -> None:
+        """Publish that one backend has it ready."""
+        usual = self.snapshot(self.backends)
+        place = Placement((backend,), *_picker(usual, backend))
+        route = ModelRoute(facts=FACTS, plan=self.plan, placements=(place, place))
+        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+
+
+def _picker(snapshot: object, backend: Backend) -> tuple[object, object]:
+    policy = snapshot.placements[AppProtocol.GRPC].policy  # type: ignore[attr-defined]
+    return policy.build((backend,)), policy
+
+
+def test_inferences_wait_until_their_model_is_ready() -> None:
+    bench = OnDemandBench()
+    first, second = bench.come(), bench.come()
+    assert (first.at, second.at, bench.wanted) == ("", "", [b"m", b"m"])
+    bench.turn(30.0)
+    bench.loaded(bench.backends[1])
+    bench.turn()
+    assert (first.at, second.at) == ("b1", "")  # it is scheduled, one at a time
+    first.end()
+    bench.turn()
+    assert second.at == "b1"
+    second.end()
+    bench.turn()
+    bench.assert_idle()
+    assert bench.queue.wait_reasons[b"m", "loading"] == 2
+
+
+def test_they_are_refused_when_it_was_not_loaded_in_time() -> None:
+    bench = OnDemandBench()
+    one = bench.come()
+    bench.turn(WAIT_S + 0.1)
+    assert one.refused is not None
+    assert (one.refused.reason, str(one.refused)) == (
+        Reason.NO_BACKEND,
+        "the model could not be loaded in time",
+    )
+    bench.assert_idle()
+
+
+def test_they_are_told_why_it_is_not_loaded_and_others_do_not_wait() -> None:
+    bench = OnDemandBench()
+    one = bench.come()
+    bench.absent("failed to load 'm'")
+    bench.turn()
+    another = bench.come()
+    for each in (one, another):
+        assert each.refused is not None
+        assert (each.refused.reason, str(each.refused)) == (Reason.NO_BACKEND, "failed to load 'm'")
+    assert bench.wanted == [b"m"]
+    bench.assert_idle()
+
+
+def test_a_refused_connection_makes_an_inference_wait_for_another_load() -> None:
+    """The only backend that had the model has died, and another one can load it."""
+    bench = OnDemandBench()
+    bench.loaded(bench.backends[0])
+    one = bench.come()
+    assert one.at == "b0"
+    one.end(outcome=Outcome.CONNECT_REFUSED)
+    bench.absent()
+    may_retry = bench.dispatcher.retry.may_retry
+    assert may_retry(one, Outcome.CONNECT_REFUSED, body_retained=True, response_begun=False)
+    one.go_on()
+    assert (one.at, bench.wanted) == ("", [b"m"])
+    bench.loaded(bench.backends[1])
+    bench.turn()
+    assert one.at == "b1"
+    one.end()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_a_client_that_leaves_waits_no_more() -> None:
+    bench = OnDemandBench()
+    bench.come().leave()
+    bench.assert_idle()
+
+
+def test_questions_about_it_go_to_any_backend() -> None:
+    bench = OnDemandBench()
+    question = Waiting(bench)
+    question.operation = METADATA
+    question.particulars = Particulars()
+    attempt = bench.dispatcher.placer.place(question, Attempt, None, question)
+    assert attempt is not None
+    assert attempt.backend in bench.backends
+    assert bench.wanted == []
+
+
+def test_what_is_loaded_by_others_is_waited_for_as_before() -> None:
+    bench = OnDemandBench()
+    bench.publish(make_backend("b9"))
+    assert bench.come().at == "b9"

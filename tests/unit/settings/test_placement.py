@@ -1,0 +1,21 @@
+"""Settings of which models are loaded where."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from lb.settings.placement import PlacementMode, PlacementSettings
+
+
+def test_placement_is_off_by_default() -> None:
+    assert PlacementSettings().mode is PlacementMode.OFF
+    assert PlacementSettings.model_validate({"max_models": 3}).max_models == 3
+
+
+@pytest.mark.parametrize("mode", ["observe", "on_demand"])
+def test_it_has_to_know_how_many_models_fit(mode: str) -> None:
+    with pytest.raises(ValidationError, match=f"is required with mode: {mode}"):
+        PlacementSettings.model_validate({"mode": mode})
+    found = PlacementSettings.model_validate({"mode": mode, "max_models": 1, "wait": "5m"})
+    assert (found.mode.value, found.wait, found.min_age) == (mode, 300.0, 30.0)
