@@ -14,11 +14,13 @@ from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
+from lb.domain.why import Why
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.queue import NO_BACKEND, Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
+from lb.proxy.tracing import Tracer
 from lb.wire.ledger import Ledger
 
 AnyAttempt = TypeVar("AnyAttempt", bound=Attempt)
@@ -32,7 +34,9 @@ _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 class Placer:
     """Begins attempts. To be used from one event loop."""
 
-    __slots__ = ("_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing")
+    __slots__ = (
+        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "tracer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class Placer:
         self._reruns = reruns
         self.on_placing: Callable[[], None] | None = None
         """Called before the next request is placed: somebody rests while none is open."""
+        self.tracer: Tracer | None = None
+        """Is told of hedges; None while nothing is traced."""
 
     def place(
         self,
@@ -133,6 +139,8 @@ class Placer:
         exchange.backend = backend
         if exchange.attempts:
             exchange.attempts += 1
+            if exchange.whole.trace is not None:
+                exchange.whole.trace.began(attempt, Why.RETRY)
         else:
             exchange.attempts = 1
             exchange.placed_at = now
@@ -150,6 +158,10 @@ class Placer:
         exchange.attempts += 1
         if exchange.attempts == 1:
             exchange.placed_at = now
+        whole = exchange.whole
+        if whole.trace is not None:
+            why = Why.RETRY if exchange.attempts > 1 else Why.PART
+            whole.trace.began(attempt, why)
         return attempt
 
     def _begin(
@@ -197,6 +209,8 @@ class Placer:
         attempt = self._begin(exchange, make, backend, now)
         attempt.ticket = ticket
         exchange.hedge = attempt
+        if self.tracer is not None:
+            self.tracer.hedged(exchange, attempt)
         return attempt
 
     def _hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:

@@ -32,6 +32,7 @@ from lb.proxy.role import RelayRole
 from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
+from lb.runtime.otel_variables import export_options, with_variables
 from lb.runtime.security import make_security
 from lb.settings.effective import effective
 from lb.settings.model import Settings
@@ -40,6 +41,7 @@ from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.counts import LoopLag, Reloads
 from lb.telemetry.record import RequestSink, combine
+from lb.telemetry.span_exporter import SpanExporter
 from lb.wire.hops import new_identity
 
 
@@ -100,6 +102,9 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
+        self.exporter = SpanExporter(self.relay.spans, parts.rng)
+        self.exporter.on_interval = self.relay.slow_models.update
+        self._exporting: asyncio.Task[None] | None = None
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -109,7 +114,8 @@ class LoadBalancer:
     def configure(self, settings: Settings) -> None:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
         here can fail."""
-        self.settings = settings
+        self.settings = settings = with_variables(settings, os.environ)
+        self._export_spans(settings)
         self.relay.configure(settings, self.access.gate, self._request_sink())
         self.control.configure(settings)
 
@@ -118,8 +124,21 @@ class LoadBalancer:
         await self.control.aclose()
         await self.parts.files.aclose()
         await self.relay.aclose()
+        if self._exporting is not None:
+            self._exporting.cancel()
+            await asyncio.wait([self._exporting])
+            await self.exporter.flush()
         await self.parts.tasks.aclose()
         self.parts.timers.close()
+
+    def _export_spans(self, settings: Settings) -> None:
+        """Send spans where the settings say, if they do."""
+        options = export_options(
+            settings, os.environ, version=version(), instance=self.parts.identity.decode()
+        )
+        self.exporter.configure(options)
+        if options.endpoint and self._exporting is None:
+            self._exporting = self.parts.tasks.spawn(self.exporter.run(), name="spans")
 
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
@@ -169,6 +188,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         queue=relay.queue_status,
+        spans=relay.spans,
     )
 
 

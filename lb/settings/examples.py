@@ -152,6 +152,11 @@ access_log:
   sample: 0.1
   path: /var/log/triton-lb/access.log
 """,
+    "tracing": """\
+tracing:
+  endpoint: http://127.0.0.1:4318/v1/traces
+  ratio: 0.05
+""",
     "metrics": """\
 metrics:
   model_labels: 500

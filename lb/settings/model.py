@@ -39,6 +39,7 @@ from lb.settings.scheduling import (
     SequenceSettings,
 )
 from lb.settings.section import Section
+from lb.settings.tracing import TracingSettings
 from lb.settings.units import Duration
 from lb.settings.values import Boolean
 
@@ -120,6 +121,7 @@ class Settings(Section):
     access_log: AccessLogSettings = AccessLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     diagnostics: DiagnosticsSettings = DiagnosticsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     reload: ReloadSettings = ReloadSettings()

@@ -102,6 +102,19 @@ CONFIGURATION: Final = (
         ("hash",),
     ),
 )
+TRACES: Final = (
+    MetricSpec(
+        "triton_lb_spans_exported_total", _COUNTER, "Spans that the collector of traces has taken."
+    ),
+    MetricSpec(
+        "triton_lb_spans_dropped_total",
+        _COUNTER,
+        "Spans that the collector did not get: too many in a second (limited, about two for each"
+        " request), queue_full, failed (it did not answer), or rejected.",
+        ("reason",),
+    ),
+    MetricSpec("triton_lb_queued_spans", _GAUGE, "Spans that wait to be sent; at most 2048."),
+)
 TOKENS: Final = (
     MetricSpec(
         "triton_lb_token_requests_total",
@@ -546,6 +559,7 @@ SCRAPE_CUTS: Final = MetricSpec(
 COLLECTED: Final = (
     *PROCESS,
     *CONFIGURATION,
+    *TRACES,
     *TOKENS,
     *CLIENTS,
     *BACKENDS,
@@ -603,6 +617,7 @@ Metrics of backends with a `metrics` address follow ours, with a first label `ba
 _SECTIONS: Final = (
     ("Process", PROCESS),
     ("Configuration", CONFIGURATION),
+    ("Traces", TRACES),
     ("Access", TOKENS),
     ("Clients and requests", CLIENTS),
     ("Backends", (*BACKENDS, SCRAPE_FAILURES, SCRAPE_CUTS)),

@@ -37,7 +37,9 @@ from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_wh
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
+from lb.proxy.http1.traced_body import TracedBody
 from lb.proxy.lost import abandoned_until, report_abandoned
+from lb.proxy.request_trace import RequestTrace
 from lb.proxy.retry import Next
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.hops import NOT_RUN
@@ -53,6 +55,8 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
+from lb.wire.http1.trace_fields import span_at, with_context
+from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +92,7 @@ class Http1Exchange(Exchange):
         self.token = ""
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
-        self.particulars = self.permit = self.reason = None
+        self.particulars = self.permit = self.reason = self.trace = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
@@ -202,6 +206,20 @@ class Http1Exchange(Exchange):
         else:
             self.invite_body(self.server)
 
+    def propagate(self, trace: RequestTrace, head: bytes) -> bytes:
+        """Have each attempt tell its backend of a trace. The request has not been started.
+
+        Args:
+            trace: to be told of.
+            head: for backends, without a trace context.
+
+        Returns:
+            The head in which each attempt puts the id of its span.
+        """
+        head = with_context(head, trace.told(trace.span_id))
+        self.body = TracedBody(self.relay, self.server, self.plan.length, trace, span_at(head))
+        return head
+
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
         self.body.ended = ended
@@ -296,6 +314,11 @@ class Http1Exchange(Exchange):
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the request is not placed. See also `Waiting`."""
         self.answer(refusal_of(refusal))
+
+    @property
+    def context(self) -> TraceContext | None:
+        """See `Exchange`."""
+        return self.plan.context
 
     @property
     def due(self) -> float:

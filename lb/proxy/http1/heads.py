@@ -21,10 +21,13 @@ from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, reque
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
+from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
+from lb.wire.http1.trace_fields import CutHead, cut_context, has_trace_field, with_lines
+from lb.wire.trace_context import SAMPLED, TRACE_FIELDS, TraceContext, Traces, read_context
 
 ORDINARY_HEAD: Final = 1024
 """Bytes. What reading a longer head costs counts against the budget of the iteration."""
@@ -58,10 +61,10 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
-        "is_head", "is_http10", "is_inference", "is_plain", "json_size", "keep_alive",
-        "known_rows", "length", "loop", "method", "model", "noted", "operation", "path",
-        "request_id", "route", "timeout_s", "upstream",
+        "claim", "context", "cross_origin", "discloses", "expects_continue", "hops", "host",
+        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "json_size",
+        "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
+        "origin", "path", "request_id", "route", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +120,49 @@ class RequestPlan:
         """Identities of the balancers that it has passed."""
         self.loop = ""
         """Why it must go no further: it goes in a circle. Empty where it may."""
+        self.context: TraceContext | None = None
+        """Of the trace that the request belongs to; kept only while tracing is on."""
+        self.origin: RequestPlan | None = None
+        """The plan of equal heads without a trace context, which learns for all of them; None:
+        this one."""
+
+    def within(self, context: TraceContext | None, upstream: bytes) -> RequestPlan:
+        """The plan of the same head with a trace context.
+
+        Args:
+            context: to be kept.
+            upstream: the head for the backend.
+        """
+        # HOT PATH (benchmarks/bench_traces.py). Once per request of a traced client.
+        plan = RequestPlan.__new__(RequestPlan)
+        plan.method = self.method
+        plan.path = self.path
+        plan.model = self.model
+        plan.operation = self.operation
+        plan.route = self.route
+        plan.claim = self.claim
+        plan.discloses = self.discloses
+        plan.cross_origin = self.cross_origin
+        plan.request_id = self.request_id
+        plan.host = self.host
+        plan.length = self.length
+        plan.upstream = upstream
+        plan.is_head = self.is_head
+        plan.is_http10 = self.is_http10
+        plan.keep_alive = self.keep_alive
+        plan.expects_continue = self.expects_continue
+        plan.is_plain = self.is_plain and (context is None or not context.flags & SAMPLED)
+        plan.is_inference = self.is_inference
+        plan.json_size = self.json_size
+        plan.is_compressed = self.is_compressed
+        plan.known_rows = None
+        plan.noted = self.noted
+        plan.timeout_s = self.timeout_s
+        plan.hops = self.hops
+        plan.loop = self.loop
+        plan.context = context
+        plan.origin = self
+        return plan
 
     def take_hops(self, hops: bytes, identity: bytes) -> None:
         """Find out whether the request goes in a circle.
@@ -142,7 +188,7 @@ class HeadReader:
 
     __slots__ = (
         "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
-        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
+        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend", "_traces",
         "known_request", "known_response",
     )  # fmt: skip
 
@@ -157,8 +203,11 @@ class HeadReader:
         identity: bytes = b"",
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
+        traces: Traces = Traces.OFF,
         spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._traces = traces
+        """What becomes of trace contexts."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
@@ -209,25 +258,71 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            request = self.parse(head)
-            line = self._line(head[: head.index(CRLF)], request)
-            fits = not self._body_size or request.length <= self._body_size
-            plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
-            if plan.is_inference:
-                _describe_body(plan, head)
-            if self._identity:
-                plan.upstream = request.upstream[:-2] + self._marker
-                if request.hops:
-                    plan.take_hops(request.hops, self._identity)
-            if self._noted or self._deadline:
-                self._note(plan, head)
-            plan.discloses = self._disclosure.may_concern(plan.claim)
-            if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
-                plan.is_plain = False
-            if self._cors_origins:
-                self._note_origin(plan, head, request, line)
-            self._requests.put(head, plan)
+            cut = cut_context(head) if self._is_ordinary(head) else None
+            if cut is not None:
+                return self._within(cut)
+            plan = self._read(head)
+            if self._traces is not Traces.OFF and has_trace_field(head):
+                self._take_context(plan, head)
+            else:
+                self._requests.put(head, plan)
         return plan
+
+    def _read(self, head: bytes) -> RequestPlan:
+        request = self.parse(head)
+        line = self._line(head[: head.index(CRLF)], request)
+        fits = not self._body_size or request.length <= self._body_size
+        plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
+        if plan.is_inference:
+            _describe_body(plan, head)
+        if self._identity:
+            plan.upstream = request.upstream[:-2] + self._marker
+            if request.hops:
+                plan.take_hops(request.hops, self._identity)
+        if self._noted or self._deadline:
+            self._note(plan, head)
+        plan.discloses = self._disclosure.may_concern(plan.claim)
+        if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
+            plan.is_plain = False
+        if self._cors_origins:
+            self._note_origin(plan, head, request, line)
+        return plan
+
+    def _is_ordinary(self, head: bytes) -> bool:
+        """Whether a head is within the limits as it stands, however it is read."""
+        size = len(head)
+        return (
+            size <= ORDINARY_HEAD
+            and size <= self._limits.line_bytes
+            and head.count(CRLF) - 2 <= self._limits.fields
+        )
+
+    def _within(self, cut: CutHead) -> RequestPlan:
+        """The plan of a head with a trace context: that of the rest, which repeats.
+
+        Raises:
+            MessageError: the rest must not be relayed.
+        """
+        bare = cut.bare
+        plan = self._requests.get(bare) or self._requests.revive(bare)
+        if plan is None:
+            plan = self._read(bare)
+            self._requests.put(bare, plan)
+        traces, context = self._traces, cut.context
+        if traces is Traces.OFF:
+            return plan.within(None, with_lines(plan.upstream, cut))
+        if traces is Traces.STRIP or context.flags & SAMPLED:
+            return plan.within(context, plan.upstream)
+        return plan.within(context, with_lines(plan.upstream, cut))
+
+    def _take_context(self, plan: RequestPlan, head: bytes) -> None:
+        """Keep the trace context of a head, as `_within` for any spelling. What is malformed goes
+        no further."""
+        context = plan.context = read_context(_fields(head, TRACE_FIELDS))
+        if context is None or context.is_sampled or self._traces is Traces.STRIP:
+            plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
+        if context is not None and context.is_sampled:
+            plan.is_plain = False
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:
         """Keep what the head says of how urgent the request is."""

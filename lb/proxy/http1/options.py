@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.proxy.queue import queue_options
+from lb.proxy.tracing import contexts_of
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
 from lb.settings.values import field_name
 from lb.wire.http1.limits import HeadLimits
+from lb.wire.trace_context import Traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Http1Options:
     """Origins whose pages may ask from browsers."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    traces: Traces = Traces.OFF
+    """What becomes of trace contexts."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -88,4 +92,5 @@ def http1_options(settings: Settings) -> Http1Options:
         deadline_header=field_name(settings.scheduling.deadline_header),
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
+        traces=contexts_of(settings.tracing),
     )

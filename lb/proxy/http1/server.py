@@ -51,6 +51,8 @@ from lb.wire.http1.forwarded import (
     add_x_forwarded,
     drop_fields,
 )
+from lb.wire.http1.trace_fields import with_context
+from lb.wire.trace_context import Traces
 
 
 class State(Enum):
@@ -209,17 +211,19 @@ class ServerConnection(ClientSide):
                 if plan is None and (end <= ORDINARY_HEAD or self.relay.iteration.left > 0):
                     plan = self._plan(head)
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
-                    self.state = _BUSY
                     relay = self.relay
-                    now = relay.clock()
-                    exchange = Http1Exchange(relay, self, plan, now)
-                    self.exchange = exchange
-                    if self.options.request_timeout_s:
-                        self._alarm.ring_by(now + self.options.request_timeout_s)
-                    exchange.start_whole(
-                        data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
-                    )
-                    return
+                    if relay.draw is None or not relay.draw():
+                        self.state = _BUSY
+                        now = relay.clock()
+                        exchange = Http1Exchange(relay, self, plan, now)
+                        self.exchange = exchange
+                        if self.options.request_timeout_s:
+                            self._alarm.ring_by(now + self.options.request_timeout_s)
+                        exchange.start_whole(
+                            data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
+                        )
+                        return
+                    relay.dispatcher.tracer.owe()
                 if plan is not None and end > ORDINARY_HEAD:
                     self._found = (head, plan)
         if self.state is _LINGER:
@@ -402,6 +406,8 @@ class ServerConnection(ClientSide):
             self._alarm.ring_by(now + options.body_timeout_s)
         if exchange.due < inf:
             self._alarm.ring_by(exchange.due)
+        if relay.draw is not None:
+            relay.dispatcher.tracer.begin(exchange, is_trusted=self.client.is_trusted_proxy)
         answer = self._own_answer(exchange)
         if answer is None and self._turn is not None and self._turn.answer is not None:
             answer = self._turn.answer()
@@ -470,6 +476,10 @@ class ServerConnection(ClientSide):
             head = add_field(head, *self._identity)
         if options.x_forwarded or options.forwarded:
             head = self._add_origin(head, plan.host)
+        if exchange.trace is not None:
+            head = exchange.propagate(exchange.trace, head)
+        elif options.traces is Traces.PASS and plan.context is not None and plan.context.is_sampled:
+            head = with_context(head, plan.context)
         return head
 
     def _add_origin(self, head: bytes, host: bytes) -> bytes:

@@ -209,6 +209,8 @@ class ClientLink(Link):
         block = call.head.block + call.server.extra_fields
         if call.request_id is not call.head.request_id:
             block += encode_field(REQUEST_ID, call.request_id)
+        if call.trace is not None:
+            block += call.trace.block(attempt)
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)

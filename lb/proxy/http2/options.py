@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.proxy.queue import queue_options
+from lb.proxy.tracing import contexts_of
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
+from lb.wire.trace_context import Traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Http2Options:
     """Names, in lower case, of fields that the queue goes by."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    traces: Traces = Traces.OFF
+    """What becomes of trace contexts."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -97,4 +101,5 @@ def http2_options(settings: Settings) -> Http2Options:
         trusted_proxies=settings.listen.proxies,
         noted=queue_options(settings).noted,
         disclosure=disclosure(settings.diagnostics),
+        traces=contexts_of(settings.tracing),
     )

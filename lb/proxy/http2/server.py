@@ -222,6 +222,8 @@ class ServerLink(Link):
             relay.decide(head)
         call = (head.handler or Call)(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
+        if relay.draw is not None:
+            relay.begin_trace(call)
         call.begin(end_stream)
 
     def _read_head(self, block: bytes) -> RequestHead:
@@ -261,9 +263,13 @@ class ServerLink(Link):
             or len(self.streams) >= self.options.concurrent_streams
         ):
             return 0
+        relay = self.relay
+        if relay.draw is not None and relay.draw():
+            relay.dispatcher.tracer.owe()
+            return 0
         self.last_peer_id = stream_id
         self.owed += size
-        call = Call(self.relay, self, stream_id, head)
+        call = Call(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin_whole(data[pos + 9 : stop], size)
         return stop
