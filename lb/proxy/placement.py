@@ -160,8 +160,8 @@ class Placer:
             exchange.placed_at = now
         whole = exchange.whole
         if whole.trace is not None:
-            why = Why.RETRY if exchange.attempts > 1 else Why.PART
-            whole.trace.began(attempt, why)
+            first = Why.FIRST if whole is exchange else Why.PART
+            whole.trace.began(attempt, first if exchange.attempts == 1 else Why.RETRY)
         return attempt
 
     def _begin(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from math import inf, log, log1p
 from random import Random
-from typing import Final, cast
+from typing import Any, Final
 
 from lb.domain.operation import OperationKind, Treatment
 from lb.domain.outcome import Outcome, Reason
@@ -70,7 +70,7 @@ def contexts_of(settings: TracingSettings) -> Traces:
 class Tracer:
     """Decides for the requests of one process, and notes spans. To be used from one event loop."""
 
-    __slots__ = ("_allowed", "_clock", "_owed", "_rng", "_since", "draw", "rules", "slow", "spans")
+    __slots__ = ("_allowed", "_clock", "_rng", "_since", "draw", "rules", "slow", "spans")
 
     def __init__(self, rng: Random, spans: SpanQueue, clock: Callable[[], float]) -> None:
         """
@@ -86,8 +86,6 @@ class Tracer:
         self.draw: Draw | None = None
         """Whether the request at hand is traced, if its caller does not say; to be asked once for
         each. None while nothing is traced."""
-        self._owed = 0
-        """Requests for which `draw` was asked already, and said so."""
         self._allowed = 0.0
         """Spans that may be made now."""
         self._since = 0.0
@@ -101,7 +99,6 @@ class Tracer:
         if rules == self.rules:
             return
         self.rules = rules
-        self._owed = 0
         self.draw = None
         if rules is not None:
             self.draw = self._drawing(rules.ratio)
@@ -119,26 +116,18 @@ class Tracer:
             gap = int(log(1.0 - self._rng.random()) / log1p(-ratio))
             yield chain(repeat(False, gap), (True,))
 
-    def owe(self) -> None:
-        """`draw` has said so; the request is begun later."""
-        self._owed += 1
-
-    def begin(self, exchange: Exchange, *, is_trusted: bool) -> None:
-        """Trace a request if it is to be. Its head is complete, and `draw` was not asked yet, or
-        is owed.
+    def begin(self, exchange: Exchange, *, is_drawn: bool, is_trusted: bool) -> None:
+        """Trace a request if it is to be. Its head is complete.
 
         Args:
             exchange: the request.
+            is_drawn: `draw` says so.
             is_trusted: its client is a trusted proxy.
         """
-        draw, rules = self.draw, self.rules
-        if draw is None or rules is None or exchange.operation.treatment is Treatment.ANSWER:
+        rules = self.rules
+        if rules is None or exchange.operation.treatment is Treatment.ANSWER:
             return
-        if self._owed:
-            self._owed -= 1
-            is_sampled = True
-        else:
-            is_sampled = draw()
+        is_sampled = is_drawn
         context = exchange.context
         if context is not None and (rules.trusts_all or is_trusted):
             is_sampled = context.is_sampled
@@ -221,21 +210,13 @@ class Tracer:
             self._allowed -= 1.0
         self.spans.add(span)
 
-    def note(self, exchange: Exchange, *, is_slow: bool) -> None:
-        """Note a request that is over, if it is traced, or now is.
-
-        Args:
-            exchange: it is finished.
-            is_slow: it took longer than nearly all of its model.
-        """
+    def note(self, exchange: Exchange) -> None:
+        """Note a request that is over, if it is traced, or now is."""
         trace = exchange.trace
         attempt = exchange.attempt
         is_over = attempt is not None and attempt.outcome is _ANSWERED
         if trace is None:
-            if not (
-                (is_slow and exchange.operation.kind is OperationKind.INFERENCE)
-                or _has_failed(exchange.reason)
-            ):
+            if not (_has_failed(exchange.reason) or self._is_slow(exchange)):
                 return
             trace = self._decide_late(exchange)
             if trace is None:
@@ -260,6 +241,12 @@ class Tracer:
             )
         )
 
+    def _is_slow(self, exchange: Exchange) -> bool:
+        """Whether a request took longer than nearly all of its model."""
+        took_s = exchange.ended_at - exchange.started_at
+        kind = exchange.operation.kind
+        return kind is OperationKind.INFERENCE and took_s > self.slow.get(exchange.model, inf)
+
 
 def _has_failed(reason: Reason | None) -> bool:
     return reason is not None and reason not in CLIENTS_FAULT
@@ -268,18 +255,21 @@ def _has_failed(reason: Reason | None) -> bool:
 class TracedRequests:
     """A `RequestSink` that notes spans before it hands the record on."""
 
-    __slots__ = ("_finished", "_slow", "_tracer")
+    __slots__ = ("_finished", "_limit_of", "_tracer")
 
     def __init__(self, tracer: Tracer, sink: RequestSink) -> None:
         self._tracer = tracer
-        self._slow = tracer.slow
+        self._limit_of = tracer.slow.get
         self._finished = sink.finished
 
     def finished(self, record: RequestRecord) -> None:
         """See `RequestSink`."""
         # HOT PATH (benchmarks/bench_traces.py). Once per request while tracing is on.
-        exchange = cast("Exchange", record)
-        is_slow = record.ended_at - record.started_at > self._slow.get(record.model, inf)
-        if is_slow or exchange.trace is not None or record.reason is not None:
-            self._tracer.note(exchange, is_slow=is_slow)
+        exchange: Any = record  # what the relay hands over
+        if (
+            exchange.trace is not None
+            or record.reason is not None
+            or record.ended_at - record.started_at > self._limit_of(record.model, inf)
+        ):
+            self._tracer.note(exchange)
         self._finished(record)

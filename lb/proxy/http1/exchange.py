@@ -112,15 +112,15 @@ class Http1Exchange(Exchange):
 
     # The request
 
-    def start_whole(self, body: Payload) -> None:
-        """Relay a request that is complete, not in chunks."""
+    def start_whole(self, head: bytes, body: Payload) -> None:
+        """Relay a request that is complete, not in chunks; `head` is for backends."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
         # are set where they are needed first.
         relay = self.relay
         relay.accounts.open_exchanges += 1
         plan = self.plan
         self.bytes_in = plan.length
-        if self.body.keep_whole(plan.upstream, body):
+        if self.body.keep_whole(head, body):
             snapshot = relay.dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:

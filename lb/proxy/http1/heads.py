@@ -26,8 +26,23 @@ from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
-from lb.wire.http1.trace_fields import CutHead, cut_context, has_trace_field, with_lines
-from lb.wire.trace_context import SAMPLED, TRACE_FIELDS, TraceContext, Traces, read_context
+from lb.wire.http1.trace_fields import (
+    LINE_BYTES,
+    find_context,
+    has_trace_field,
+    has_traceparent,
+    value_at,
+    with_context,
+    with_line,
+)
+from lb.wire.trace_context import (
+    SAMPLED,
+    TRACE_FIELDS,
+    TraceContext,
+    Traces,
+    parse_traceparent,
+    read_context,
+)
 
 ORDINARY_HEAD: Final = 1024
 """Bytes. What reading a longer head costs counts against the budget of the iteration."""
@@ -35,6 +50,9 @@ _BYTES_PER_UNIT: Final = 32
 """Bytes of a head that are read in a unit of `IterationBudget`."""
 _SPELLED_PER_UNIT: Final = 16
 """Bytes of a request line with escapes, or with UTF-8 that is to be escaped, that take one more."""
+_LEARNT_ONE_IN: Final = 64
+"""Of so many heads with a new `traceparent`, one is learnt without it. Not each, since in some all
+else is new as well, and to read a head twice costs more than a request of a known one."""
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
 _JSON_SIZE: Final = b"\r\ninference-header-content-length:"
@@ -64,7 +82,7 @@ class RequestPlan:
         "claim", "context", "cross_origin", "discloses", "expects_continue", "hops", "host",
         "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "json_size",
         "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
-        "origin", "path", "request_id", "route", "timeout_s", "upstream",
+        "origin", "path", "request_id", "route", "state", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +140,8 @@ class RequestPlan:
         """Why it must go no further: it goes in a circle. Empty where it may."""
         self.context: TraceContext | None = None
         """Of the trace that the request belongs to; kept only while tracing is on."""
+        self.state = b""
+        """Value of the `tracestate` of such heads; kept only while tracing is on."""
         self.origin: RequestPlan | None = None
         """The plan of equal heads without a trace context, which learns for all of them; None:
         this one."""
@@ -151,7 +171,7 @@ class RequestPlan:
         plan.is_http10 = self.is_http10
         plan.keep_alive = self.keep_alive
         plan.expects_continue = self.expects_continue
-        plan.is_plain = self.is_plain and (context is None or not context.flags & SAMPLED)
+        plan.is_plain = self.is_plain
         plan.is_inference = self.is_inference
         plan.json_size = self.json_size
         plan.is_compressed = self.is_compressed
@@ -161,6 +181,7 @@ class RequestPlan:
         plan.hops = self.hops
         plan.loop = self.loop
         plan.context = context
+        plan.state = b""
         plan.origin = self
         return plan
 
@@ -187,9 +208,9 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate", "_identity",
-        "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend", "_traces",
-        "known_request", "known_response",
+        "_body_size", "_contexts", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate",
+        "_identity", "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
+        "_traces", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -208,6 +229,8 @@ class HeadReader:
     ) -> None:
         self._traces = traces
         """What becomes of trace contexts."""
+        self._contexts = 0
+        """Heads with a new `traceparent` so far."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
@@ -258,13 +281,22 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            cut = cut_context(head) if self._is_ordinary(head) else None
-            if cut is not None:
-                return self._within(cut)
+            at = find_context(head)
+            if at >= 0:
+                # The rest of the head may repeat, and nothing else of it is kept.
+                bare = head[:at] + head[at + LINE_BYTES :]
+                known = self._requests.get(bare) or self._requests.revive(bare)
+                self._contexts += 1
+                if known is None and not self._contexts % _LEARNT_ONE_IN:
+                    known = self._learn(bare)
+                if known is not None:
+                    plan = self._within(known, head, at)
+                if plan is not None:
+                    return plan
             plan = self._read(head)
             if self._traces is not Traces.OFF and has_trace_field(head):
                 self._take_context(plan, head)
-            else:
+            elif at < 0:
                 self._requests.put(head, plan)
         return plan
 
@@ -297,23 +329,37 @@ class HeadReader:
             and head.count(CRLF) - 2 <= self._limits.fields
         )
 
-    def _within(self, cut: CutHead) -> RequestPlan:
-        """The plan of a head with a trace context: that of the rest, which repeats.
+    def _learn(self, bare: bytes) -> RequestPlan | None:
+        """Read a head without the `traceparent` that it came with, and keep it; None if it has
+        another one.
 
         Raises:
-            MessageError: the rest must not be relayed.
+            MessageError: it must not be relayed.
         """
-        bare = cut.bare
-        plan = self._requests.get(bare) or self._requests.revive(bare)
-        if plan is None:
-            plan = self._read(bare)
-            self._requests.put(bare, plan)
-        traces, context = self._traces, cut.context
-        if traces is Traces.OFF:
-            return plan.within(None, with_lines(plan.upstream, cut))
-        if traces is Traces.STRIP or context.flags & SAMPLED:
-            return plan.within(context, plan.upstream)
-        return plan.within(context, with_lines(plan.upstream, cut))
+        if has_traceparent(bare):
+            return None
+        plan = self._read(bare)
+        if self._traces is not Traces.OFF and has_trace_field(bare):
+            plan.state = b",".join(value for _, value in _fields(bare, TRACE_FIELDS))
+            plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
+        self._requests.put(bare, plan)
+        return plan
+
+    def _within(self, plan: RequestPlan, head: bytes, at: int) -> RequestPlan | None:
+        """The plan of a head that has a `traceparent` at `at`, by that of the rest; None where the
+        head is to be read as a whole."""
+        value = value_at(head, at)
+        if value is None or not self._is_ordinary(head):
+            return None
+        if self._traces is Traces.OFF:
+            return plan.within(None, with_line(plan.upstream, head, at))
+        context = parse_traceparent(value, plan.state)
+        if context is None:
+            return None
+        upstream = plan.upstream
+        if self._traces is Traces.PASS and not context.flags & SAMPLED:
+            upstream = with_context(upstream, context)
+        return plan.within(context, upstream)
 
     def _take_context(self, plan: RequestPlan, head: bytes) -> None:
         """Keep the trace context of a head, as `_within` for any spelling. What is malformed goes
@@ -321,8 +367,6 @@ class HeadReader:
         context = plan.context = read_context(_fields(head, TRACE_FIELDS))
         if context is None or context.is_sampled or self._traces is Traces.STRIP:
             plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
-        if context is not None and context.is_sampled:
-            plan.is_plain = False
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:
         """Keep what the head says of how urgent the request is."""

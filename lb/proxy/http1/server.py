@@ -211,19 +211,22 @@ class ServerConnection(ClientSide):
                 if plan is None and (end <= ORDINARY_HEAD or self.relay.iteration.left > 0):
                     plan = self._plan(head)
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
+                    self.state = _BUSY
                     relay = self.relay
-                    if relay.draw is None or not relay.draw():
-                        self.state = _BUSY
-                        now = relay.clock()
-                        exchange = Http1Exchange(relay, self, plan, now)
-                        self.exchange = exchange
-                        if self.options.request_timeout_s:
-                            self._alarm.ring_by(now + self.options.request_timeout_s)
-                        exchange.start_whole(
-                            data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
-                        )
-                        return
-                    relay.dispatcher.tracer.owe()
+                    now = relay.clock()
+                    exchange = Http1Exchange(relay, self, plan, now)
+                    self.exchange = exchange
+                    if self.options.request_timeout_s:
+                        self._alarm.ring_by(now + self.options.request_timeout_s)
+                    head = plan.upstream
+                    if relay.draw is not None and (relay.draw() or plan.context is not None):
+                        # Where the context does not decide, it is drawn anew: that is as good.
+                        is_drawn = plan.context is None or relay.draw()
+                        head = self._trace(exchange, head, is_drawn=is_drawn)
+                    exchange.start_whole(
+                        head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
+                    )
+                    return
                 if plan is not None and end > ORDINARY_HEAD:
                     self._found = (head, plan)
         if self.state is _LINGER:
@@ -406,8 +409,6 @@ class ServerConnection(ClientSide):
             self._alarm.ring_by(now + options.body_timeout_s)
         if exchange.due < inf:
             self._alarm.ring_by(exchange.due)
-        if relay.draw is not None:
-            relay.dispatcher.tracer.begin(exchange, is_trusted=self.client.is_trusted_proxy)
         answer = self._own_answer(exchange)
         if answer is None and self._turn is not None and self._turn.answer is not None:
             answer = self._turn.answer()
@@ -476,10 +477,18 @@ class ServerConnection(ClientSide):
             head = add_field(head, *self._identity)
         if options.x_forwarded or options.forwarded:
             head = self._add_origin(head, plan.host)
+        draw = self.relay.draw
+        return head if draw is None else self._trace(exchange, head, is_drawn=draw())
+
+    def _trace(self, exchange: Http1Exchange, head: bytes, *, is_drawn: bool) -> bytes:
+        """Trace a request, if it is to be. Returns its head for backends."""
+        is_trusted = self.client.is_trusted_proxy
+        self.relay.dispatcher.tracer.begin(exchange, is_drawn=is_drawn, is_trusted=is_trusted)
+        context = exchange.context
         if exchange.trace is not None:
-            head = exchange.propagate(exchange.trace, head)
-        elif options.traces is Traces.PASS and plan.context is not None and plan.context.is_sampled:
-            head = with_context(head, plan.context)
+            return exchange.propagate(exchange.trace, head)
+        if context is not None and context.is_sampled and self.options.traces is Traces.PASS:
+            return with_context(head, context)
         return head
 
     def _add_origin(self, head: bytes, host: bytes) -> bytes:

@@ -85,6 +85,8 @@ class Http1Shared:
         self.upstreams.idle_timeout_s = options.upstream_idle_s
         for server in self.servers:
             server.configured()
+        for connection in self.upstreams.open:
+            connection.configured()
 
 
 def know_nothing(_head: bytes) -> RequestPlan | None:

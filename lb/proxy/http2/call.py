@@ -253,7 +253,6 @@ class Call(Exchange):
             and end_stream
             and size < COPY_BELOW
             and self.head.is_plain
-            and self.trace is None
             and not self.bytes_in
             and self.head.content_length in (NO_LENGTH, size)
         ):

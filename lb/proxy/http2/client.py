@@ -255,6 +255,8 @@ class ClientLink(Link):
         if not self.dirty:
             self.mark()
         block = call.head.block
+        if call.trace is not None:
+            block += call.trace.block(attempt)
         self.out.append(
             pack_header(len(block) << 8 | 1, 4, stream_id)
             + block

@@ -88,6 +88,8 @@ _OURS: Final[dict[Operation, Handler]] = {
     HEALTH_WATCH: _ours(answer_health),
     MODEL_READY: _ours(answer_ready),
 }
+_ROOM_FOR_TRACE: Final = fr.MIN_FRAME_SIZE - 256
+"""Bytes of a header block and a `tracestate` up to which it fits one frame with a `traceparent`."""
 _PATHS: Final = 256
 """Whose decisions are remembered; they come from clients."""
 _PATH_BYTES: Final = 256
@@ -135,10 +137,10 @@ class Decisions:
         head.block += self._marker
         if head.noted and self._traces is not Traces.OFF:
             context = head.context = read_context(head.noted)
-            if context is not None and context.is_sampled:
-                is_plain = False
-            elif context is not None and self._traces is Traces.PASS:
+            if self._traces is Traces.PASS and context is not None and not context.is_sampled:
                 head.block += context_block(context)
+            if len(head.block) + len(context.state if context else b"") > _ROOM_FOR_TRACE:
+                is_plain = False
         if head.hops and self._identity:
             head.passed = passed(head.hops)
             head.loop = loop_in(head.passed, self._identity)

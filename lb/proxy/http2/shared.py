@@ -126,11 +126,11 @@ class Http2Shared(metaclass=ABCMeta):
             fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node, scheme))
         return fields
 
-    def begin_trace(self, call: Any) -> None:
+    def begin_trace(self, call: Any, *, is_drawn: bool) -> None:
         """Trace a call, if it is to be. Where its client wanted that and it is not, backends are
         told so only if contexts pass."""
-        server = call.server
-        self.dispatcher.tracer.begin(call, is_trusted=server.client.is_trusted_proxy)
+        is_trusted = call.server.client.is_trusted_proxy
+        self.dispatcher.tracer.begin(call, is_drawn=is_drawn, is_trusted=is_trusted)
         context = call.context
         if (
             call.trace is None

@@ -1,63 +1,60 @@
-"""Finds the trace context in a head, so that the rest is a head that repeats.
+"""Trace contexts in heads of HTTP/1.1.
 
-A `traceparent` differs in each request of a traced client. Without it the head is one that the
-caches know. Only the usual spellings are found here; all else is left to the parser of heads.
+A `traceparent` differs in each request of a traced client. Without it the head is one that caches
+know. Only the usual spellings are found here; all else is left to the parser of heads.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from lb.wire.http1.grammar import CRLF
-from lb.wire.trace_context import TraceContext, parse_traceparent, traceparent
+from lb.wire.trace_context import TraceContext, traceparent
 
-_PARENT: Final = re.compile(
-    rb"\r\n[Tt]raceparent:[ \t]*+([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})(?=\r\n)"
-)
-_STATE: Final = re.compile(rb"\r\n[Tt]racestate:[ \t]*+([!-~]++)(?=\r\n)")
+_VALUE: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PARENT: Final = re.compile(rb"\r\ntraceparent:", re.IGNORECASE)
 _ANY: Final = re.compile(rb"\r\ntrace(?:parent|state):", re.IGNORECASE)
-
-_SPAN_AT: Final = len(b"\r\ntraceparent: 00-") + 32 + len(b"-")
-
-
-class CutHead(NamedTuple):
-    """A head, and the trace context that was cut out of it."""
-
-    bare: bytes
-    """The head without the lines."""
-    lines: bytes
-    """The lines, each with the CRLF before it."""
-    at: int
-    """Where the first of them stood in the head."""
-    context: TraceContext
+_NAME_BYTES: Final = len(b"\r\ntraceparent: ")
+LINE_BYTES: Final = _NAME_BYTES + 55
+"""Of a line with a `traceparent`, the CRLF before it included."""
+_SPAN_AT: Final = _NAME_BYTES + len(b"00-") + 32 + len(b"-")
 
 
-def cut_context(head: bytes) -> CutHead | None:
-    """Cut a well-formed trace context out of a head that may not be; None without one."""
-    # HOT PATH (benchmarks/bench_traces.py). Two searches by the C library for most heads.
-    if head.find(b"\r\ntraceparent:") < 0 and head.find(b"\r\nTraceparent:") < 0:
-        return None
-    parent = _PARENT.search(head)
-    if parent is None:
-        return None
-    at, end = parent.span()
-    lines = parent[0]
-    bare = head[:at] + head[end:]
-    state = _STATE.search(bare)
-    if state is not None:
-        lines += state[0]
-        bare = bare[: state.start()] + bare[state.end() :]
-        at = min(at, state.start())
-    if _ANY.search(bare) is not None:
-        return None  # more than one, or spelled in another way
-    context = parse_traceparent(parent[1], state[1] if state is not None else b"")
-    return None if context is None else CutHead(bare, lines, at, context)
+def find_context(head: bytes) -> int:
+    """Where a line with a `traceparent` of the usual form stands in a head, with the CRLF before
+    it; -1 without one. The head need not be well-formed, nor the value."""
+    at = head.find(b"\r\ntraceparent: ")
+    if at < 0:
+        at = head.find(b"\r\nTraceparent: ")
+    if at >= 0 and head[at + LINE_BYTES : at + LINE_BYTES + 2] == CRLF:
+        return at
+    return -1
+
+
+def value_at(head: bytes, at: int) -> bytes | None:
+    """The value of the `traceparent` there; None if it does not look like one."""
+    value = head[at + _NAME_BYTES : at + LINE_BYTES]
+    return value if _VALUE.fullmatch(value) is not None else None
+
+
+def has_traceparent(head: bytes) -> bool:
+    """Whether a head has a `traceparent`, however it is spelled."""
+    return _PARENT.search(head) is not None
 
 
 def has_trace_field(head: bytes) -> bool:
     """Whether a head has a field of a trace context, however it is spelled."""
     return _ANY.search(head) is not None
+
+
+def with_line(upstream: bytes, head: bytes, at: int) -> bytes:
+    """A rebuilt head with the line that stands there in the head of the client: at the same place,
+    or else below its request line."""
+    line = head[at : at + LINE_BYTES]
+    if upstream[:at] != head[:at]:
+        at = upstream.index(CRLF)
+    return upstream[:at] + line + upstream[at:]
 
 
 def with_context(upstream: bytes, context: TraceContext) -> bytes:
@@ -73,11 +70,3 @@ def with_context(upstream: bytes, context: TraceContext) -> bytes:
 def span_at(upstream: bytes) -> int:
     """Where the id of the span stands in a head by `with_context`."""
     return upstream.index(CRLF) + _SPAN_AT
-
-
-def with_lines(upstream: bytes, cut: CutHead) -> bytes:
-    """A rebuilt head with the lines again: where they were, or else below its request line."""
-    at = cut.at
-    if upstream[:at] != cut.bare[:at]:
-        at = upstream.index(CRLF)
-    return upstream[:at] + cut.lines + upstream[at:]

@@ -114,7 +114,7 @@ class RequestHead:
         return head
 
     def with_block(self, block: bytes) -> RequestHead:
-        """Another one with the owner's marks, but for `is_plain`, which sends something else on."""
+        """Another one with the owner's marks that sends something else on."""
         head = self.copy()
         head.block = block
         head.route = self.route
@@ -124,6 +124,7 @@ class RequestHead:
         head.discloses = self.discloses
         head.context = self.context
         head.handler = self.handler
+        head.is_plain = self.is_plain
         return head
 
 
