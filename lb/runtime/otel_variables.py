@@ -52,8 +52,8 @@ def with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
     }
     if not (found.get("endpoint") or own.endpoint):
         return settings
-    found = {key: value for key, value in found.items() if _is_good(key, value)}
-    return settings.model_copy(update={"tracing": own.model_copy(update=found)})
+    read = {name: value for key, text in found.items() for name, value in _read(key, text).items()}
+    return settings.model_copy(update={"tracing": own.model_copy(update=read)})
 
 
 def _tracing(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -65,13 +65,15 @@ def _tracing(environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _is_good(key: str, value: Any) -> bool:
+def _read(key: str, value: Any) -> dict[str, Any]:
+    """A setting by its name, as the file would have it; nothing if it makes no sense."""
+    endpoint = {"endpoint": "http://localhost"}
     try:
-        TracingSettings.model_validate({"endpoint": "http://localhost", key: value})
+        section = TracingSettings.model_validate({**endpoint, key: value})
     except ValidationError:
         _log.warning("a variable of OpenTelemetry makes no sense", extra={"setting": key})
-        return False
-    return True
+        return {}
+    return {key: getattr(section, key)}
 
 
 def _of_traces(environ: Mapping[str, str], name: str) -> str:
@@ -93,7 +95,7 @@ def _ratio(environ: Mapping[str, str]) -> str:
     if sampler not in _SAMPLERS:
         return ""
     ratio = _SAMPLERS[sampler]
-    return environ.get("OTEL_TRACES_SAMPLER_ARG", "1") if ratio is None else str(ratio)
+    return environ.get("OTEL_TRACES_SAMPLER_ARG", "") or "1" if ratio is None else str(ratio)
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Encodes spans as OTLP (opentelemetry-proto 1, `trace/v1/trace.proto`), and reads the answer.
 
 The messages that are written are few, and their field numbers never change: see
-docs/decisions/0056-traces.md.
+docs/decisions/0058-traces.md.
 """
 
 from __future__ import annotations

@@ -279,5 +279,6 @@ def test_the_context_in_metadata_reaches_a_triton_however_it_is_encoded(
         call_with_block(traced[0].target.grpc, block.encode(fields, huffman=huffman), message)
     wanted = {f"{number:032x}" for number in range(first, first + 100)}
     spans.wait_for(
-        lambda found: wanted <= {span.trace_id for span in found if span.name == "InferRequest"}
+        lambda found: wanted <= {span.trace_id for span in found if span.name == "InferRequest"},
+        timeout_s=20.0,
     )

@@ -28,7 +28,7 @@ from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
 from lb.wire.http1.trace_fields import (
     LINE_BYTES,
-    find_context,
+    TRACEPARENT_LINE,
     has_trace_field,
     has_traceparent,
     value_at,
@@ -53,6 +53,7 @@ _SPELLED_PER_UNIT: Final = 16
 _LEARNT_ONE_IN: Final = 64
 """Of so many heads with a new `traceparent`, one is learnt without it. Not each, since in some all
 else is new as well, and to read a head twice costs more than a request of a known one."""
+_CAPITALISED: Final = TRACEPARENT_LINE.title()
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
 _JSON_SIZE: Final = b"\r\ninference-header-content-length:"
@@ -281,17 +282,18 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            at = find_context(head)
+            at = head.find(TRACEPARENT_LINE)
+            if at < 0:
+                at = head.find(_CAPITALISED)
             if at >= 0:
                 # The rest of the head may repeat, and nothing else of it is kept.
                 bare = head[:at] + head[at + LINE_BYTES :]
-                known = self._requests.get(bare) or self._requests.revive(bare)
-                self._contexts += 1
-                if known is None and not self._contexts % _LEARNT_ONE_IN:
-                    known = self._learn(bare)
-                if known is not None:
-                    plan = self._within(known, head, at)
-                if plan is not None:
+                known = self._requests.get(bare)
+                if known is None:
+                    self._contexts += 1
+                    if not self._contexts % _LEARNT_ONE_IN:
+                        known = self._learn(bare)
+                if known is not None and (plan := self._within(known, head, at)) is not None:
                     return plan
             plan = self._read(head)
             if self._traces is not Traces.OFF and has_trace_field(head):

@@ -1,7 +1,7 @@
 """Trace contexts in heads of HTTP/1.1.
 
 A `traceparent` differs in each request of a traced client. Without it the head is one that caches
-know. Only the usual spellings are found here; all else is left to the parser of heads.
+know. All but the usual spellings are left to the parser of heads.
 """
 
 from __future__ import annotations
@@ -15,27 +15,19 @@ from lb.wire.trace_context import TraceContext, traceparent
 _VALUE: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PARENT: Final = re.compile(rb"\r\ntraceparent:", re.IGNORECASE)
 _ANY: Final = re.compile(rb"\r\ntrace(?:parent|state):", re.IGNORECASE)
-_NAME_BYTES: Final = len(b"\r\ntraceparent: ")
+TRACEPARENT_LINE: Final = b"\r\ntraceparent: "
+"""How the line of a `traceparent` usually begins, after the line before it."""
+_NAME_BYTES: Final = len(TRACEPARENT_LINE)
 LINE_BYTES: Final = _NAME_BYTES + 55
 """Of a line with a `traceparent`, the CRLF before it included."""
 _SPAN_AT: Final = _NAME_BYTES + len(b"00-") + 32 + len(b"-")
 
 
-def find_context(head: bytes) -> int:
-    """Where a line with a `traceparent` of the usual form stands in a head, with the CRLF before
-    it; -1 without one. The head need not be well-formed, nor the value."""
-    at = head.find(b"\r\ntraceparent: ")
-    if at < 0:
-        at = head.find(b"\r\nTraceparent: ")
-    if at >= 0 and head[at + LINE_BYTES : at + LINE_BYTES + 2] == CRLF:
-        return at
-    return -1
-
-
 def value_at(head: bytes, at: int) -> bytes | None:
-    """The value of the `traceparent` there; None if it does not look like one."""
+    """The value of the `traceparent` whose line begins there; None if it does not look like one."""
     value = head[at + _NAME_BYTES : at + LINE_BYTES]
-    return value if _VALUE.fullmatch(value) is not None else None
+    ends = head[at + LINE_BYTES : at + LINE_BYTES + 2] == CRLF
+    return value if ends and _VALUE.fullmatch(value) is not None else None
 
 
 def has_traceparent(head: bytes) -> bool:
