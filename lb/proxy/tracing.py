@@ -264,7 +264,7 @@ class TracedRequests:
 
     def finished(self, record: RequestRecord) -> None:
         """See `RequestSink`."""
-        # HOT PATH (benchmarks/bench_traces.py). Once per request while tracing is on.
+        # HOT PATH (benchmarks/bench_telemetry.py). Once per request while tracing is on.
         exchange: Any = record  # what the relay hands over
         if (
             exchange.trace is not None

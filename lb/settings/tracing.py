@@ -56,13 +56,13 @@ class TracingSettings(Section):
     """What backends see of trace contexts that are not sampled. `strip`: nothing, since a Triton
     records every request with a context, sampled or not. `pass`: what the client sent.
 
-    Set this to `pass` when something behind Triton needs the ids of all requests; otherwise Tritons
+    Set this to pass when something behind Triton needs the ids of all requests; otherwise Tritons
     record only what is traced."""
     from_: SampledBy = SampledBy.ANYONE
     """Whose decision to trace a request counts: that of `anyone`, or of clients among
     `listen.trusted_proxies`. The requests of others count as if they had no trace context.
 
-    Set this to `trusted_proxies` when strangers reach the ports; otherwise each of them can have
+    Set this to trusted_proxies when strangers reach the ports; otherwise each of them can have
     its requests traced, up to `max_spans_per_second`."""
     max_spans_per_second: PositiveCount = 1000
     """Spans a second at most, about three for each request. Requests beyond that are not traced.
