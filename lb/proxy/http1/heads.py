@@ -87,8 +87,17 @@ class RequestPlan:
     )  # fmt: skip
 
     def __init__(
-        self, request: RequestHead, route: Route, *, fits: bool, claim: Claim | None = None
+        self, request: RequestHead | None, route: Route, *, fits: bool, claim: Claim | None = None
     ) -> None:
+        """
+        Args:
+            request: the head; None: `within` sets everything.
+            route: what its request line means.
+            fits: its body is not too long.
+            claim: see there.
+        """
+        if request is None:
+            return
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
         """For the log. Queries may hold secrets."""
@@ -155,7 +164,7 @@ class RequestPlan:
             upstream: the head for the backend.
         """
         # Once per request of a traced client: set one by one, which is the cheapest way.
-        plan = RequestPlan.__new__(RequestPlan)
+        plan = RequestPlan(None, self.route, fits=True)
         plan.method = self.method
         plan.path = self.path
         plan.model = self.model
