@@ -41,7 +41,6 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
         "clients": {(tls.settings, tls.protocol) for tls in product.security.clients},
         "plans": product.control.directory.planner.rules,
         "pending": product.control.load.interval_s,
-        "traces": product.relay.dispatcher.tracer.rules,
         "exporter": product.exporter.options,
         "warm_up": product.control.warm_up.options,
         "discovery": (

@@ -1012,6 +1012,7 @@ def relay_configuration(product: LoadBalancer) -> dict[str, Any]:
         "kinds": (product.relay.http1.kinds, product.relay.http2.kinds),
         "crowd": (product.relay.http1.parts.crowd.limit, product.relay.http2.parts.crowd.limit),
         "retry": dispatcher.retry.rules,
+        "traces": dispatcher.tracer.rules,
         "sequences": (dispatcher.steps.rules, table.limit, table.affinity, table.bound),
         "gates": dispatcher.gate is product.access.gate,
         "sink": type(dispatcher.accounts.requests).__name__,
