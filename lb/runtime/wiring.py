@@ -80,7 +80,9 @@ class LoadBalancer:
             digest: of the text of the settings.
         """
         self.settings = settings
-        """The settings in force."""
+        """The settings in force, as the file has them."""
+        self.effective = settings
+        """The same with what variables of the environment say of traces."""
         self.logs = logs
         self.security = make_security(settings)
         self.access = make_access(settings)
@@ -114,7 +116,8 @@ class LoadBalancer:
     def configure(self, settings: Settings) -> None:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
         here can fail."""
-        self.settings = settings = with_variables(settings, os.environ)
+        self.settings = settings
+        self.effective = settings = with_variables(settings, os.environ)
         self._export_spans(settings)
         self.relay.configure(settings, self.access.gate, self._request_sink())
         self.control.configure(settings)
@@ -255,7 +258,7 @@ def admin_app(
         queue=balancer.relay.queue_status,
         reload=reload,
         upgrade=upgrade,
-        config=lambda: effective(balancer.settings),
+        config=lambda: effective(balancer.effective),
         set_log_level=LogLevelSwitch(balancer.logs.application, balancer.parts.timers.after).change,
     )
     view = LiveView(_live_sources(balancer), balancer.relay.dispatcher.clock)
