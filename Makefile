@@ -200,6 +200,7 @@ stack-test: $(VENV)/.stack
 	$(BIN)/python tools/stack_test.py
 
 # What is published: sdist, pure wheel, compiled wheels of the CPythons that are here (CONTRIBUTING.md "Release").
+# make dist REPOSITORY=https://HOST/OWNER/NAME gives the page on a package index its links and images.
 dist: .venvs/release/.ready
 	tools/make_dist.sh .venvs/release/bin/python dist
 

@@ -3,6 +3,7 @@
 #
 #   tools/make_dist.sh PYTHON DIRECTORY
 #
+# REPOSITORY=https://HOST/OWNER/NAME, of the public repository, gives the package its links (tools/index_page.py).
 # PYTHON's environment has the group `release`. DIRECTORY is made new. A compiled wheel needs gcc and
 # the headers of its CPython; a version that lacks them is named and left out, as is one that is not
 # installed: .github/workflows/wheels.yml builds all of them. TRITON_LB_COMPILE_O=0 compiles fast, for tests.
@@ -22,6 +23,7 @@ cp -R lb deploy setup.py pyproject.toml MANIFEST.in constraints.txt README.md CH
 mkdir "$raw/tools"
 cp tools/build_backend.py "$raw/tools"
 find "$raw" -name __pycache__ -prune -exec rm -r {} +
+"$python" tools/index_page.py "$raw" ${REPOSITORY:+"$REPOSITORY"}
 # The sdist, and from it the wheel.
 PIP_CONSTRAINT="$PWD/constraints.txt" "$python" -m build -o "$out" "$raw" >"$out/build.log" 2>&1 ||
   { tail -n 20 "$out/build.log" && exit 1; }

@@ -50,6 +50,7 @@ TRITON_WHEELS = ("nvidia-pytriton==0.7.0", "numpy==1.26.4")
 """The versions of tools/setup_triton.sh."""
 TRITON_IMAGE = "tritonserver-cpu:latest"
 BASE_IMAGE, BUILDER_IMAGE, IMAGE = "base:latest", "compiler:latest", "triton-lb:latest"
+SAGEMAKER_IMAGE = "triton-lb-sagemaker:latest"
 SERVERS = 3
 RUNTIME = ROOT / "tools" / "stack_runtime.py"
 LIMIT_S = 180.0
@@ -147,7 +148,8 @@ def import_images() -> str:
     # The engine takes no folder twice: only what the root does not have.
     added = [f"./{each.relative_to(TRITON)}" for each in (*SITE.iterdir(), SERVER)]
     path = f"{path}:/opt/tritonserver/bin"
-    import_image(TRITON_IMAGE, BUILDER, path, "-C", str(TRITON), *added)
+    more = ("-C", str(FOLDER), "./wheels", "-C", str(TRITON), *added)
+    import_image(TRITON_IMAGE, BUILDER, path, *more)
     return run("docker", "images", "--format", "{{.Repository}} {{.Size}}").replace("\n", "; ")
 
 
@@ -164,16 +166,30 @@ def import_image(name: str, root: Path, path: str, *more: str) -> None:
 
 
 def build() -> str:
-    """Build the Dockerfile as it is, without any network."""
+    """Build the Dockerfile as it is; returns the version of what it holds."""
+    return build_image(IMAGE, "Dockerfile", f"BASE={BASE_IMAGE}", f"BUILDER={BUILDER_IMAGE}")
+
+
+def build_image(name: str, file: str, *arguments: str) -> str:
+    """Build an image without any network; returns the version of triton-lb in it.
+
+    Raises:
+        RuntimeError: It cannot be built, or is not compiled.
+    """
     # Debian's engine has no BuildKit client beside it.
     environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
-    bases = ("--build-arg", f"BASE={BASE_IMAGE}", "--build-arg", f"BUILDER={BUILDER_IMAGE}")
-    run(
-        *("docker", "build", "--network=none", *bases, "-t", IMAGE, "."),
-        cwd=CONTEXT,
-        env=environment,
+    given = [f"--build-arg={each}" for each in arguments]
+    command = ("docker", "build", "--network=none", *given, "-f", file, "-t", name, ".")
+    run(*command, cwd=CONTEXT, env=environment)
+    ask = (
+        "docker",
+        "run",
+        "--rm",
+        "--network=none",
+        "--entrypoint",
+        "/opt/triton-lb/bin/triton-lb",
     )
-    version = run("docker", "run", "--rm", "--network=none", IMAGE, "version").strip()
+    version = run(*ask, name, "version").strip()
     if "compiled" not in version:
         raise RuntimeError(f"the image is not compiled: {version}")
     return version
@@ -331,6 +347,45 @@ def take_down() -> str:
     return "no container, volume, network or listening socket is left"
 
 
+def serve_for_sagemaker() -> str:
+    """Build the image for SageMaker, and use it as SageMaker does."""
+    version = build_image(SAGEMAKER_IMAGE, "deploy/sagemaker/Dockerfile", f"TRITON={TRITON_IMAGE}")
+    models = f"{STACK / 'work' / 'models'}:/opt/ml/model:ro"
+    command = ("docker", "run", "-d", "--network=host", "-v", models, SAGEMAKER_IMAGE)
+    container = run(*command).strip()
+    try:
+        wait_for("/ping is answered", lambda: ask_front("/ping") is not None)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{error}\n{run('docker', 'logs', '--tail', '10', container)}"
+        ) from error
+    row = list(range(16))
+    tensor = {"datatype": "INT32", "shape": [1, 16], "data": row}
+    inputs = [{"name": name, **tensor} for name in ("INPUT0", "INPUT1")]
+    answer = json.loads(ask_front("/invocations", json.dumps({"inputs": inputs}).encode()))
+    if [each["data"] for each in answer["outputs"]] != [[2 * each for each in row], [0] * 16]:
+        raise RuntimeError(f"a wrong answer: {answer}")
+    run("docker", "stop", container)
+    code = run("docker", "inspect", "-f", "{{.State.ExitCode}}", container).strip()
+    run("docker", "rm", container)
+    if code != "0":
+        raise RuntimeError(f"it ended with {code}")
+    return f"{version}; /ping, /invocations, and a stop"
+
+
+def ask_front(path: str, body: bytes | None = None) -> bytes:
+    """Ask the front for SageMaker, and return the body of its answer.
+
+    Raises:
+        OSError: There is no answer, or it is an error.
+    """
+    request = urllib.request.Request(f"http://127.0.0.1:8080{path}", body)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        received: bytes = answer.read()
+    return received
+
+
 BEFORE = (
     ("sources are copied", lambda: copy_sources(CONTEXT)),
     ("packages are fetched", get_wheels),
@@ -345,6 +400,7 @@ STEPS = (
     ("triton-lb is killed and comes back", kill_triton_lb),
     ("`generate compose --check` agrees", check),
     ("`docker compose down` leaves nothing", take_down),
+    ("the image for SageMaker is built, serves and stops", serve_for_sagemaker),
 )
 DIFFERENT = (
     "base images are Debian's Python in place of python:3.11 images: no registry is asked",

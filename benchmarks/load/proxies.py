@@ -74,6 +74,7 @@ class Recipe:
     """
 
     template: str
+    """Below `peers/`, or the whole path: another commit names settings in its own way."""
     argv: Callable[[Path], list[str]]
     servers: Callable[[list[int], bool], str]
     version: Callable[[], list[str]]
@@ -124,7 +125,7 @@ def configure(
     path = render(
         recipe.template,
         directory,
-        name or recipe.template,
+        name or Path(recipe.template).name,
         certificate=directory / CERTIFICATE,
         key=directory / KEY,
         **ports._asdict(),
@@ -196,7 +197,7 @@ def add_revision(revision: str, directory: Path) -> str:
     if done.returncode:
         raise BenchError(f"cannot check out {revision}: {done.stderr.strip()}")
     name = f"{TRITON_LB}@{revision}"
-    RECIPES[name] = replace(RECIPES[TRITON_LB], tree=directory)
+    RECIPES[name] = replace(RECIPES[TRITON_LB], template=_template(directory), tree=directory)
     return name
 
 
@@ -225,8 +226,12 @@ def add_compiled(revision: str, directory: Path) -> str:
             raise BenchError(f"cannot compile {revision}: {done.stderr[-500:]}")
         ready.touch()
     name = f"{COMPILED}@{revision}"
-    RECIPES[name] = replace(RECIPES[COMPILED], tree=build / "tree")
+    RECIPES[name] = replace(RECIPES[COMPILED], template=_template(directory), tree=build / "tree")
     return name
+
+
+def _template(tree: Path) -> str:
+    return str(tree / "benchmarks" / "load" / "peers" / RECIPES[TRITON_LB].template)
 
 
 def remove_tree(directory: Path) -> None:

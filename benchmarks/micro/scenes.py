@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
 from hpack import Encoder
 
@@ -59,6 +59,10 @@ _EVENT = b'data: {"model_name":"simple","model_version":"1","text_output":"a few
 _GRPC_HEAD = b"\x88" + encode_field(b"content-type", b"application/grpc")
 
 
+_HARDLY_EVER: Final = 1e-12
+"""Share of the payload log by which none of some thousand requests is logged."""
+
+
 @dataclass
 class Scene:
     """Something that repeats."""
@@ -92,11 +96,14 @@ def _exchange(sides: Http1Sides) -> Callable[[tuple[bytes, bytes]], None]:
     return exchange
 
 
-def http1_small(backends: int, having_model: int | None = None) -> Make:
-    """A request whose head is known, and its answer, one read each."""
+def http1_small(
+    backends: int, having_model: int | None = None, logged: float | None = None
+) -> Make:
+    """A request whose head is known, and its answer, one read each; `logged` is the share of the
+    payload log, None where that is off."""
 
     def make(clock: Clock) -> Scene:
-        sides = Http1Sides(clock, backends=backends, having_model=having_model)
+        sides = Http1Sides(clock, backends=backends, having_model=having_model, logged=logged)
         return _same(_exchange(sides), (SMALL + b"x" * 130, _ANSWER))
 
     return make
@@ -201,11 +208,17 @@ def _calls(
         yield join(asked, interleaved=interleaved), join(answered, interleaved=interleaved)
 
 
-def grpc_unary(*, unique: bool = False, batch: int = 1, interleaved: bool = False) -> Make:
-    """A call and its answer; `batch` of them per read."""
+def grpc_unary(
+    *,
+    unique: bool = False,
+    batch: int = 1,
+    interleaved: bool = False,
+    logged: float | None = None,
+) -> Make:
+    """A call and its answer; `batch` of them per read; `logged` as in `http1_small`."""
 
     def make(clock: Clock) -> Scene:
-        sides = Http2Sides(clock)
+        sides = Http2Sides(clock, logged=logged)
 
         def call(pair: tuple[bytes, bytes]) -> None:
             sides.client_sends(pair[0])
@@ -479,6 +492,8 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request, 200 backends": http1_small(200),
     "HTTP/1.1 request, model on 1 of 2": http1_small(2, 1),
     "HTTP/1.1 request, model on 100 of 200": http1_small(200, 100),
+    "HTTP/1.1 request, payload log on": http1_small(1, logged=_HARDLY_EVER),
+    "HTTP/1.1 request, payload logged": http1_small(1, logged=1.0),
     "HTTP/1.1 request, new head of 12 fields": http1_new_heads,
     "HTTP/1.1 request, tracing on": http1_traced(1e-6),
     "HTTP/1.1 request, traced": http1_traced(1.0),
@@ -490,6 +505,8 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 server-sent event": http1_events(1),
     "HTTP/1.1 server-sent events, 4 per read": http1_events(4),
     "gRPC call": grpc_unary(),
+    "gRPC call, payload log on": grpc_unary(logged=_HARDLY_EVER),
+    "gRPC call, payload logged": grpc_unary(logged=1.0),
     "gRPC call, new header block": grpc_unary(unique=True),
     "gRPC call, tracing on": grpc_traced(1e-6),
     "gRPC call, traced": grpc_traced(1.0),

@@ -6,6 +6,7 @@ What the kernel and the event loop cost comes on top: `python -m benchmarks.load
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,6 +15,10 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolSnapshot
 from lb.domain.schedule import Plan
 from lb.net.timers import TimerWheel
+from lb.payloads.lines import PayloadRecord
+from lb.payloads.log import payload_rules
+from lb.payloads.writer import PayloadWriter
+from lb.settings.reporting import PayloadLogSettings
 from lb.wire.hops import new_identity
 from lb.wire.http2 import frames as fr
 from tests.fakes.relay import Relay, named_policy
@@ -105,10 +110,38 @@ def _snapshot(
     return PoolSnapshot(1, backends, (placement, placement), {MODEL: route})
 
 
+class _Forgotten:
+    """Stands for the thread that writes the payload log: all is written at once, to nowhere."""
+
+    bytes_per_second = 0
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def put(self, record: PayloadRecord, _: Any) -> None:
+        self._relay.payload_log.settle(record, is_written=True)
+
+
 def _relay(
-    backends: int, clock: Clock, having_model: int | None = None, plan: Plan | None = None
+    backends: int,
+    clock: Clock,
+    having_model: int | None = None,
+    plan: Plan | None = None,
+    logged: float | None = None,
 ) -> Relay:
-    """A relay whose event loop does nothing."""
+    """A relay whose event loop does nothing.
+
+    Args:
+        backends: how many.
+        clock: monotonic seconds.
+        having_model: how many of them have the model; None: all.
+        plan: by which the model is scheduled; None: it is not.
+        logged: share of the payloads that are logged; None: the payload log is off.
+    """
+    rules = None
+    if logged is not None:
+        rules = payload_rules(PayloadLogSettings(path=os.devnull, models={"*": logged}))
+    options = {} if rules is None else {"payloads": rules}
     pool = tuple(
         Backend(
             BackendSpec(
@@ -127,7 +160,11 @@ def _relay(
         timers=TimerWheel(loop),
         identity=new_identity(bytes),
         forgets=True,
+        http1=options,
+        http2=options,
     )
+    if rules is not None:
+        relay.log_payloads(rules, cast(PayloadWriter, _Forgotten(relay)))
     relay.stand_still(loop)
     return relay
 
@@ -142,8 +179,9 @@ class Http1Sides:
         backends: int = 1,
         having_model: int | None = None,
         plan: Plan | None = None,
+        logged: float | None = None,
     ) -> None:
-        self.relay = _relay(backends, clock, having_model, plan)
+        self.relay = _relay(backends, clock, having_model, plan, logged)
         self.server = self.connect()
         for number in reversed(range(backends)):
             self.upstream = self.dial(number)
@@ -172,8 +210,8 @@ class Http1Sides:
 class Http2Sides:
     """A client's connection and one connection to the backend. Needs a running loop."""
 
-    def __init__(self, clock: Clock, plan: Plan | None = None) -> None:
-        self.relay = _relay(1, clock, plan=plan)
+    def __init__(self, clock: Clock, plan: Plan | None = None, logged: float | None = None) -> None:
+        self.relay = _relay(1, clock, plan=plan, logged=logged)
         self.server = self.connect()
         self.upstream = self.dial()
         greeting = fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: WIDE_WINDOW}) + fr.SETTINGS_ACK

@@ -134,8 +134,8 @@ def change_backend(
         print(change_line(backend), file=admin.out, flush=True)
         if wait and action == "remove":
             print(_wait_until_removed(admin, backend.name), file=admin.out)
-        elif wait and not backend.empty:
-            print(_wait_until_empty(admin, backend.name), file=admin.out)
+        elif wait:
+            print(_wait_until_empty(admin, backend), file=admin.out)
     except AdminError as error:
         return admin.fail(error)
     return 0
@@ -185,18 +185,18 @@ def _path_of(name: str) -> str:
     return f"{BACKENDS}/{quote(name, safe='')}"
 
 
-def _wait_until_empty(admin: AdminTarget, name: str) -> str:
-    """Wait until nothing runs on a backend; what it is then, in a line."""
-    while True:
+def _wait_until_empty(admin: AdminTarget, backend: Backend) -> str:
+    """Wait until nothing runs on a backend, and return a line that says so."""
+    name = backend.name
+    while not backend.empty:
         time.sleep(_LOOK_S)
         try:
             backend = admin.call("GET", _path_of(name), Backend)
         except NoSuchBackendError:
             return f"{printable(name)}: removed"
-        if backend.empty:
-            return printable(f"{name}: {backend.state}, empty")
         if backend.state == _UP:
             raise AdminError(f"{printable(name)} has been enabled again")
+    return f"{printable(name)}: drained"
 
 
 def _wait_until_removed(admin: AdminTarget, name: str) -> str:

@@ -26,7 +26,7 @@ def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
 
     Args:
         path: of the file; `-` is standard input.
-        syntax_only: leave out certificates, keys and tokens, which this machine may not have.
+        syntax_only: open no other file, as this machine may not have them.
         quiet: print problems only.
 
     Returns:
@@ -39,7 +39,7 @@ def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
         print_problems(name, error, sys.stdout)
         return 1
     backends, is_good = list(settings.backends), True
-    for file in settings.discovery.files:
+    for file in () if syntax_only else settings.discovery.files:
         found = _read_backends(file, settings)
         is_good = is_good and found is not None
         backends += found or ()
@@ -50,7 +50,9 @@ def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
     if not is_good:
         return 1
     if not quiet:
-        for warning in warnings_of(settings, backends):
+        # Without the backends of other files, some warnings would be wrong.
+        is_whole = not (syntax_only and settings.discovery.files)
+        for warning in warnings_of(settings, backends) if is_whole else ():
             print(f"{name}: warning: {warning}")
         print(f"OK: {name}")
     return 0

@@ -47,6 +47,7 @@ def build_parser() -> Parser:
     _add_files(commands)
     _add_trials(commands)
     _add_generate(commands)
+    _add_replay(commands)
     _add_views(commands)
     _add_changes(commands)
     command = _add(
@@ -104,7 +105,9 @@ def _add_serve(commands: _Commands) -> None:
     source.add_argument(
         "-c", "--config", metavar="FILE", help="configuration in YAML (docs/configuration.md)"
     )
-    source.add_argument("file", nargs="?", metavar="FILE", help="the same without an option")
+    source.add_argument(
+        "file", nargs="?", metavar="FILE", help="configuration in YAML, as with --config"
+    )
     source.add_argument(
         "--backend",
         action="append",
@@ -138,9 +141,7 @@ def _add_files(commands: _Commands) -> None:
         "The exit code is 0 if there is no problem; warnings do not count.",
     )
     command.add_argument("file", metavar="FILE", help="configuration in YAML; - is standard input")
-    command.add_argument(
-        "--syntax-only", action="store_true", help="do not open certificates, keys and tokens"
-    )
+    command.add_argument("--syntax-only", action="store_true", help="open no file that FILE names")
     _add_quiet(command, "print problems only")
     command.set_defaults(handler=handlers.check)
     command = _add(
@@ -206,6 +207,29 @@ def _add_trials(commands: _Commands) -> None:
         help="speed of a Triton, 1 is usual; repeat it for unequal Tritons",
     )
     command.set_defaults(handler=handlers.simulate)
+
+
+def _add_replay(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "replay",
+        "send the requests of a payload log to a server and compare its responses",
+        "triton-lb replay payloads.jsonl --to gpu-9:8000",
+        "The exit code is 1 if a response differs.",
+    )
+    command.add_argument("file", metavar="FILE", help="payload log (docs/payload-log.md)")
+    command.add_argument(
+        "--to", required=True, metavar="HOST:PORT", help="HTTP port of a Triton, or of triton-lb"
+    )
+    for name, what in (("atol", "absolute"), ("rtol", "relative")):
+        command.add_argument(
+            f"--{name}",
+            type=factor,
+            default=0.0,
+            metavar="X",
+            help=f"{what} difference that numbers with a fraction may have (default 0)",
+        )
+    command.set_defaults(handler=handlers.replay)
 
 
 def _add_generate(commands: _Commands) -> None:

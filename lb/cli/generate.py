@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,7 @@ def generate(options: GenerateOptions) -> int:
     try:
         if options.up and (options.check or options.target is not Target.COMPOSE):
             raise GenerateError("--up is for compose, without --check")
-        if options.check:
+        if options.check or not options.arguments:
             options = _as_made(options)
         plan = make_plan(_request(options))
         for note in plan.notes:
@@ -72,6 +73,9 @@ def _as_made(options: GenerateOptions) -> GenerateOptions:
         raise GenerateError(
             "the files were made from standard input: give its text again by --from"
         )
+    if not options.check and found.arguments:
+        used = shlex.join(found.arguments)
+        print(f"triton-lb: with the options in {path}: {used}", file=sys.stderr)
     return found
 
 

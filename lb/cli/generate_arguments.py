@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,8 @@ DEFAULT_FOLDER: Final = "triton-stack"
 EXAMPLE: Final = "triton-lb generate compose --gpus 8 --models /srv/models"
 MORE: Final = """\
 Nothing is started without --up, and no file is replaced without --force.
+If a folder has a stack and no option of a stack is given, the options that
+it was made with are used again.
 
 targets:
   compose     a Compose file: a container for each GPU, on this machine
@@ -244,11 +246,9 @@ def remembered(given: GenerateOptions, command: str) -> GenerateOptions:
         names |= _SOURCES
     words = shlex.split(command)[len(_PROGRAM.split()) + 1 :]
     kept = [each for each in words if _name(each) not in names]
-    parser = _parser()
-    return options_of(
-        parser.parse_args(
-            [given.target, "--check", f"--output={given.folder}", *kept, *given.arguments]
-        )
+    completed = options_of(_parser().parse_args([given.target, *kept, *given.arguments]))
+    return replace(
+        completed, folder=given.folder, check=given.check, force=given.force, up=given.up
     )
 
 

@@ -91,6 +91,14 @@ def simulate(arguments: argparse.Namespace) -> int:
     return run(arguments.count, arguments.first_port, arguments.speed)
 
 
+def replay(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb replay`."""
+    from lb.cli.replay import Tolerance
+    from lb.cli.replay import replay as run
+
+    return run(arguments.file, arguments.to, Tolerance(arguments.atol, arguments.rtol))
+
+
 def generate(arguments: argparse.Namespace) -> int:
     """Run `triton-lb generate`."""
     from lb.cli.generate import generate as run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from lb.testing import StartError, Triton, simulated
 
 _CHECK_S: Final = 0.5
 """How often it looks for Tritons that have ended, in seconds."""
+_LAST_PORT: Final = 65535
 
 
 def simulate(count: int, first_port: int, speeds: Sequence[float]) -> int:
@@ -25,6 +27,9 @@ def simulate(count: int, first_port: int, speeds: Sequence[float]) -> int:
     Returns:
         The exit code: 1 if one did not start.
     """
+    if first_port and (problem := _find_taken(count, first_port)):
+        print(f"triton-lb simulate: {problem}; choose others by --first-port", file=sys.stderr)
+        return 1
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -36,6 +41,21 @@ def simulate(count: int, first_port: int, speeds: Sequence[float]) -> int:
         print(f"triton-lb simulate: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _find_taken(count: int, first_port: int) -> str:
+    """Say why a port of the Tritons cannot be had; empty if all can."""
+    ports = (first_port + 100 * number + offset for number in range(count) for offset in range(3))
+    for port in ports:
+        if port > _LAST_PORT:
+            return f"there is no port {port}"
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                return f"cannot listen on 127.0.0.1:{port}: {error.strerror}"
+    return ""
 
 
 def _introduce(tritons: Sequence[Triton]) -> None:

@@ -52,6 +52,8 @@ _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
 LEAVING_S: Final = 300.0
 """Unless told otherwise."""
+_MOST_NAMED: Final = 8
+"""How many backends a refusal names, so that it stays a short line."""
 
 
 def _nobody_cuts(_backend: Backend) -> None:
@@ -132,8 +134,14 @@ class BackendDirectory:
         """
         record = self._records.get(name)
         if record is None:
-            raise LookupError(f"there is no backend {name!r}")
+            raise LookupError(f"there is no backend {name!r}; {self._named()}")
         return record
+
+    def _named(self) -> str:
+        """The first backends by name, for whoever names another one."""
+        names = list(self._records)
+        more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+        return f"there are: {', '.join(names[:_MOST_NAMED] + more) or 'none'}"
 
     def roster(self) -> tuple[Reach, ...]:
         """Whom calls of our own can reach: all but those that are disabled or leave, in the order

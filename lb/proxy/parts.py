@@ -10,6 +10,7 @@ from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
+from lb.payloads.log import PayloadLog
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
 from lb.wire.ledger import Ledger
@@ -30,5 +31,6 @@ class RelayParts:
     """How many connections each client has."""
     tls: ClientTlsBook
     """For connections to backends."""
+    payloads: PayloadLog
     fan_out: FanOut | None = None
     """For requests that concern all backends; without one they are balanced like others."""

@@ -20,6 +20,8 @@ from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.process_parts import ProcessParts
+from lb.payloads.log import PayloadLog, payload_rules
+from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, attempt_times
 from lb.proxy.dead_peers import DeadPeerDetector
@@ -40,7 +42,7 @@ from lb.settings.model import Settings
 from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
 from lb.telemetry.queue import QueueStatus
-from lb.telemetry.record import RequestSink
+from lb.telemetry.record import RequestSink, combine
 from lb.telemetry.slow_models import SlowModels
 from lb.telemetry.spans import SpanQueue
 from lb.wire.ledger import Ledger
@@ -77,6 +79,7 @@ class RelayRole:
         tracer.slow = self.slow_models.limits
         self.ledger = ledger = Ledger(ceiling(0))
         self.crowd = Crowd()
+        self.payload_log = PayloadLog(ledger, parts.loop.call_soon_threadsafe, parts.rng)
         self.dispatcher = dispatcher = Dispatcher(
             control.pool,
             control.outcomes,
@@ -114,6 +117,7 @@ class RelayRole:
             iteration=parts.iteration,
             crowd=self.crowd,
             tls=parts.tls,
+            payloads=self.payload_log,
             fan_out=self.fan_out,
         )
         self.http1 = Http1Relay(shared, meter.traffic[AppProtocol.HTTP], Http1Options())
@@ -129,19 +133,29 @@ class RelayRole:
         self.monitor = Monitor(parts.loop, parts.iteration, dispatcher, checks)
         control.pool.subscribe(self._follow)
 
-    def configure(self, settings: Settings, gate: Gate, requests: RequestSink) -> None:
+    def configure(
+        self,
+        settings: Settings,
+        gate: Gate,
+        requests: RequestSink,
+        payloads: PayloadWriter | None = None,
+    ) -> None:
         """Go by these settings, the first or other ones. What has not changed is not disturbed.
 
         Args:
             settings: those.
             gate: who may do what.
             requests: is told of finished requests.
+            payloads: writes the payload log; None where that is off.
         """
         is_other_gate = gate is not self.dispatcher.gate
         self.ledger.resize(self._ceiling(settings.limits.memory_bytes))
         self.meter.configure(settings.metrics)
         self._limit_connections(settings.limits.max_connections_per_client)
         self.asker.configure(settings.timeouts)
+        self.payload_log.configure(payload_rules(settings.payload_log), payloads)
+        if payloads is not None:
+            requests = combine(requests, self.payload_log)
         self.dispatcher.configure(dispatch_options(settings), gate, requests)
         self.fan_out.configure(fan_out_options(settings))
         http1, http2 = http1_options(settings), http2_options(settings)

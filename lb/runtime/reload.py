@@ -29,7 +29,7 @@ from lb.net.listeners import ListenErrors
 from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.listeners import Doors
-from lb.runtime.logs import Logs, open_access_log
+from lb.runtime.logs import LogFiles, Logs, open_log_files
 from lb.runtime.security import Security, make_security
 from lb.runtime.signals import ready, reloading
 from lb.runtime.sockets import Bound, Listeners
@@ -38,8 +38,6 @@ from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import Loaded
-from lb.settings.reporting import AccessLogMode
-from lb.telemetry.line_writer import LineWriter
 
 _log = logging.getLogger(__name__)
 
@@ -65,26 +63,25 @@ class Change:
     settings: Settings
     security: Security
     access: Access
-    access_log: LineWriter | None
+    log_files: LogFiles
     listeners: Listeners
 
-    def apply(self, balancer: LoadBalancer) -> LineWriter | None:
+    def apply(self, balancer: LoadBalancer) -> LogFiles:
         """Bring all parts in line, but the listening sockets (`Doors.replace`).
 
         Returns:
-            The access log that is to be closed, which takes up to a second.
+            The log files until now; those that are used no more are to be closed.
         """
         balancer.access.replace(self.access)
         balancer.security.replace(self.security)
-        closing = balancer.logs.replace(self.settings, self.access_log)
+        before = balancer.logs.replace(self.settings, self.log_files)
         balancer.configure(self.settings)
-        return closing
+        return before
 
     def discard(self, logs: Logs) -> None:
         """Undo what was prepared: it is not wanted after all."""
         self.listeners.discard()
-        if self.access_log is not None and self.access_log is not logs.access:
-            self.access_log.close()
+        self.log_files.close(logs.files)
 
 
 def prepare(balancer: LoadBalancer, known: Iterable[Bound], settings: Settings) -> Change:
@@ -112,30 +109,21 @@ def prepare(balancer: LoadBalancer, known: Iterable[Bound], settings: Settings) 
 
     security = attempt(lambda: make_security(settings, balancer.security))
     access = attempt(lambda: make_access(settings, balancer.access))
-    access_log = attempt(lambda: _access_log(balancer.settings, settings, logs))
+    log_files = attempt(lambda: open_log_files(settings, balancer.settings, logs.files))
     listeners = attempt(lambda: Listeners(settings, known))
     if reasons:
         for each in listeners:
             each.discard()
-        for writer in access_log:
-            if writer is not None and writer is not logs.access:
-                writer.close()
+        for files in log_files:
+            files.close(logs.files)
         raise ChangeRefused(reasons)
     return Change(
         settings=settings,
         security=security[0],
         access=access[0],
-        access_log=access_log[0],
+        log_files=log_files[0],
         listeners=listeners[0],
     )
-
-
-def _access_log(old: Settings, new: Settings, logs: Logs) -> LineWriter | None:
-    def needs(settings: Settings) -> tuple[object, ...]:
-        log = settings.access_log
-        return (log.path, log.mode is AccessLogMode.OFF)
-
-    return logs.access if needs(old) == needs(new) else open_access_log(new)
 
 
 def _nobody(_why: str) -> bool:
@@ -285,13 +273,13 @@ class Reloader:
         if self.closed:
             change.discard(balancer.logs)
             raise ChangeRefused([self.closed])
-        closing = change.apply(balancer)
+        before = change.apply(balancer)
         doors.replace(change.listeners)
-        if closing is not None:
+        if before != change.log_files:
             try:
-                await asyncio.to_thread(closing.close)
-            except RuntimeError:  # there is no thread to wait for its end, which comes all the same
-                closing.close(0.0)
+                await asyncio.to_thread(before.close, change.log_files)
+            except RuntimeError:  # no thread can wait for their end, which comes all the same
+                before.close(change.log_files, timeout_s=0.0)
 
 
 def _place(path: str, problem: Problem) -> str:

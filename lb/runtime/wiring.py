@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from random import Random
 
@@ -119,7 +119,8 @@ class LoadBalancer:
         self.settings = settings
         self.effective = settings = with_variables(settings, os.environ)
         self._export_spans(settings)
-        self.relay.configure(settings, self.access.gate, self._request_sink())
+        files = self.logs.files
+        self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
 
     async def aclose(self) -> None:
@@ -145,11 +146,18 @@ class LoadBalancer:
 
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
-        file, options = self.logs.access, self.settings.access_log
+        file, options = self.logs.files.access, self.settings.access_log
         if file is None:
             return combine(self.relay.meter)
         log = AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
         return combine(self.relay.meter, log)
+
+    def dropped_lines(self) -> Mapping[str, int]:
+        """Count what each log that is on has lost: lines, or inferences of the payload log."""
+        dropped = dict(self.logs.dropped())
+        if self.logs.files.payloads is not None:
+            dropped["payload"] = self.relay.payload_log.dropped
+        return dropped
 
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Load and watch the TLS files of the backends that there are now."""
@@ -173,7 +181,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: relay.dispatcher.open_exchanges,
         held_bytes=lambda: relay.ledger.held,
-        dropped_lines=balancer.logs.dropped,
+        dropped_lines=balancer.dropped_lines,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
         token_requests=lambda: balancer.access.gate.requests,

@@ -117,9 +117,9 @@ class TokenSettings(Section):
 
 
 class ControlSettings(Section):
-    """From where clients may change servers without a token that has the role `control`: load and
-    unload models, register and unregister shared memory, change trace and log settings. Others
-    get 403 or PERMISSION_DENIED."""
+    """Control calls load and unload models, register and unregister shared memory, and change trace
+    and log settings. They need a token with the role `control`, or come from where these settings
+    allow. Others get 403 or PERMISSION_DENIED."""
 
     loopback: Boolean = True
     """From this machine: both ends of the connection are on loopback, or it is a Unix socket.

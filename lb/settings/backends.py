@@ -50,7 +50,7 @@ class GrpcProbe(StrEnum):
 
 class HealthSettings(Section):
     """Active health probes. Each port of a backend is probed on its own, on a fresh connection
-    every time, and the first answer after the start decides at once."""
+    every time. The first answer after the start decides at once."""
 
     probe: ProbeKind = ProbeKind.AUTO
     """What to send. `auto` checks the readiness of each port in its own protocol, by the backend's

@@ -96,7 +96,7 @@ _GROUPS: Final = {
     "Failures": ("retry", "hedging", "timeouts"),
     "Limits and access": ("limits", "access", "admin", "forwarded"),
     "Operation": ("fan_out", "shutdown", "reload", "scaling"),
-    "Logs and metrics": ("log", "access_log", "metrics", "tracing"),
+    "Logs and metrics": ("log", "access_log", "payload_log", "metrics", "tracing"),
 }
 """The sections of the page in their order; those of no group follow."""
 

@@ -157,6 +157,12 @@ tracing:
   endpoint: http://127.0.0.1:4318/v1/traces
   ratio: 0.05
 """,
+    "payload_log": """\
+payload_log:
+  path: /var/log/triton-lb/payloads.jsonl
+  models: {resnet: 0.01, "*": 0.001}
+  leave_out: [patient_name]
+""",
     "metrics": """\
 metrics:
   model_labels: 500

@@ -29,6 +29,7 @@ from lb.settings.reporting import (
     DiagnosticsSettings,
     LogSettings,
     MetricsSettings,
+    PayloadLogSettings,
     ScalingSettings,
 )
 from lb.settings.retry import FanOutSettings, HedgingSettings, RetrySettings
@@ -119,6 +120,7 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     hedging: HedgingSettings = HedgingSettings()
     access_log: AccessLogSettings = AccessLogSettings()
+    payload_log: PayloadLogSettings = PayloadLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()

@@ -20,8 +20,8 @@ def _check_factor(value: float) -> float:
 
 
 class OutlierDetectionSettings(Section):
-    """Passive health: a backend that fails requests for a model which others serve is ejected for
-    that model, and ejected as a whole if most of its models fail. Later one request tries it again.
+    """Passive health. A backend that fails requests for a model which others serve is ejected for
+    that model. If most of its models fail, it is ejected as a whole. Later one request tries it.
     Failures that clients cause, or that happen everywhere, do not count."""
 
     enabled: Boolean = True
@@ -51,9 +51,9 @@ class OutlierDetectionSettings(Section):
 
 
 class SlowStartSettings(Section):
-    """A backend that joins or comes back gets more load step by step, as its first inferences are
-    slow; it begins with a tenth of its share. If all backends start together, each gets its whole
-    share at once. For scheduled models it only decides between idle backends."""
+    """The first inferences of a backend are slow. So one that joins or comes back begins with a
+    tenth of its share, and gets more step by step. If all backends start together, each gets its
+    whole share at once. For scheduled models it only decides between idle backends."""
 
     window: Duration = 10.0
     """Time until a new backend gets its whole share; 0 gives it at once.

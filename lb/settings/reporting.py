@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, WrapValidator
 
 from lb.domain.access import Audience
+from lb.settings.problems import Finding
 from lb.settings.section import Section
-from lb.settings.units import Duration
-from lb.settings.values import Boolean, Count, Number, keep_reference
+from lb.settings.units import Duration, Size
+from lb.settings.values import Boolean, Count, FileName, Number, keep_reference
 
 
 class AccessLogMode(StrEnum):
@@ -55,6 +57,52 @@ class AccessLogSettings(Section):
     """File to append to; `-` is standard output. SIGUSR1 reopens it, for rotation.
 
     Set this when a log collector reads files; otherwise lines go to standard output."""
+
+
+OTHER_MODELS: Final = "*"
+"""Stands in `payload_log.models` for all models that are not named there."""
+
+
+class PayloadLogSettings(Section):
+    """The payload log: a sample of inferences with their tensors, two JSON lines for each. The
+    lines may hold personal data ([The payload log](payload-log.md))."""
+
+    path: FileName | None = None
+    """File to append to. SIGUSR1 reopens it, for rotation.
+
+    Set this when you log payloads; otherwise nothing is logged."""
+    models: dict[str, Annotated[Number, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Share of the inferences to log, 0 to 1, by model name as clients write it. `"*"` stands for
+    all other models.
+
+    Set this when you need the tensors of a model, for monitoring drift or for replaying them;
+    otherwise nothing is logged."""
+    leave_out: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Names of tensors, request parameters and JSON members whose values are not logged. With such
+    names, a payload that triton-lb cannot read is left out as a whole.
+
+    Set this when some inputs or outputs must not be stored; otherwise all of a payload is
+    logged."""
+    max_payload_bytes: Annotated[Size, Field(ge=1)] = 1 << 20
+    """Size of one request or response; a larger one is logged without its data.
+
+    Set this when your tensors are larger and you need them; otherwise 1 MiB is the limit."""
+    max_bytes_per_second: Annotated[Size, Field(ge=1024)] = 1 << 20
+    """Bytes written per second on average. What is sampled beyond it waits in memory.
+
+    Set this when the log must grow faster, or the disk needs more protection; otherwise it grows
+    by 84 GiB a day at most."""
+    memory_bytes: Annotated[Size, Field(ge=1024)] = 16 << 20
+    """Payloads held at once, until they are written; those beyond it are dropped and counted. They
+    are part of `limits.memory_bytes`, of which they use no more than half.
+
+    Set this when bursts of large payloads are dropped (`triton_lb_log_dropped_total`); otherwise
+    16 MiB are held."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """A sample needs a file."""
+        if self.path is None and any(self.models.values()):
+            yield ("path",), "needed to log what payload_log.models asks for"
 
 
 class LogSettings(Section):

@@ -21,7 +21,7 @@ class RetryMode(StrEnum):
 
 class RetrySettings(Section):
     """A request that fails before its response begins is sent to another backend if it certainly
-    did not run, or may run twice: inferences without a sequence, and reads."""
+    did not run, or may run twice. Inferences without a sequence and reads may run twice."""
 
     attempts: Annotated[PositiveCount, Field(le=100)] = 3
     """Attempts in all, including the first; 1 never retries. A request that was lost with its

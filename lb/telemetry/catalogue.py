@@ -62,7 +62,8 @@ PROCESS: Final = (
     MetricSpec(
         "triton_lb_log_dropped_total",
         _COUNTER,
-        "Log lines lost because their reader was too slow or the disk full.",
+        "Log lines lost because their reader was too slow or the disk full; of the payload log, "
+        "sampled inferences.",
         ("log",),
     ),
     MetricSpec(
@@ -593,8 +594,8 @@ _RULES: Final = """
   health checks nor long streams hide the latency of inferences.
 - **`model`**: a model gets a label once a request for it has succeeded, up to
   `metrics.model_labels` models. All others are `model="other"`.
-  A model has 21 series where it answers well over both protocols. It has at most 75, for streams
-  and many error codes.
+  A model that succeeds over both protocols has 21 series. With streams and many error codes it
+  has up to 75.
 - **`backend`**: series of a backend end when it is gone, and start at 0 when it returns. While it
   finishes its requests, its state is `leaving`. If another backend takes its name, it is
   `NAME~1`.

@@ -8,24 +8,17 @@ writes from a bounded queue: when the queue is full, or the disk is, lines are d
 from __future__ import annotations
 
 import errno
-import logging
-import os
-import select
 import threading
 from collections import deque
 from pathlib import Path
 from typing import Final
 
-_log = logging.getLogger(__name__)
+from lb.telemetry.line_file import LineFile
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
 """Lines waiting to be written: a second of logging everything at ten thousand requests a second."""
 _BATCH_BYTES: Final = 256 * 1024
 """Written by one system call."""
-_WRITABLE_POLL_MS: Final = 200
-"""How often a writer that waits for its reader looks whether it should give up."""
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-# O_NONBLOCK: a FIFO that nobody reads fails at once instead of stopping the start-up.
 
 
 class LineWriter:
@@ -54,9 +47,7 @@ class LineWriter:
         Raises:
             OSError: the file cannot be opened, or no thread can be started.
         """
-        self._name = name
-        self._path = target if isinstance(target, Path) else None
-        self._fd = target if isinstance(target, int) else os.open(target, _OPEN_FLAGS, 0o640)
+        self._file = LineFile(target, name)
         self._batch_delay_s = batch_delay_s
         self._queue_bytes = queue_bytes
         self._lines: deque[bytes] = deque()
@@ -65,7 +56,6 @@ class LineWriter:
         self._refused = 0
         self._settled_bytes = 0
         self._lost = 0
-        self._is_line_cut = False
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._reopen_wanted = False
@@ -73,8 +63,7 @@ class LineWriter:
         try:
             self._thread.start()
         except RuntimeError as error:  # a limit of the system
-            if self._path is not None:
-                os.close(self._fd)
+            self._file.close()
             raise OSError(errno.EAGAIN, str(error)) from error
 
     @property
@@ -114,65 +103,23 @@ class LineWriter:
                 self._closing.wait(self._batch_delay_s)
             is_last_round = self._closing.is_set()
             self._wake.clear()
-            if self._reopen_wanted and self._path is not None:
-                self._reopen(self._path)
+            if self._reopen_wanted:
+                self._reopen_wanted = False
+                self._file.reopen()
             while self._lines:
                 self._write_batch()
             if is_last_round:
                 break
             if self._closing.is_set():
                 self._wake.set()
-        if self._path is not None:
-            os.close(self._fd)
-
-    def _reopen(self, path: Path) -> None:
-        self._reopen_wanted = False
-        try:
-            fresh = os.open(path, _OPEN_FLAGS, 0o640)
-        except OSError as error:
-            _log.error(
-                "log file cannot be reopened, writing goes on in the old one",
-                extra={"log": self._name, "path": str(path), "error": error.strerror},
-            )
-            return
-        os.close(self._fd)
-        self._fd = fresh
-        self._is_line_cut = False
+        self._file.close()
 
     def _write_batch(self) -> None:
-        end_of_cut_line = b"\n" if self._is_line_cut else b""
-        batch = [end_of_cut_line]
+        batch = []
         size = 0
         while self._lines and size < _BATCH_BYTES:
             line = self._lines.popleft()
             batch.append(line)
             size += len(line)
-        data = b"".join(batch)
-        written = self._write_all(data)
-        # A line whose newline is missing is lost, even if some of it was written.
-        self._lost += data.count(b"\n", max(written, len(end_of_cut_line)))
-        if written:
-            self._is_line_cut = data[written - 1] != ord("\n")
+        self._lost += self._file.write(b"".join(batch), self._closing.is_set)
         self._settled_bytes += size
-
-    def _write_all(self, data: bytes) -> int:
-        """Write as much as the device takes; return how many bytes that was."""
-        rest = memoryview(data)
-        while rest:
-            try:
-                rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:
-                if not self._await_reader():
-                    break
-            except OSError:
-                break
-        return len(data) - len(rest)
-
-    def _await_reader(self) -> bool:
-        """Wait for room in a non-blocking pipe; False when the writer is being closed."""
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        while not poll.poll(_WRITABLE_POLL_MS):
-            if self._closing.is_set():
-                return False
-        return True

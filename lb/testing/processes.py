@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 START_S: Final = 30.0
@@ -19,16 +17,26 @@ END_S: Final = 10.0
 _POLL_S: Final = 0.02
 _LOG_LINES: Final = 15
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
-END_WITH_PARENT: Final[Callable[[], object] | None] = (
-    partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
-    if sys.platform == "linux"
-    else None
-)
-"""For `preexec_fn`: the kernel ends the child when its parent ends, however it does."""
+_BIND: Final = f"""\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGTERM)})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class StartError(Exception):
     """A process did not start. The text ends with the last lines that it wrote."""
+
+
+def ending_with_parent(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command that does the same, and that the kernel ends when its parent ends.
+
+    A `preexec_fn` would need a fork. In a process that has used gRPC, a fork runs gRPC's handlers,
+    and the child may hang before it executes anything. Without one, Python uses vfork.
+    """
+    if sys.platform != "linux":
+        return tuple(command)
+    return (sys.executable, "-I", "-S", "-c", _BIND, *command)
 
 
 class Child:
@@ -38,13 +46,12 @@ class Child:
         self.name = name
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._process = subprocess.Popen(
-            command,
+            ending_with_parent(command),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             # Ctrl-C reaches the parent alone, which then ends its children in order.
             start_new_session=True,
-            preexec_fn=END_WITH_PARENT,
         )
 
     @property

@@ -25,7 +25,8 @@ class Ledger:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
     __slots__ = (
-        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "unkept",
+        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "spare",
+        "unkept",
     )  # fmt: skip
 
     def __init__(self, ceiling: int) -> None:
@@ -37,6 +38,8 @@ class Ledger:
         """How often it became short; while it is short and this stays, it always was."""
         self.unkept = 0
         """How often something was not kept because much is held."""
+        self.spare: Holder | None = None
+        """Gives way before memory becomes short: nobody waits for what it holds."""
         self._holders: dict[Holder, None] = {}
 
     def __len__(self) -> int:
@@ -67,6 +70,8 @@ class Ledger:
     def take(self, holder: Holder, size: int) -> bool:
         """Put `size` bytes on the holder's account. False when it was evicted instead."""
         while self.held + size > self.ceiling:
+            if self._gives_up_spare():
+                continue
             largest = max(self._holders, key=_held, default=holder)
             if largest.held < holder.held + size:
                 largest = holder
@@ -77,11 +82,21 @@ class Ledger:
             if largest.held:
                 raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
         if self.held < self.short_at <= self.held + size:
-            self.shortages += 1
+            self._gives_up_spare()
+            if self.short_at <= self.held + size:
+                self.shortages += 1
         self.held += size
         if not holder.held:
             self._holders[holder] = None
         holder.held += size
+        return True
+
+    def _gives_up_spare(self) -> bool:
+        """Whether something was held that nobody waits for; it is given up."""
+        spare = self.spare
+        if spare is None or not spare.held:
+            return False
+        spare.evict()
         return True
 
     def relieve(self) -> None:

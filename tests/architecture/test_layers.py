@@ -13,7 +13,7 @@ LAYERS = (  # low to high; packages of one line never import each other
     ("settings",),
     ("wire",),
     ("access", "balancing", "health", "kserve", "telemetry"),
-    ("net",),
+    ("net", "payloads"),
     ("proxy", "discovery", "probes"),
     ("control",),
     ("admin",),

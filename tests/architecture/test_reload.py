@@ -74,6 +74,7 @@ async def forgotten(folder: Path) -> list[str]:
         "hedging": {"enabled": True},
         "tracing": {"endpoint": "http://127.0.0.1:1/v1/traces"},
         "scheduling": {"reserved": 0.5},
+        "payload_log": {"path": f"{folder}/payloads", "models": {"m": 1.0}},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
     }
     first = Settings.model_validate(tree)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,25 @@ def test_the_sdist_holds_what_it_is_built_with() -> None:
     included = (ROOT / "MANIFEST.in").read_text().split()
     assert str(backend) in included
     assert all((ROOT / name).exists() for name in included if "." in Path(name).name.strip("."))
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/owner/triton-lb"])
+def test_the_page_on_an_index_has_no_dead_link(repository: str, tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    told = [repository] if repository else []
+    subprocess.run([sys.executable, ROOT / "tools/index_page.py", tmp_path, *told], check=True)
+    page = (tmp_path / "README.md").read_text()
+    assert "\npip install triton-lb\n" in page
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert bool(links) == bool(repository)
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"].get("urls", {})
+    assert ("Changelog" in urls) == bool(repository)
+    for link in (*links, *urls.values()):
+        assert link.startswith(repository)
+        place, _, path = link.removeprefix(repository).partition(f"/v{PROJECT['version']}/")
+        assert place in ("", "/blob", "/raw")
+        assert (ROOT / path.partition("#")[0]).exists()
 
 
 @pytest.mark.parametrize("group", ["project", *GROUPS])

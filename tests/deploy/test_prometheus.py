@@ -239,15 +239,15 @@ def test_an_alert_fires_when_a_backend_is_killed(tmp_path: Path) -> None:
         assert prometheus.value(there) == 1
 
 
-def ask_sleeper(address: str, milliseconds: list[int]) -> list[float]:
-    """Seconds that requests for the model `sleeper` took, one after the other."""
-    connection = http.client.HTTPConnection(address, timeout=10)
+def ask(address: str, model: str, datatype: str, values: list[int]) -> list[float]:
+    """Seconds that requests for a model with one input took, one after the other."""
+    connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
     took = []
-    for each in milliseconds:
-        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [each]}
+    for each in values:
+        tensor = {"name": "INPUT0", "datatype": datatype, "shape": [1], "data": [each]}
         body = json.dumps({"inputs": [tensor]})
         began_at = time.perf_counter()
-        connection.request("POST", "/v2/models/sleeper/infer", body)
+        connection.request("POST", f"/v2/models/{model}/infer", body)
         response = connection.getresponse()
         response.read()
         took.append(time.perf_counter() - began_at)
@@ -256,7 +256,7 @@ def ask_sleeper(address: str, milliseconds: list[int]) -> list[float]:
     return took
 
 
-def test_prometheus_and_the_clients_agree_on_the_latency_of_a_model(tmp_path: Path) -> None:
+def test_prometheus_and_the_clients_agree_on_the_latency_of_each_model(tmp_path: Path) -> None:
     running: list[ChildProcess] = []
     try:
         process, ports = simulated(tmp_path, "gpu-0")
@@ -269,21 +269,28 @@ def test_prometheus_and_the_clients_agree_on_the_latency_of_a_model(tmp_path: Pa
         prometheus = Prometheus(tmp_path, [addresses["metrics"]])
         running.append(prometheus.process)
         rng = Random(19)
-        took = ask_sleeper(addresses["http"], [rng.choice((1, 2, 15, 30)) for _ in range(97)])
-        took += ask_sleeper(addresses["http"], [300] * 3)
+        pauses = [rng.choice((1, 2, 15, 30)) for _ in range(97)] + [300] * 3
+        took = {
+            "sleeper": ask(addresses["http"], "sleeper", "INT32", pauses),
+            "identity_fp32": ask(addresses["http"], "identity_fp32", "FP32", [0] * 100),
+        }
         name = "triton_lb_model_request_duration_seconds"
+
+        def value(query: str) -> float | None:
+            return prometheus.value(quote(query))
+
         wait_until(
-            lambda: prometheus.value(f"{name}_count") == len(took),
+            lambda: value(f"sum({name}_count)") == sum(map(len, took.values())),
             timeout_s=LIMIT_S,
             what="all requests are scraped",
         )
-        for share in (0.5, 0.9, 0.99):
-            query = quote(f"histogram_quantile({share}, {name}_bucket)")
-            seen = prometheus.value(query)
-            of_clients = sorted(took)[math.ceil(share * len(took)) - 1]
-            assert seen is not None
-            buckets = [bisect_left(LATENCY_BOUNDS_S, each) for each in (seen, of_clients)]
-            assert abs(buckets[0] - buckets[1]) <= 1
+        for model, times in took.items():
+            for share in (0.5, 0.9, 0.99):
+                seen = value(f'histogram_quantile({share}, {name}_bucket{{model="{model}"}})')
+                of_clients = sorted(times)[math.ceil(share * len(times)) - 1]
+                assert seen is not None
+                buckets = [bisect_left(LATENCY_BOUNDS_S, each) for each in (seen, of_clients)]
+                assert abs(buckets[0] - buckets[1]) <= 1
     finally:
         for each in running:
             each.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -191,6 +192,17 @@ def test_a_container_serves_on_every_gpu_until_told_to_end(container: Container)
     for note in container.started:
         with pytest.raises(ProcessLookupError):
             os.kill(note["pid"], 0)
+
+
+def test_the_image_is_built_as_the_other_one_is() -> None:
+    """`make stack-test` builds both."""
+    ours, other = (
+        re.findall(r"^RUN .*image_install\.sh (.*)$", path.read_text(), re.MULTILINE)
+        for path in (SERVE.with_name("Dockerfile"), REPOSITORY / "Dockerfile")
+    )
+    assert ours == other
+    assert "ARG COMPILE=1\n" in SERVE.with_name("Dockerfile").read_text()
+    assert os.access(SERVE, os.X_OK)
 
 
 def test_what_is_missing_is_told_at_once(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ README: Final = ROOT / "README.md"
 GUIDES: Final = tuple(sorted((ROOT / "docs").glob("*.md")))
 PAGES: Final = (README, *GUIDES, *sorted((ROOT / "deploy").glob("*/README.md")))
 """What users and operators read. Decisions are records for programmers."""
+NOTES: Final = tuple(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))
+"""What is read beside them: prose, with commands for those who change or release triton-lb."""
 
 _FENCE: Final = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -53,6 +55,11 @@ def all_blocks(language: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
+def prose(text: str) -> str:
+    """Return a page without its blocks of code."""
+    return _FENCE.sub("\n", text)
+
+
 def commands(block: Block) -> Iterator[str]:
     """Yield the commands of a block of shell, one a line, without comments."""
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -63,8 +70,7 @@ def commands(block: Block) -> Iterator[str]:
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a page outside of code, tables, comments and HTML."""
-    text = _FENCE.sub("\n", text)
-    text = re.sub(r"<!--.*?-->", "\n", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "\n", prose(text), flags=re.DOTALL)
     for paragraph in _paragraphs(text):
         plain = _CODE.sub("CODE", _LINK.sub(r"\1", paragraph))
         yield from filter(None, _END.split(plain))
@@ -72,7 +78,7 @@ def sentences(text: str) -> Iterator[str]:
 
 def cells(text: str) -> Iterator[str]:
     """Yield the sentences in the cells of a page's tables."""
-    for line in _FENCE.sub("\n", text).splitlines():
+    for line in prose(text).splitlines():
         if line.startswith("|"):
             for cell in re.split(r"(?<!\\)\|", line):
                 yield from filter(None, _END.split(_CODE.sub("CODE", _LINK.sub(r"\1", cell))))

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.documentation.pages import GUIDES, PAGES, cells, name_of, sentences, words
+from tests.documentation.pages import (
+    GUIDES,
+    NOTES,
+    PAGES,
+    cells,
+    name_of,
+    prose,
+    sentences,
+    words,
+)
 
 LONGEST = 30
 
@@ -18,7 +27,7 @@ def test_a_long_sentence_is_found_wherever_it_stands() -> None:
     assert [words(sentence) for sentence in sentences(page)] == [2, 31, 31]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=name_of)
 def test_no_sentence_has_more_than_thirty_words(page: Path) -> None:
     text = page.read_text()
     found = [each for each in (*sentences(text), *cells(text)) if words(each) > LONGEST]
@@ -26,7 +35,9 @@ def test_no_sentence_has_more_than_thirty_words(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
-def test_a_page_of_more_than_150_lines_has_contents(page: Path) -> None:
+def test_a_page_of_more_than_150_lines_lists_its_sections(page: Path) -> None:
     text = page.read_text()
     if len(text.splitlines()) > 150:
-        assert re.search(r"^- \[[^\]]+\]\(#", text.partition("\n## ")[0], re.MULTILINE)
+        headings = re.findall(r"^## (.*)$", prose(text), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+        assert anchors <= set(re.findall(r"\]\(#([^)]+)\)", text.partition("\n## ")[0]))

@@ -14,7 +14,16 @@ import yaml
 
 from lb.cli.main import build_parser
 from lb.settings.reading import read_settings
-from tests.documentation.pages import PAGES, ROOT, Block, all_blocks, blocks, commands, name_of
+from tests.documentation.pages import (
+    NOTES,
+    PAGES,
+    ROOT,
+    Block,
+    all_blocks,
+    blocks,
+    commands,
+    name_of,
+)
 
 THEIRS = ("# envoy.yaml", "images:", "rules:")
 """How the YAML of Envoy, kustomize and prometheus-adapter begins."""
@@ -26,7 +35,7 @@ LEAST: dict[str, object] = {
 }
 """What a snippet with some sections needs around it."""
 TOKENS = [{"name": "team-a", "token": "0123456789abcdef"}]
-LANGUAGES = {"", "json", "nginx", "python", "sh", "text", "yaml"}
+LANGUAGES = {"json", "nginx", "python", "sh", "text", "yaml"}
 OTHERS = {".", "curl", "docker", "export", "kill", "openssl", "pip", "printf", "sha256sum"}
 OTHERS |= {"cp", "kubectl", "nvidia-smi", "python3", "systemctl"}
 """First words of commands of other programs."""
@@ -81,7 +90,7 @@ def test_commands_are_ones_that_exist(block: Block, command: str) -> None:
             check(words)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=name_of)
 def test_commands_in_sentences_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for command in re.findall(r"`((?:triton-lb|make) [^`]+)`", text):

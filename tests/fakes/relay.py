@@ -49,6 +49,8 @@ from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
+from lb.payloads.log import PayloadLog, PayloadRules
+from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptCheck, AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.dead_peers import DeadPeerDetector
@@ -74,7 +76,7 @@ from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.record import RequestRecord, RequestSink
+from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
@@ -491,6 +493,7 @@ class Relay:
             ),
         )
         loop = asyncio.get_running_loop()
+        self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
         shared = RelayParts(
             loop=loop,
             dispatcher=dispatcher,
@@ -500,6 +503,7 @@ class Relay:
             iteration=IterationBudget(loop),
             crowd=Crowd(),
             tls=ClientTlsBook(),
+            payloads=self.payload_log,
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
@@ -547,6 +551,12 @@ class Relay:
         http2.configure(replace(http2.options, traces=contexts))
         http1.draw = http2.draw = tracer.draw
         return tracer
+
+    def log_payloads(self, rules: PayloadRules, writer: PayloadWriter) -> None:
+        """Log payloads, as the option `payloads` asks for it."""
+        self.payload_log.configure(rules, writer)
+        accounts = self.parts.dispatcher.accounts
+        accounts.configure(combine(accounts.requests, self.payload_log), accounts.tracer)
 
     # Connections without sockets
 

@@ -105,7 +105,7 @@ async def test_errors_are_json(client: Client, caplog: pytest.LogCaptureFixture)
         ("GET", "/nothing", 404, "Not Found"),
         ("PUT", "/api/v1/backends", 405, "Method Not Allowed"),
         ("GET", "/api/v1/backends/a/drain", 405, "Method Not Allowed"),
-        ("POST", "/api/v1/backends/x/drain", 404, "there is no backend 'x'"),
+        ("POST", "/api/v1/backends/x/drain", 404, "there is no backend 'x'; there are: a, b"),
         ("POST", "/api/v1/backends/a/explode", 404, "Not Found"),
     ]
     for method, path, status, message in cases:
@@ -158,7 +158,7 @@ async def test_the_commands_work_on_the_real_api(
         "a     draining     0s          0       0    -    -  operator",
         "b     down        10s          0       0    -    -  grpc: closed",
     ]
-    assert err == "triton-lb: there is no backend 'x'\n"
+    assert err == "triton-lb: there is no backend 'x'; there are: a, b\n"
 
 
 async def test_the_commands_reach_a_unix_socket(

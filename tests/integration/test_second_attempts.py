@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import grpc.aio
@@ -63,7 +64,7 @@ class Slow(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def http_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
+async def http_pair(**options: Any) -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
     backends = [Slow(), Slow()]
     runners = []
     addresses = []
@@ -75,7 +76,7 @@ async def http_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         addresses.append("{}:{}".format(*runner.addresses[0][:2]))
     try:
-        async with running_http1_relay(*addresses) as relay:
+        async with running_http1_relay(*addresses, options=options) as relay:
             yield relay, backends
     finally:
         for backend in backends:
@@ -85,15 +86,16 @@ async def http_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
 
 
 @asynccontextmanager
-async def grpc_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
+async def grpc_pair(**options: Any) -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
     backends = [Slow(), Slow()]
-    async with grpc_servers(*backends) as (relay, _):
+    async with grpc_servers(*backends, **options) as (relay, _):
         yield relay, backends
 
 
 @asynccontextmanager
 async def grpc_servers(
     *backends: Slow,
+    **options: Any,
 ) -> AsyncIterator[tuple[RunningRelay, list[grpc.aio.Server]]]:
     servers = [grpc.aio.server(), grpc.aio.server()]
     ports = []
@@ -102,7 +104,8 @@ async def grpc_servers(
         ports.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
     try:
-        async with running_relay(*(f"127.0.0.1:{port}" for port in ports)) as relay:
+        targets = [f"127.0.0.1:{port}" for port in ports]
+        async with running_relay(*targets, options=options) as relay:
             yield relay, servers
     finally:
         for server in servers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
 from lb.kserve import inference_pb2 as pb
@@ -58,6 +60,30 @@ def test_a_frozen_triton_is_closed_like_any_other() -> None:
     with simulated(1) as (triton,):
         triton.freeze()
     assert not triton.is_running
+
+
+def test_a_triton_ends_with_a_process_that_is_killed() -> None:
+    owner = "from lb.testing import simulated\nwith simulated() as (t,): print(t.pid); input()"
+    command = (sys.executable, "-c", owner)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        triton = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        assert psutil.wait_procs([triton], timeout=30)[1] == []
+
+
+def test_tritons_start_in_a_process_that_uses_grpc() -> None:
+    """A fork would run gRPC's handlers in the child, which may hang there."""
+    with simulated(2) as tritons, running(tritons) as balancer:
+        infer(balancer)
+        with grpc.insecure_channel(balancer.grpc) as channel:
+            grpc.channel_ready_future(channel).result(timeout=30)
+            for triton in tritons:
+                triton.kill()
+                triton.restart()
+            assert all(triton.is_running for triton in tritons)
 
 
 def test_a_wrong_setting_is_told() -> None:
@@ -111,6 +137,20 @@ def test_simulate_says_where_they_are_and_ends_with_a_signal() -> None:
         ]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_simulate_names_the_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = (sys.executable, "-m", "lb", "simulate", "--first-port", str(port))
+        done = subprocess.run(
+            command, env=ENVIRONMENT, text=True, capture_output=True, timeout=30, check=False
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"triton-lb simulate: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "choose others by --first-port\n"
+    )
 
 
 def test_simulate_goes_on_with_those_that_are_left() -> None:

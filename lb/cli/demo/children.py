@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from lb.net.tasks import TaskOwner
-from lb.testing.processes import END_WITH_PARENT
+from lb.testing.processes import ending_with_parent
 
 END_S: Final = 5.0
 """How long a child may take to end before it is killed."""
@@ -71,12 +71,11 @@ class Children:
         """
         with self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                *ending_with_parent(command),
                 stdin=DEVNULL,
                 stdout=PIPE if announces else log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=END_WITH_PARENT,
             )
         self._processes.append(process)
         watch = self._await_death(name, process, on_end)

@@ -34,6 +34,7 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
+from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
@@ -1096,6 +1097,10 @@ class Http1Attempt(Attempt, AnswerSink):
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status
         owner.response_begun = True
+        if plan.is_sampled:
+            recording = owner.relay.parts.payloads.recording_of(owner)
+            if recording is not None:
+                self._mask = RecordedResponse(recording, shown, self._mask)
         message.append(shown)
 
     def _frame(

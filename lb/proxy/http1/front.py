@@ -107,7 +107,7 @@ class Front(ABC):
         arrange: Callable[[Http1Exchange], None] | None = None,
     ) -> Turn:
         """It is a v2 request."""
-        plan = self.relay.heads.request(v2_head(head, forward))
+        plan = self.relay.heads.base_plan(v2_head(head, forward))
         return Turn(
             plan=plan, method=request.method, path=request.path, answer=answer, arrange=arrange
         )

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure
 from lb.access.gate import Claim, FieldLine, Gate
-from lb.domain.operation import Operation
+from lb.domain.operation import Operation, OperationKind
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
+from lb.payloads.log import PayloadRules
 from lb.proxy.exchange import Particulars
 from lb.proxy.hints import duration_of
 from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, requested_method
@@ -81,9 +82,10 @@ class RequestPlan:
 
     __slots__ = (
         "claim", "context", "cross_origin", "discloses", "expects_continue", "hops", "host",
-        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "json_size",
-        "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
-        "origin", "path", "request_id", "route", "state", "timeout_s", "upstream",
+        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "is_sampled",
+        "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model", "noted",
+        "operation", "origin", "path", "request_id", "route", "sampled", "share", "state",
+        "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +140,13 @@ class RequestPlan:
         """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
         self.is_compressed = False
         """The body of an inference is, in a way that Triton knows."""
+        self.is_sampled = False
+        """The payload log records it."""
+        self.sampled: RequestPlan | None = None
+        """Stands for those requests with this head that it records."""
+        self.share = 0.0
+        """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
+        twice for one request."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -190,6 +199,10 @@ class RequestPlan:
         plan.timeout_s = self.timeout_s
         plan.hops = self.hops
         plan.loop = self.loop
+        plan.share = self.share
+        plan.is_sampled = self.is_sampled
+        sampled = self.sampled
+        plan.sampled = None if sampled is None else sampled.within(context, upstream)
         plan.context = context
         plan.state = b""
         plan.origin = self
@@ -214,13 +227,17 @@ class _Line(NamedTuple):
     control: HttpControl
 
 
+def _never(_share: float) -> bool:
+    return False
+
+
 class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_contexts", "_cors_origins", "_deadline", "_disclosure", "_errors", "_gate",
-        "_identity", "_limits", "_lines", "_marker", "_noted", "_requests", "_responses", "_spend",
-        "_traces", "known_request", "known_response",
+        "_body_size", "_contexts", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors",
+        "_gate", "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
+        "_responses", "_spend", "_traces", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -235,6 +252,8 @@ class HeadReader:
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
         traces: Traces = Traces.OFF,
+        payloads: PayloadRules | None = None,
+        draws: Callable[[float], bool] = _never,
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._traces = traces
@@ -246,6 +265,10 @@ class HeadReader:
         self._gate = gate or Gate()
         self._disclosure = disclosure
         self._cors_origins = cors_origins
+        self._payloads = payloads
+        """What the payload log samples."""
+        self._draws = draws
+        """Decides whether one more of a share is in its sample."""
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
@@ -263,7 +286,9 @@ class HeadReader:
         """Heads of errors, whose bodies need a second look."""
         self._lines: HeadCache[_Line] = HeadCache()
         """By request line: heads with a field that differs each time repeat at least that."""
-        self.known_request = self._requests.get
+        self.known_request: Callable[[bytes], RequestPlan | None] = (
+            self._requests.get if payloads is None else self._known_drawn
+        )
         """Look up the request heads used last; hot."""
         self.known_response = self._responses.get
         """Look up the response heads used last, none of which is an error, interim or answers
@@ -284,34 +309,62 @@ class HeadReader:
             raise
 
     def request(self, head: bytes) -> RequestPlan:
-        """What a request head means.
+        """What the next request with a head means.
 
         Raises:
             MessageError: it must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head)
-        if plan is None:
-            at = head.find(TRACEPARENT_LINE)
-            if at < 0:
-                at = head.find(_CAPITALISED)
-            if at >= 0:
-                # The rest of the head may repeat, and nothing else of it is kept.
-                bare = head[:at] + head[at + LINE_BYTES :]
-                known = self._requests.get(bare)
-                if known is None:
-                    self._contexts += 1
-                    if not self._contexts % _LEARNT_ONE_IN:
-                        known = self._learn(bare)
-                if known is not None and (plan := self._within(known, head, at)) is not None:
-                    return plan
-            plan = self._read(head)
-            if self._traces is not Traces.OFF and has_trace_field(head):
-                self._take_context(plan, head)
-            elif at < 0:
-                self._requests.put(head, plan)
+        plan = self._requests.get(head) or self._requests.revive(head) or self._new_plan(head)
+        return plan if plan.sampled is None else self.drawn(plan)
+
+    def base_plan(self, head: bytes) -> RequestPlan:
+        """What a request head means, for all requests that have it.
+
+        Raises:
+            MessageError: they must not be relayed.
+        """
+        return self._requests.get(head) or self._requests.revive(head) or self._new_plan(head)
+
+    def drawn(self, plan: RequestPlan) -> RequestPlan:
+        """The plan of the next request, which may be in the sample of the payload log. To be asked
+        once for each request."""
+        sampled = plan.sampled
+        return sampled if sampled is not None and self._draws(plan.share) else plan
+
+    def _known_drawn(self, head: bytes) -> RequestPlan | None:
+        """As `known_request`, where the payload log takes a sample."""
+        plan = self._requests.get(head)
+        return plan if plan is None or plan.sampled is None else self.drawn(plan)
+
+    def _new_plan(self, head: bytes) -> RequestPlan:
+        """The plan of a head that was not seen lately, or has another trace context each time."""
+        at = head.find(TRACEPARENT_LINE)
+        if at < 0:
+            at = head.find(_CAPITALISED)
+        if at >= 0:
+            # The rest of the head may repeat, and nothing else of it is kept.
+            bare = head[:at] + head[at + LINE_BYTES :]
+            known = self._requests.get(bare)
+            if known is None:
+                self._contexts += 1
+                if not self._contexts % _LEARNT_ONE_IN:
+                    known = self._learn(bare)
+            if known is not None and (plan := self._within(known, head, at)) is not None:
+                return plan
+        plan = self._make_plan(head)
+        if self._traces is not Traces.OFF and has_trace_field(head):
+            self._take_context(plan, head)
+        elif at < 0:
+            self._requests.put(head, plan)
         return plan
 
-    def _read(self, head: bytes) -> RequestPlan:
+    def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
+        """Read a head that was not seen lately.
+
+        Args:
+            head: to be read.
+            share: where the plan is for the sample of the payload log, how many these are of all.
+        """
         request = self.parse(head)
         line = self._line(head[: head.index(CRLF)], request)
         fits = not self._body_size or request.length <= self._body_size
@@ -329,6 +382,13 @@ class HeadReader:
             plan.is_plain = False
         if self._cors_origins:
             self._note_origin(plan, head, request, line)
+        if share:
+            plan.share, plan.is_sampled, plan.is_plain = share, True, False
+            return plan
+        if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
+            plan.share = self._payloads.share_of(plan.model)
+            if plan.share:
+                plan.sampled = self._make_plan(head, plan.share)
         return plan
 
     def _is_ordinary(self, head: bytes) -> bool:
@@ -349,7 +409,7 @@ class HeadReader:
         """
         if has_traceparent(bare):
             return None
-        plan = self._read(bare)
+        plan = self._make_plan(bare)
         if self._traces is not Traces.OFF and has_trace_field(bare):
             plan.state = b",".join(value for _, value in _fields(bare, TRACE_FIELDS))
             plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
@@ -378,6 +438,8 @@ class HeadReader:
         context = plan.context = read_context(_fields(head, TRACE_FIELDS))
         if context is None or context.is_sampled or self._traces is Traces.STRIP:
             plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
+        if plan.sampled is not None:
+            plan.sampled.context, plan.sampled.upstream = context, plan.upstream
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:
         """Keep what the head says of how urgent the request is."""

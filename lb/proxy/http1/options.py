@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.proxy.tracing import contexts_of
 from lb.settings.listening import HalfCloseMode
@@ -63,6 +64,8 @@ class Http1Options:
     """Who learns how a request was served."""
     traces: Traces = Traces.OFF
     """What becomes of trace contexts."""
+    payloads: PayloadRules | None = None
+    """What the payload log samples; None: nothing."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -93,4 +96,5 @@ def http1_options(settings: Settings) -> Http1Options:
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
         traces=contexts_of(settings.tracing),
+        payloads=payload_rules(settings.payload_log),
     )

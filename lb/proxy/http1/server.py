@@ -29,6 +29,7 @@ from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.front import Front, Turn
 from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
+from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
@@ -151,7 +152,7 @@ class ServerConnection(ClientSide):
         """Bytes of answers on the ledger that the client does not take."""
         self._found: tuple[bytes, RequestPlan] | None = None
         """The head that `_pending` begins with, and what it means, where it was read already and
-        is so long that no cache keeps it."""
+        is so long that no cache keeps it, or the payload log takes a sample of such."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
@@ -227,7 +228,7 @@ class ServerConnection(ClientSide):
                         head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
-                if plan is not None and end > ORDINARY_HEAD:
+                if plan is not None and (end > ORDINARY_HEAD or plan.share):
                     self._found = (head, plan)
         if self.state is _LINGER:
             self.throw_away(data)
@@ -376,7 +377,7 @@ class ServerConnection(ClientSide):
     def _read_plan(self, head: bytes) -> RequestPlan:
         if self.front is not None:
             self._turn = turn = self.front.turn(head)
-            return turn.plan
+            return self.relay.heads.drawn(turn.plan)
         found = self._found
         self._found = None
         if found is not None and found[0] == head:
@@ -436,6 +437,10 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
+        if plan.is_sampled:
+            recording = relay.parts.payloads.record(exchange, plan.upstream)
+            if recording is not None:
+                exchange.handler = RecordedRequest(recording, exchange, exchange.handler)
         return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:

@@ -70,6 +70,8 @@ class Http1Shared:
             disclosure=options.disclosure,
             cors_origins=options.cors_origins,
             traces=options.traces,
+            payloads=options.payloads,
+            draws=self.parts.payloads.draws,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -138,12 +138,8 @@ class AnswerSink:
         """The connection is closed, and the answer was not complete."""
 
 
-class RequestHandler(Protocol):
-    """Takes the parts of a request as they come: to look into them before they go on to the
-    exchange, or in its place."""
-
-    collects: bool
-    """The exchange gets nothing of it: no backend is waited for."""
+class RequestTaker(Protocol):
+    """Takes the parts of a request as they come: its exchange, or a handler."""
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """The head is complete; this is what there is of the body."""
@@ -151,6 +147,16 @@ class RequestHandler(Protocol):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """A further part of the body."""
+        ...
+
+
+class RequestHandler(RequestTaker, Protocol):
+    """Takes the parts of a request to look into them before they go on to the exchange, or in its
+    place."""
+
+    @property
+    def collects(self) -> bool:
+        """Whether the exchange gets nothing of it: no backend is waited for."""
         ...
 
     @property

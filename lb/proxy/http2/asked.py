@@ -60,6 +60,7 @@ class Collector(CallPart):
             most: bytes of a request that changes nothing, prefix included.
         """
         super().__init__(call)
+        call.part = self
         self._departure = Departure()
         self._answer_own = answer
         self._most = most

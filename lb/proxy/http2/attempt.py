@@ -656,7 +656,7 @@ class GrpcAttempt(Attempt):
         """What was sent is the request of this attempt from now on, and its answer goes to the
         client."""
         call = self.call
-        self.sink = TO_CLIENT
+        self.sink = call.relay.sink_of(call)
         request, response = call.request, self.response
         request.sink, request.sink_id = self.request.sink, self.request.sink_id
         request.finished = True

@@ -661,16 +661,16 @@ class CallPart:
     """Takes the request of a call in its place: what there is to do with it beside relaying it.
 
     Connections tell it what comes, as it owns the pipe of the request; what concerns the whole call
-    it passes on to that.
+    it passes on to that. Where it is the call's `part`, the call asks things of it, too.
     """
 
     __slots__ = ("call",)
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        call.part = call.request.owner = self
+        call.request.owner = self
 
-    # What the call asks of it
+    # What the call asks of its part
 
     def begin(self, end_stream: bool) -> None:
         """The head may pass."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.proxy.tracing import contexts_of
 from lb.settings.model import Settings
@@ -53,6 +54,8 @@ class Http2Options:
     """Who learns how a request was served."""
     traces: Traces = Traces.OFF
     """What becomes of trace contexts."""
+    payloads: PayloadRules | None = None
+    """What the payload log samples; None: nothing."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -102,4 +105,5 @@ def http2_options(settings: Settings) -> Http2Options:
         noted=queue_options(settings).noted,
         disclosure=disclosure(settings.diagnostics),
         traces=contexts_of(settings.tracing),
+        payloads=payload_rules(settings.payload_log),
     )

@@ -29,6 +29,7 @@ class ReflectionSession(CallPart):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
+        call.part = self
         self._text = b""
         """What has come of the next question."""
         self._asked = 0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation
 from lb.domain.pool import PoolSnapshot
 from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
-from lb.proxy.http2.attempt import GrpcAttempt
+from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.decisions import Decisions
@@ -19,6 +20,7 @@ from lb.proxy.http2.hedge import make_hedge
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.pool import UpstreamPool
+from lb.proxy.http2.recorded import RecordedResponse, recorded_attempt
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.parts import RelayParts
@@ -39,6 +41,7 @@ class Http2Relay(Http2Shared):
         self.pools: dict[Backend, UpstreamPool] = {}
         """Those that were asked for; see `pool`."""
         self._decisions = Decisions(self)
+        self._make_attempt = self._attempt_maker()
         self._parting_timer: Timer | None = None
         self._unsubscribe = self.dispatcher.pool.subscribe(self._on_snapshot)
 
@@ -48,8 +51,12 @@ class Http2Relay(Http2Shared):
         it connected."""
         self.use(options)
         self._decisions = Decisions(self)
+        self._make_attempt = self._attempt_maker()
         for server in self.servers:
             server.configured()
+
+    def _attempt_maker(self) -> Callable[[Call, Backend, Port, float], GrpcAttempt]:
+        return GrpcAttempt if self.options.payloads is None else recorded_attempt
 
     # What connections and calls ask for
 
@@ -84,7 +91,7 @@ class Http2Relay(Http2Shared):
     def place(self, call: Call) -> None:
         """See `Http2Shared`."""
         try:
-            attempt = self.placer.place(call, GrpcAttempt, self.now, call)
+            attempt = self.placer.place(call, self._make_attempt, self.now, call)
         except RequestRefused as refusal:
             call.refuse(refusal)
             return
@@ -111,6 +118,11 @@ class Http2Relay(Http2Shared):
             link.open_whole(attempt, payload, size)
         else:
             pool.start_whole(attempt, payload, size)
+
+    def sink_of(self, call: Call) -> ResponseSink:
+        """See `Http2Shared`."""
+        recording = self.parts.payloads.recording_of(call)
+        return TO_CLIENT if recording is None else RecordedResponse(recording)
 
     def start(self, attempt: GrpcAttempt) -> None:
         """See `Http2Shared`."""

@@ -161,6 +161,10 @@ class Http2Shared(metaclass=ABCMeta):
         which has not been given to its pipe."""
 
     @abstractmethod
+    def sink_of(self, call: Any) -> Any:
+        """Return the `ResponseSink` of a unary call that leads to the client."""
+
+    @abstractmethod
     def start(self, attempt: Any) -> None:
         """Give an attempt a stream at its backend, now or when a connection has room."""
 

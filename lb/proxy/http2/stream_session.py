@@ -57,6 +57,7 @@ class StreamSession(CallPart):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
+        call.part = self
         self.router = StreamRouter(call)
         self.single = SingleBackend(call)
         """The backend, while it is one."""

@@ -128,7 +128,10 @@ async def test_a_removed_backend_can_be_taken_back_by_its_name(bench: Bench) -> 
     status, answer = await bench.ask("DELETE", f"{BACKENDS}/a")
     assert (status, answer["state"], answer["empty"]) == (200, "leaving", True)
     assert bench.names == ["b"]
-    assert await bench.refused("GET", f"{BACKENDS}/a") == (404, "there is no backend 'a'")
+    assert await bench.refused("GET", f"{BACKENDS}/a") == (
+        404,
+        "there is no backend 'a'; there are: b",
+    )
     status, answer = await bench.ask("POST", BACKENDS, {"name": "a"})
     assert (status, answer["origin"]) == (201, "configuration")
     assert bench.names == ["a", "b"]
@@ -167,7 +170,8 @@ async def test_a_bad_query_is_refused(bench: Bench, query: str, error: str) -> N
 
 
 async def test_what_is_not_there_cannot_be_removed(bench: Bench) -> None:
-    assert await bench.refused("DELETE", f"{BACKENDS}/x") == (404, "there is no backend 'x'")
+    expected = (404, "there is no backend 'x'; there are: a, b")
+    assert await bench.refused("DELETE", f"{BACKENDS}/x") == expected
 
 
 async def test_the_sources_are_shown_as_documented(bench: Bench) -> None:

@@ -42,7 +42,10 @@ def test_files_with_backends_are_checked_as_well(
     assert check(str(file)) == 0
     file.write_text(config % f"{good}, {bad}, /none")
     assert check(str(file)) == 1
-    assert capsys.readouterr().out.splitlines() == [
+    assert check(str(file), syntax_only=True) == 0
+    *told, last = capsys.readouterr().out.splitlines()
+    assert last == f"OK: {file}"
+    assert told == [
         f"OK: {file}",
         f"{bad}:1: backends[0].http: 127.0.0.1:1 is our own listener listen.http",
         f"{bad}:2: backends[1]: at least one of http and grpc is needed",

@@ -187,6 +187,23 @@ def test_a_check_remembers_the_arguments(folder: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_stack_is_made_again_with_its_options(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["generate", "compose", "--output", str(folder)]
+    assert main([*again, "--gpus", "3", "--models", "/srv/m"]) == 0
+    made = (folder / "compose.yaml").read_text()
+    (folder / "compose.yaml").write_text(made.replace("memlock", "older"))
+    capsys.readouterr()
+    assert main([*again, "--force"]) == 0
+    assert (folder / "compose.yaml").read_text() == made
+    used = f"with the options in {folder}/compose.yaml: --gpus=3 --models=/srv/m"
+    assert capsys.readouterr().err == f"triton-lb: {used}\n"
+    # Options that are given are all that count.
+    assert main([*again, "--gpus", "1", "--force"]) == 0
+    assert "/srv/m" not in (folder / "compose.yaml").read_text()
+
+
 def test_a_command_that_was_spoilt_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

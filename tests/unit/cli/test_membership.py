@@ -78,7 +78,7 @@ def test_a_drain_waits_until_nothing_runs_any_more(
     assert script.asked == ["POST /api/v1/backends/a/drain", *["GET /api/v1/backends/a"] * 2]
     assert capsys.readouterr().out.splitlines() == [
         "a: draining, 2 in flight, 1 sequences open",
-        "a: draining, empty",
+        "a: drained",
     ]
 
 
@@ -94,9 +94,12 @@ def test_a_removal_waits_until_the_backend_is_gone(
     assert capsys.readouterr().out.splitlines() == ["a: leaving, 2 in flight", "a: removed"]
 
 
-def test_a_drained_backend_is_not_waited_for(script: Script) -> None:
+def test_a_drained_backend_is_not_waited_for(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert script.run("drain", "a", "--wait", answers=[backend("draining", empty=True)]) == 0
     assert script.asked == ["POST /api/v1/backends/a/drain"]
+    assert capsys.readouterr().out.splitlines()[-1] == "a: drained"
 
 
 def test_the_removal_of_an_empty_backend_ends_with_the_same_word(

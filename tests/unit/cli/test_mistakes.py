@@ -81,6 +81,7 @@ FAILURES: Final = {
     "serve /none.yaml": "/none.yaml: cannot be read: No such file or directory",
     "serve /": "/: cannot be read: it is a directory, not a regular file",
     "config /none.yaml": "/none.yaml: cannot be read: No such file or directory",
+    "simulate --first-port 65534": "triton-lb simulate: there is no port 65536; choose others by --first-port",
     "generate kubernetes --up": "triton-lb: --up is for compose, without --check",
     "generate compose --cpu 1 --http 8000": f"triton-lb: --http: {ADDRESS}, got '8000'",
     "generate compose --cpu 1 --grpc 0.0.0.0:8000": "triton-lb: --grpc: port 8000 is taken by another listener",

@@ -80,7 +80,7 @@ def test_one_that_fails_makes_the_command_fail(capsys: pytest.CaptureFixture[str
         assert main(["drain", "a", "--wait", "--admin", first, "--admin", nobody]) == 1
     assert asked == ["POST /api/v1/backends/a/drain"]
     shown = capsys.readouterr()
-    assert shown.out == f"{first}  a: draining, 0 in flight\n"
+    assert shown.out == f"{first}  a: draining, 0 in flight\n{first}  a: drained\n"
     assert f"{nobody}" in shown.err
     assert "cannot reach the admin API" in shown.err
 

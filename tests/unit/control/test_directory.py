@@ -287,9 +287,17 @@ def test_news_of_a_backend_that_left_is_ignored() -> None:
         assert published == []
 
 
-def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(LookupError, match="there is no backend 'x'"):
-        make_directory("a").set_admin("x", AdminState.DRAINING, 1.0)
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        ("", "there are: none"),
+        ("ab", "there are: a, b"),
+        ("abcdefghij", "there are: a, b, c, d, e, f, g, h, 2 more"),
+    ],
+)
+def test_an_unknown_name_is_an_error_that_names_others(names: str, named: str) -> None:
+    with pytest.raises(LookupError, match=f"^there is no backend 'x'; {named}$"):
+        make_directory(*names).set_admin("x", AdminState.DRAINING, 1.0)
 
 
 # The operator

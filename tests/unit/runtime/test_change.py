@@ -34,10 +34,9 @@ class Running:
 
     def change(self, given: Settings) -> None:
         change = prepare(self.product, (), given)
-        closing = change.apply(self.product)
+        before = change.apply(self.product)
         change.listeners.close()
-        if closing is not None:
-            closing.close()
+        before.close(change.log_files)
 
     def admit(self) -> None:
         gate = self.product.access.gate
@@ -108,12 +107,12 @@ async def test_unchanged_options_are_not_swapped(running: Running) -> None:
 async def test_another_access_log_takes_the_lines(running: Running, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     running.change(settings(access_log={"mode": "all", "path": str(first)}))
-    assert running.logs.access is not None
-    running.logs.access.write(b"one\n")
+    assert running.logs.files.access is not None
+    running.logs.files.access.write(b"one\n")
     running.change(settings(access_log={"mode": "errors", "path": str(first)}))
-    running.logs.access.write(b"two\n")
+    running.logs.files.access.write(b"two\n")
     running.change(settings(access_log={"mode": "all", "path": str(second)}))
-    running.logs.access.write(b"three\n")
+    running.logs.files.access.write(b"three\n")
     running.change(settings(access_log={"mode": "off"}))
     assert first.read_bytes() == b"one\ntwo\n"
     assert second.read_bytes() == b"three\n"

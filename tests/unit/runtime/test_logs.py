@@ -19,7 +19,7 @@ def settings(mode: AccessLogMode, path: str) -> Settings:
 def test_access_log_that_is_off_has_no_writer(tmp_path: Path) -> None:
     logs = Logs(settings(AccessLogMode.OFF, str(tmp_path / "access.log")))
     try:
-        assert logs.access is None
+        assert logs.files.access is None
         assert set(logs.dropped()) == {"application"}
         logs.reopen()
     finally:
@@ -30,14 +30,14 @@ def test_access_log_that_is_off_has_no_writer(tmp_path: Path) -> None:
 def test_reopening_follows_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     logs = Logs(settings(AccessLogMode.ALL, str(path)))
-    assert logs.access is not None
-    logs.access.write(b"one\n")
+    assert logs.files.access is not None
+    logs.files.access.write(b"one\n")
     logs.close()
     path.rename(tmp_path / "access.log.1")
     logs = Logs(settings(AccessLogMode.ALL, str(path)))
-    assert logs.access is not None
+    assert logs.files.access is not None
     logs.reopen()
-    logs.access.write(b"two\n")
+    logs.files.access.write(b"two\n")
     logs.close()
     assert (tmp_path / "access.log.1").read_bytes() == b"one\n"
     assert path.read_bytes() == b"two\n"

@@ -78,3 +78,27 @@ def test_a_holder_that_keeps_its_bytes_is_a_bug_that_shows() -> None:
     ledger.take(Miser(ledger), 90)
     with pytest.raises(RuntimeError, match="still holds"):
         ledger.take(Owner(ledger), 20)
+
+
+def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
+    ledger = Ledger(800)
+    spare, request = Owner(ledger), Owner(ledger)
+    ledger.spare = spare
+    assert ledger.take(spare, 300)
+    assert ledger.take(request, 399)
+    assert spare.evicted == 0
+    assert ledger.take(request, 1)
+    assert (spare.evicted, ledger.held, ledger.shortages) == (1, 400, 0)
+    assert ledger.take(request, 300)
+    assert (spare.evicted, ledger.shortages) == (1, 1)
+
+
+def test_what_nobody_waits_for_gives_way_to_what_passes_the_ceiling() -> None:
+    ledger = Ledger(800)
+    spare, request = Owner(ledger), Owner(ledger)
+    ledger.spare = spare
+    assert ledger.take(request, 600)
+    assert ledger.take(spare, 50)
+    assert ledger.take(request, 200)
+    assert (spare.evicted, request.evicted, ledger.held) == (1, 0, 800)
+    assert ledger.evictions == 0

@@ -1,0 +1,1 @@
+"""The payload log: a sample of inferences, held within bounds and written as lines."""

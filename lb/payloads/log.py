@@ -1,0 +1,323 @@
+"""The payload log: samples inferences and keeps their payload until it is written.
+
+An exchange that is sampled has a `Recording`; others have none, and cost one draw. Payload is noted
+as it passes; when the exchange is over, the record goes to the writer's thread. Whatever is held is
+on the ledger of the process, as long as that has room for what nobody waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.payloads.lines import Payload, PayloadRecord
+from lb.payloads.writer import PayloadWriter
+from lb.settings.reporting import OTHER_MODELS, PayloadLogSettings
+from lb.telemetry.record import RequestRecord
+from lb.wire.ledger import Ledger
+
+_log = logging.getLogger(__name__)
+
+_WARN_EVERY_S: Final = 60.0
+"""Between two lines of the application log about what was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRules:
+    """What is logged of whom."""
+
+    shares: Mapping[bytes, float]
+    """Share of the inferences to log, by model."""
+    other_share: float
+    """Of models that are not in `shares`."""
+    greatest_share: float
+    """Of whichever model has the greatest."""
+    leave_out: frozenset[str]
+    max_payload_bytes: int
+    bytes_per_second: int
+    memory_bytes: int
+
+    def share_of(self, model: bytes) -> float:
+        """Return the share of a model's inferences to log, 0 to 1."""
+        return self.shares.get(model, self.other_share)
+
+
+def payload_rules(settings: PayloadLogSettings) -> PayloadRules | None:
+    """Read from settings what is logged; None where nothing is."""
+    if not any(settings.models.values()):
+        return None
+    shares = {name.encode(): share for name, share in settings.models.items()}
+    return PayloadRules(
+        shares=shares,
+        other_share=shares.pop(OTHER_MODELS.encode(), 0.0),
+        greatest_share=max(settings.models.values()),
+        leave_out=frozenset(settings.leave_out),
+        max_payload_bytes=settings.max_payload_bytes,
+        bytes_per_second=settings.max_bytes_per_second,
+        memory_bytes=settings.memory_bytes,
+    )
+
+
+class _Kept:
+    """A request or a response, as far as it has passed."""
+
+    __slots__ = ("head", "pieces", "size")
+
+    def __init__(self, head: bytes = b"") -> None:
+        self.head = head
+        self.pieces: list[bytes] | None = []
+        """None once it is too large to be kept."""
+        self.size = 0
+        """Bytes of the pieces."""
+
+    def payload(self) -> Payload:
+        """Return what is to be logged."""
+        return Payload(self.head, None if self.pieces is None else tuple(self.pieces))
+
+
+class Recording:
+    """One inference under way that may be logged."""
+
+    __slots__ = ("_log", "draw", "is_dropped", "request", "response")
+
+    def __init__(self, log: PayloadLog, draw: float, head: bytes) -> None:
+        self._log = log
+        self.draw = draw
+        """It is logged if the share of its model is greater; 0 to 1."""
+        self.is_dropped = False
+        self.request = _Kept(head)
+        self.response = _Kept()
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload."""
+        return self.request.size + self.response.size
+
+    def add_request(self, payload: bytes | memoryview) -> None:
+        """Note a part of the request."""
+        self._add(self.request, payload)
+
+    def begin_response(self, head: bytes = b"") -> None:
+        """Note that a response begins. An earlier one did not reach the client."""
+        self._log.release(self.response.size)
+        self.response = _Kept(head)
+
+    def add_response(self, payload: bytes | memoryview) -> None:
+        """Note a part of the response."""
+        self._add(self.response, payload)
+
+    def _add(self, kept: _Kept, payload: bytes | memoryview) -> None:
+        pieces = kept.pieces
+        size = len(payload)
+        if pieces is None or self.is_dropped or not size:
+            return
+        if kept.size + size > self._log.max_payload_bytes:
+            self._log.release(kept.size)
+            kept.size, kept.pieces = 0, None
+        elif self._log.takes(size):
+            kept.size += size
+            pieces.append(bytes(payload))
+        else:
+            self._log.drop(self)
+
+
+class PayloadLog:
+    """Samples inferences, and hands them to a writer when they are over. A `RequestSink`, and the
+    `Holder` of what it keeps. To be used from one event loop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        call_soon: Callable[[Callable[[PayloadRecord, bool], None], PayloadRecord, bool], object],
+        rng: Random,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,  # noqa: TID251  # lines are read elsewhere
+    ) -> None:
+        """Log nothing until `configure`.
+
+        Args:
+            ledger: has the bytes held.
+            call_soon: has a function called in the event loop, from any thread; RuntimeError when
+                that is closed.
+            rng: draws the sample, and makes ids for requests that have none.
+            clock: monotonic seconds.
+            wall: Unix time in seconds.
+        """
+        self.held = 0
+        """For the ledger, which writes it."""
+        self.max_payload_bytes = 0
+        """Of one request or response."""
+        self.dropped = 0
+        """Inferences that were sampled and are not logged."""
+        self._ledger = ledger
+        ledger.spare = self
+        self._call_soon = call_soon
+        self._rng = rng
+        self._clock = clock
+        self._wall = wall
+        self._rules: PayloadRules | None = None
+        self._writer: PayloadWriter | None = None
+        self._recordings: dict[RequestRecord, Recording] = {}
+        """Inferences under way."""
+        self._queued: dict[PayloadRecord, int] = {}
+        """Records that the writer has, and the bytes held for each."""
+        self._warned_at = -_WARN_EVERY_S
+
+    def configure(self, rules: PayloadRules | None, writer: PayloadWriter | None) -> None:
+        """Log by these rules from now on. Inferences under way are not logged.
+
+        Args:
+            rules: what is logged; None: nothing.
+            writer: takes the records; it stays the caller's.
+        """
+        if rules == self._rules and writer is self._writer:
+            return
+        for recording in tuple(self._recordings.values()):
+            self._forget(recording)
+        self._recordings.clear()
+        self._rules = None if writer is None else rules
+        self._writer = writer
+        if rules is not None and writer is not None:
+            self.max_payload_bytes = rules.max_payload_bytes
+            writer.bytes_per_second = rules.bytes_per_second
+
+    # The relay
+
+    def draws(self, share: float) -> bool:
+        """Decide whether one more of a share is in the sample, 0 to 1."""
+        return self._rng.random() < share
+
+    def record(self, exchange: RequestRecord, head: bytes, draw: float = 0.0) -> Recording | None:
+        """Begin to record an inference that is in the sample; `finished` is told of its end.
+
+        Args:
+            exchange: the inference.
+            head: of HTTP; empty for gRPC.
+            draw: it is in the sample if its model's share is greater.
+
+        Returns:
+            What its payload is to be noted in; None where nothing is logged any more.
+        """
+        if self._rules is None:
+            return None
+        recording = self._recordings[exchange] = Recording(self, draw, head)
+        return recording
+
+    def sample(self, exchange: RequestRecord) -> Recording | None:
+        """Decide whether to record an inference whose model is not known yet, as `record`. It is
+        recorded where that may be any of the models."""
+        rules = self._rules
+        draw = self._rng.random()
+        if rules is None or draw >= rules.greatest_share:
+            return None
+        return self.record(exchange, b"", draw)
+
+    def recording_of(self, exchange: RequestRecord) -> Recording | None:
+        """Return that of an inference under way; None for those that are not sampled."""
+        return self._recordings.get(exchange)
+
+    def finished(self, record: RequestRecord) -> None:
+        """Have an inference written that is over."""
+        recording = self._recordings.pop(record, None)
+        rules, writer = self._rules, self._writer
+        if recording is None or recording.is_dropped or rules is None or writer is None:
+            return
+        if recording.draw >= rules.share_of(record.model):
+            self._forget(recording)
+            return
+        made = self._record(record, recording, rules)
+        self._queued[made] = recording.size
+        writer.put(made, self._on_written)
+
+    def _record(
+        self, record: RequestRecord, recording: Recording, rules: PayloadRules
+    ) -> PayloadRecord:
+        ended_at = self._wall()
+        number = record.request_id or b"%032x" % self._rng.getrandbits(128)
+        is_grpc = record.protocol is AppProtocol.GRPC
+        return PayloadRecord(
+            id=number.decode("utf-8", "backslashreplace"),
+            protocol=record.protocol,
+            path=record.path,
+            model=record.model,
+            backend=record.backend.name if record.backend is not None else "",
+            status=record.grpc_status if is_grpc else record.status,
+            reason=record.reason.value if record.reason is not None else "",
+            started_at=ended_at - (record.ended_at - record.started_at),
+            ended_at=ended_at,
+            request=recording.request.payload(),
+            response=recording.response.payload(),
+            leave_out=rules.leave_out,
+            max_bytes=rules.max_payload_bytes,
+        )
+
+    # Memory
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for so many bytes more; they are on the ledger then."""
+        rules, ledger = self._rules, self._ledger
+        return (
+            rules is not None
+            and self.held + size <= rules.memory_bytes
+            and ledger.held + size <= ledger.keep_up_to
+            and ledger.take(self, size)
+        )
+
+    def release(self, size: int) -> None:
+        """Take bytes off the ledger that are not kept any more."""
+        if size:
+            self._ledger.release(self, size)
+
+    def drop(self, recording: Recording) -> None:
+        """Give a recording up: there is no room for it."""
+        self._forget(recording)
+        self._on_dropped("memory", 1)
+
+    def evict(self) -> None:
+        """See `Holder`: what nobody waits for goes first."""
+        given_up = [each for each in self._recordings.values() if not each.is_dropped]
+        for recording in given_up:
+            recording.is_dropped = True
+            recording.request, recording.response = _Kept(), _Kept()
+        if self._writer is not None:
+            self._writer.drop_queued()
+        count = len(given_up) + len(self._queued)
+        self._queued.clear()
+        self.release(self.held)
+        self._on_dropped("memory", count)
+
+    def _forget(self, recording: Recording) -> None:
+        self.release(recording.size)
+        recording.is_dropped = True
+        recording.request, recording.response = _Kept(), _Kept()
+
+    # The writer
+
+    def _on_written(self, record: PayloadRecord, is_written: bool) -> None:
+        """A record is over. Runs in the writer's thread."""
+        try:
+            self._call_soon(self.settle, record, is_written)
+        except RuntimeError:  # the event loop is closed: the process ends
+            return
+
+    def settle(self, record: PayloadRecord, is_written: bool) -> None:
+        """Give back what was held of a record, in the event loop."""
+        size = self._queued.pop(record, None)
+        if size is not None:  # else it was evicted, and counted then
+            self.release(size)
+            if not is_written:
+                self._on_dropped("file", 1)
+
+    def _on_dropped(self, why: str, count: int) -> None:
+        self.dropped += count
+        now = self._clock()
+        if count and now - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = now
+            extra = {"why": why, "dropped": self.dropped}
+            _log.warning("payload log drops inferences", extra=extra)

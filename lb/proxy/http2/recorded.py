@@ -1,0 +1,70 @@
+"""Calls whose payload is noted for the payload log, as the client sends and gets it.
+
+Streams of inferences are not: they may be open for days, each of their messages may be for another
+model, and the relay does not cut what passes into messages.
+"""
+
+from __future__ import annotations
+
+from lb.domain.backend import Backend, Port
+from lb.payloads.log import Recording
+from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
+from lb.proxy.http2.call import Call, CallPart
+from lb.proxy.http2.link import Link
+from lb.proxy.http2.shared import Http2Shared
+from lb.wire.http2.flow import Payload
+from lb.wire.http2.heads import RequestHead
+
+
+class RecordedRequest(CallPart):
+    """Notes the request of a call before the call takes it, which has no part beside that."""
+
+    __slots__ = ("_recording",)
+
+    def __init__(self, call: Call, recording: Recording) -> None:
+        super().__init__(call)
+        self._recording = recording
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        self._recording.add_request(payload)
+        self.call.request_data(payload, end_stream)
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        self.call.resume_request(payload, end_stream)
+
+    def request_trailers(self, block: bytes) -> None:
+        """See `CallPart`."""
+        self.call.request_trailers(block)
+
+
+class RecordedResponse(ResponseSink):
+    """Notes the response of an attempt, which goes to the client."""
+
+    __slots__ = ("_recording",)
+
+    def __init__(self, recording: Recording) -> None:
+        recording.begin_response()
+        self._recording = recording
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`."""
+        self._recording.add_response(payload)
+        return payload
+
+
+def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+    """Make a call that the payload log may want."""
+    call = Call(relay, server, stream_id, head)
+    recording = relay.parts.payloads.sample(call)
+    if recording is not None:
+        RecordedRequest(call, recording)
+    return call
+
+
+def recorded_attempt(call: Call, backend: Backend, port: Port, began_at: float) -> GrpcAttempt:
+    """Make an attempt at a call that the payload log may want."""
+    attempt = GrpcAttempt(call, backend, port, began_at)
+    attempt.sink = call.relay.sink_of(call)
+    return attempt

@@ -1,0 +1,98 @@
+"""A file, or a descriptor, that whole lines are appended to; used by one thread that may wait."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+_WRITABLE_POLL_MS: Final = 200
+"""How often a writer that waits for its reader looks whether it should give up."""
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+# O_NONBLOCK: a FIFO that nobody reads fails at once instead of stopping the start-up.
+
+
+class LineFile:
+    """Appends lines whole, except where an error of the device cuts one; the next line then starts
+    on a line of its own."""
+
+    def __init__(self, target: int | Path, name: str) -> None:
+        """Open the target.
+
+        Args:
+            target: an open file descriptor, which stays the caller's, or a file to append to.
+            name: which log it is, for messages.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        self._name = name
+        self._path = target if isinstance(target, Path) else None
+        self._fd = target if isinstance(target, int) else os.open(target, _OPEN_FLAGS, 0o640)
+        self._is_line_cut = False
+
+    def reopen(self) -> None:
+        """Open the file anew, for log rotation. Does nothing for a descriptor."""
+        if self._path is None:
+            return
+        try:
+            fresh = os.open(self._path, _OPEN_FLAGS, 0o640)
+        except OSError as error:
+            _log.error(
+                "log file cannot be reopened, writing goes on in the old one",
+                extra={"log": self._name, "path": str(self._path), "error": error.strerror},
+            )
+            return
+        os.close(self._fd)
+        self._fd = fresh
+        self._is_line_cut = False
+
+    def close(self) -> None:
+        """Close the file, but not a descriptor of the caller."""
+        if self._path is not None:
+            os.close(self._fd)
+
+    def write(self, lines: bytes, gives_up: Callable[[], bool]) -> int:
+        """Write lines. May wait as long as the device, or the reader of a pipe, takes.
+
+        Args:
+            lines: whole ones, newlines included.
+            gives_up: whether to wait no longer for the reader of a pipe.
+
+        Returns:
+            How many lines are lost: a line without its newline is lost, even if some of it was
+            written.
+        """
+        end_of_cut_line = b"\n" if self._is_line_cut else b""
+        data = end_of_cut_line + lines
+        written = self._write_all(data, gives_up)
+        if written:
+            self._is_line_cut = data[written - 1] != ord("\n")
+        return data.count(b"\n", max(written, len(end_of_cut_line)))
+
+    def _write_all(self, data: bytes, gives_up: Callable[[], bool]) -> int:
+        """Write as much as the device takes; return how many bytes that was."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                if not self._await_reader(gives_up):
+                    break
+            except OSError:
+                break
+        return len(data) - len(rest)
+
+    def _await_reader(self, gives_up: Callable[[], bool]) -> bool:
+        """Wait for room in a non-blocking pipe; False when the writer gives up."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        while not poll.poll(_WRITABLE_POLL_MS):
+            if gives_up():
+                return False
+        return True

@@ -1,0 +1,335 @@
+"""The payload log is a sample, holds a bounded number of bytes, and counts what it drops."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.kserve.operations import MODEL_INFER
+from lb.payloads.lines import PayloadRecord
+from lb.payloads.log import PayloadLog, payload_rules
+from lb.payloads.writer import PayloadWriter
+from lb.proxy.exchange import Exchange
+from lb.settings.reporting import PayloadLogSettings
+from lb.wire.ledger import Ledger
+from tests.fakes.waiting import wait_until
+
+BODY = b"[1]"
+
+
+class Written:
+    """Stands for the thread: holds records until they are written."""
+
+    def __init__(self) -> None:
+        self.bytes_per_second = 0
+        self.queued: list[tuple[PayloadRecord, Callable[[PayloadRecord, bool], None]]] = []
+
+    def put(self, record: PayloadRecord, written: Callable[[PayloadRecord, bool], None]) -> None:
+        self.queued.append((record, written))
+
+    def drop_queued(self) -> None:
+        self.queued.clear()
+
+    def write(self, *, fails: bool = False) -> list[str]:
+        """Write all. Returns the ids."""
+        done, self.queued = self.queued, []
+        for record, written in done:
+            written(record, not fails)
+        return [record.id for record, _ in done]
+
+
+class Log:
+    """A payload log with a ledger and a writer that waits to be told."""
+
+    def __init__(self, *, ceiling: int = 1 << 20, writer: Any = None, **settings: Any) -> None:
+        self.ledger = Ledger(ceiling)
+        self.now = 0.0
+        self.writer = writer or Written()
+        self.calls: deque[Callable[[], object]] = deque()
+        """What the event loop is to do, by the wish of the thread."""
+        self.log = PayloadLog(
+            self.ledger,
+            lambda call, *with_: self.calls.append(partial(call, *with_)),
+            Random(1),
+            clock=lambda: self.now,
+        )
+        self.configure(**settings)
+
+    def settle(self) -> None:
+        """Hear what the thread has said."""
+        while self.calls:
+            self.calls.popleft()()
+
+    def write(self, *, fails: bool = False) -> list[str]:
+        """Have the writer write all. Returns the ids."""
+        written: list[str] = self.writer.write(fails=fails)
+        self.settle()
+        return written
+
+    def configure(self, **settings: Any) -> None:
+        given = PayloadLogSettings.model_validate(
+            {"path": "/nowhere", "models": {"*": 1.0}, "memory_bytes": 4096, **settings}
+        )
+        self.log.configure(payload_rules(given), self.writer)
+
+    def begin(self, model: bytes = b"m", request_id: bytes = b"one") -> Exchange:
+        exchange = Exchange(AppProtocol.HTTP, MODEL_INFER, client="192.0.2.1", started_at=1.0)
+        exchange.path, exchange.model = b"/v2/models/m/infer", model
+        exchange.request_id = request_id
+        self.log.sample(exchange)
+        return exchange
+
+    def infer(self, *, size: int = len(BODY), **how: Any) -> Exchange:
+        """A whole inference with a request of `size` bytes."""
+        exchange = self.begin(**how)
+        recording = self.log.recording_of(exchange)
+        if recording is not None:
+            recording.add_request(b" " * (size - len(BODY)) + BODY)
+            recording.begin_response()
+            recording.add_response(BODY)
+        self.log.finished(exchange)
+        return exchange
+
+
+def test_nothing_is_logged_by_default() -> None:
+    assert payload_rules(PayloadLogSettings()) is None
+    assert payload_rules(PayloadLogSettings(models={"m": 0.0})) is None
+
+
+def test_an_inference_is_logged_when_it_is_over() -> None:
+    log = Log()
+    log.infer()
+    assert log.ledger.held == log.log.held == 2 * len(BODY)
+    [(record, _)] = log.writer.queued
+    request, response = map(json.loads, record.lines().splitlines())
+    assert (request["data"], response["data"]) == ([1], [1])
+    log.write()
+    assert log.ledger.held == len(log.ledger) == log.log.dropped == 0
+
+
+def test_each_model_has_its_share() -> None:
+    """Over gRPC the model is known only when the message has come."""
+    log = Log(models={"often": 0.5, "never": 0.0, "*": 0.1}, memory_bytes="1MiB")
+    counts = dict.fromkeys((b"often", b"never", b"other"), 0)
+    for model in counts:
+        for _ in range(2000):
+            exchange = log.begin(b"")
+            exchange.model = model
+            log.log.finished(exchange)
+        counts[model] = len(log.write())
+    assert 900 < counts[b"often"] < 1100
+    assert counts[b"never"] == 0
+    assert 140 < counts[b"other"] < 260
+    assert log.ledger.held == 0
+
+
+def test_only_the_response_that_the_client_gets_is_logged() -> None:
+    log = Log()
+    exchange = log.begin()
+    recording = log.log.recording_of(exchange)
+    assert recording is not None
+    recording.begin_response()
+    recording.add_response(b"lost")
+    recording.begin_response()
+    recording.add_response(BODY)
+    log.log.finished(exchange)
+    assert log.writer.queued[0][0].response.pieces == (BODY,)
+    assert log.ledger.held == len(BODY)
+
+
+def test_a_payload_above_the_limit_leaves_the_rest() -> None:
+    log = Log(max_payload_bytes=100)
+    log.infer(size=101)
+    [(record, _)] = log.writer.queued
+    assert (record.request.pieces, record.response.pieces) == (None, (BODY,))
+    assert (log.ledger.held, log.log.dropped) == (len(BODY), 0)
+
+
+def test_what_does_not_fit_into_memory_is_dropped_and_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log()
+    for number in range(10):
+        log.infer(size=1000, request_id=b"%d" % number)
+    assert log.ledger.held <= 4096
+    assert log.log.dropped == 6
+    assert [line.message for line in caplog.records] == ["payload log drops inferences"]
+    assert len(log.write()) == 4
+    assert log.ledger.held == 0
+    log.now = 61.0
+    log.infer(size=5000)
+    assert len(caplog.records) == 2
+    log.infer()
+    assert log.write() == ["one"]
+
+
+def test_payloads_leave_half_of_the_memory_to_requests() -> None:
+    log = Log(ceiling=4000, memory_bytes="1MiB")
+    log.infer(size=1500)
+    log.infer(size=1500)
+    assert (log.ledger.held, log.log.dropped) == (1500 + len(BODY), 1)
+
+
+def test_payloads_go_first_when_a_request_needs_the_memory() -> None:
+    class Request:
+        held = 0
+
+        def evict(self) -> None:
+            raise AssertionError("payloads were to go first")
+
+    log = Log(ceiling=4000, memory_bytes="1MiB")
+    under_way = log.begin()
+    recording = log.log.recording_of(under_way)
+    assert recording is not None
+    recording.add_request(bytes(500))
+    log.infer(size=1400)
+    [(begun, written)] = log.writer.queued
+    request = Request()
+    assert log.ledger.take(request, 1000)
+    assert log.ledger.take(request, 2500)
+    assert (log.log.held, log.log.dropped, log.ledger.held) == (0, 2, 3500)
+    # What was under way or in the thread's hands ends without a trace.
+    recording.add_request(BODY)
+    log.log.finished(under_way)
+    written(begun, True)
+    log.settle()
+    assert (log.log.held, log.log.dropped, log.writer.queued) == (0, 2, [])
+
+
+def test_other_settings_forget_what_is_under_way() -> None:
+    log = Log()
+    exchange = log.begin()
+    recording = log.log.recording_of(exchange)
+    assert recording is not None
+    recording.add_request(BODY)
+    log.configure(models={})
+    recording.add_request(BODY)
+    log.log.finished(exchange)
+    assert (log.ledger.held, log.writer.queued) == (0, [])
+    assert log.log.sample(exchange) is None
+    assert log.log.record(exchange, b"") is None
+
+
+def test_the_same_settings_disturb_nothing() -> None:
+    log = Log()
+    exchange = log.begin()
+    log.configure()
+    log.log.finished(exchange)
+    assert log.write() == ["one"]
+
+
+def test_lines_that_cannot_be_written_are_counted() -> None:
+    log = Log()
+    log.infer()
+    log.write(fails=True)
+    assert (log.log.dropped, log.ledger.held) == (1, 0)
+
+
+# The thread
+
+
+def test_lines_reach_the_file_in_pairs(tmp_path: Path) -> None:
+    writer = PayloadWriter(tmp_path / "log")
+    log = Log(writer=writer, max_bytes_per_second="1GiB")
+    for number in range(8):
+        log.infer(request_id=b"%d" % number)
+    writer.close(timeout_s=20.0)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [str(each // 2) for each in range(16)]
+    assert (tmp_path / "log").stat().st_mode & 0o007 == 0
+
+
+def test_a_full_disk_is_counted() -> None:
+    writer = PayloadWriter(Path("/dev/full"))
+    log = Log(writer=writer)
+    log.infer()
+    writer.close(timeout_s=20.0)
+    log.settle()
+    assert (log.log.dropped, log.ledger.held) == (1, 0)
+
+
+def test_a_fifo_that_nobody_reads_costs_no_more_than_its_memory(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        writer = PayloadWriter(path)
+        log = Log(writer=writer, memory_bytes=100_000)
+        for _ in range(1000):
+            log.infer(size=1000)
+            log.settle()
+        assert log.ledger.held <= 100_000
+        assert log.log.dropped > 500
+        writer.close(timeout_s=20.0)
+    finally:
+        os.close(reader)
+
+
+def test_a_fifo_without_a_reader_fails_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="No such device"):
+        PayloadWriter(tmp_path / "fifo")
+
+
+def test_the_file_is_opened_anew_for_rotation(tmp_path: Path) -> None:
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    writer = PayloadWriter(path)
+    log = Log(writer=writer)
+    log.infer(request_id=b"before")
+    wait_until(lambda: path.read_bytes().count(b"\n") == 2)
+    path.rename(moved)
+    writer.reopen()
+    wait_until(path.exists)
+    log.infer(request_id=b"after")
+    writer.close(timeout_s=20.0)
+    assert b"before" in moved.read_bytes()
+    assert b"after" in path.read_bytes()
+
+
+def test_the_file_grows_no_faster_than_allowed(tmp_path: Path) -> None:
+    """At a kilobyte a second the second record waits for the first for a while."""
+    path = tmp_path / "log"
+    writer = PayloadWriter(path)
+    log = Log(writer=writer, max_bytes_per_second=1024, memory_bytes="1MiB")
+    for _ in range(100):
+        log.infer(size=1000)
+    wait_until(lambda: path.stat().st_size > 0)
+    first = path.stat().st_size
+    assert first < 10 * 1024  # of 150 KiB
+    assert log.ledger.held > 50_000
+    writer.close(timeout_s=20.0)  # what waits is written without a pause then
+    assert path.read_bytes().count(b"\n") == 200
+
+
+def test_a_record_that_cannot_be_made_into_lines_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = PayloadRecord.lines
+    broken = threading.Event()
+
+    def fail_once(record: PayloadRecord) -> bytes:
+        if not broken.is_set():
+            broken.set()
+            raise RuntimeError("our bug")
+        return lines(record)
+
+    monkeypatch.setattr(PayloadRecord, "lines", fail_once)
+    writer = PayloadWriter(tmp_path / "log")
+    log = Log(writer=writer)
+    log.infer()
+    log.infer(request_id=b"two")
+    writer.close(timeout_s=20.0)
+    log.settle()
+    assert log.log.dropped == 1
+    assert b"two" in (tmp_path / "log").read_bytes()
+    assert "payload cannot be logged" in caplog.text
