@@ -250,8 +250,15 @@ class Gate:
             claim: of its head, which `identify` has seen.
             client: at the other end of its connection.
         """
-        if not self.guards_regions:
-            return True
+        return not self.guards_regions or self.may_control(claim, client)
+
+    def may_control(self, claim: Claim | None, client: Client) -> bool:
+        """Whether a request that was admitted comes from somebody who may change a server.
+
+        Args:
+            claim: of its head, which `identify` has seen.
+            client: at the other end of its connection.
+        """
         if claim is None:
             return self._may_control(None, client, client.address)
         token = claim.token if claim.digest is not None else None

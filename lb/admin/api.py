@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -18,12 +19,16 @@ from lb.admin.models import (
     LogLevelChange,
     LogLevelInForce,
     NotDone,
+    Promotion,
     Queue,
     Reload,
+    Shares,
     Sources,
     Status,
     Upgrade,
+    VariantSets,
 )
+from lb.admin.models import VariantSet as VariantSetView
 from lb.admin.openapi import openapi_document
 from lb.admin.operations import (
     BACKENDS,
@@ -43,11 +48,13 @@ from lb.admin.views import (
     queue_views,
     source_view,
     status_view,
+    variant_set_view,
 )
 from lb.control.directory import BackendDirectory, StillLeavingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.record import BackendRecord
 from lb.domain.backend import Address, AdminState
+from lb.proxy.variants import VariantBook, VariantSet
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
 from lb.settings.reporting import LogLevel
@@ -64,6 +71,8 @@ Raises:
 OwnAddresses = Callable[[], Mapping[str, Address]]
 SetLogLevel = Callable[[LogLevel, float], LogLevelInForce]
 """Puts a level in force for so many seconds; 0 ends that."""
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+_log = logging.getLogger(__name__)
 SourceStatuses = Callable[[], Iterable[SourceStatus]]
 
 
@@ -104,6 +113,7 @@ class AdminApi:
         own_addresses: OwnAddresses,
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
+        variants: VariantBook,
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
         config: Callable[[], Mapping[str, Any]],
@@ -117,6 +127,7 @@ class AdminApi:
         self._own_addresses = own_addresses
         self._sources = sources
         self._queue = queue
+        self._variants = variants
         self._reload = reload
         self._upgrade = upgrade
         self._config = config
@@ -138,6 +149,10 @@ class AdminApi:
             "disableBackend": self._changer(AdminState.DISABLED),
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
+            "listVariants": self._list_variants,
+            "setShares": self._set_shares,
+            "promoteVariant": self._promote,
+            "resetVariants": self._reset_variants,
             "getConfig": self._get_config,
             "setLogLevel": self._change_log_level,
             "reload": self._apply_configuration,
@@ -229,6 +244,50 @@ class AdminApi:
         self._membership.remove(record.backend.name, limit_s)
         return self._view(record)
 
+    async def _list_variants(self, _request: web.Request) -> VariantSets:
+        return VariantSets(models=[self._split_view(each) for each in self._variants.sets.values()])
+
+    async def _set_shares(self, request: web.Request) -> VariantSetView:
+        split = self._split(request)
+        wanted = await _body_of(request, Shares)
+        return self._changed(split, lambda: split.set_shares(wanted.percents))
+
+    async def _promote(self, request: web.Request) -> VariantSetView:
+        split = self._split(request)
+        wanted = await _body_of(request, Promotion)
+        return self._changed(split, lambda: split.promote(wanted.variant))
+
+    async def _reset_variants(self, request: web.Request) -> VariantSetView:
+        self._split(request)
+        return self._split_view(self._variants.reset(request.match_info["name"]))
+
+    def _changed(self, split: VariantSet, change: Callable[[], None]) -> VariantSetView:
+        try:
+            change()
+        except ValueError as error:
+            raise refused(400, str(error)) from error
+        shares = {
+            each.rules.name: round(percent, 3)
+            for each, percent in zip(split.variants, split.percents, strict=True)
+        }
+        name = split.name.decode("utf-8", "backslashreplace")
+        _log.info("shares of variants set", extra={"model": name, "percents": str(shares)})
+        return self._split_view(split)
+
+    def _split(self, request: web.Request) -> VariantSet:
+        """The name with variants that the path names.
+
+        Raises:
+            Refused: there is none.
+        """
+        try:
+            return self._variants.find(request.match_info["name"])
+        except LookupError as error:
+            raise refused(404, str(error)) from error
+
+    def _split_view(self, split: VariantSet) -> VariantSetView:
+        return variant_set_view(split, self._variants.statuses_of(split))
+
     async def _get_config(self, _request: web.Request) -> JsonText:
         # Hundreds of backends have tens of thousands of settings, and nobody changes one.
         return JsonText(await asyncio.to_thread(lambda: json.dumps(self._config())))
@@ -268,6 +327,19 @@ class AdminApi:
 
     def _view(self, record: BackendRecord) -> Backend:
         return backend_view(record, self._clock())
+
+
+async def _body_of(request: web.Request, model: type[_ModelT]) -> _ModelT:
+    """The JSON of a request.
+
+    Raises:
+        Refused: it is not what was expected.
+    """
+    try:
+        return model.model_validate_json(await request.text())
+    except (ValidationError, ValueError) as error:
+        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise refused(400, f"body: {what}") from error
 
 
 def _limit_of(request: web.Request) -> float | None:

@@ -27,6 +27,7 @@ from lb.admin.page import page_response, wants_page
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.domain.backend import Address
+from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 
@@ -53,6 +54,7 @@ def make_admin_app(
     own_addresses: OwnAddresses = _nowhere,
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
+    variants: VariantBook | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -69,6 +71,7 @@ def make_admin_app(
         own_addresses: where no backend can be; see `lb.settings.listed`.
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
+        variants: the names that variants serve; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -85,6 +88,7 @@ def make_admin_app(
         own_addresses=own_addresses,
         sources=sources,
         queue=queue,
+        variants=variants or VariantBook(directory.ref, clock),
         reload=reload,
         upgrade=upgrade,
         config=config,

@@ -30,6 +30,7 @@ from lb.admin.live_document import (
     ModelCountsOfBackend,
     Verdict,
 )
+from lb.admin.live_variants import variant_rows
 from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord, text
@@ -45,6 +46,7 @@ from lb.telemetry.collector import ModelTableStatus
 from lb.telemetry.counts import RerunCounts
 from lb.telemetry.labels import OTHER, is_failure
 from lb.telemetry.meter import Meter
+from lb.telemetry.variants import VariantStatuses
 from lb.wire.grpc.status import GrpcStatus
 
 EVERY_S: Final = 1.0
@@ -126,6 +128,7 @@ class LiveSources:
     reruns: Callable[[], RerunCounts]
     tables: Callable[[], Iterable[ModelTableStatus]] = _nothing
     """How the models of each backend compare with those of the others."""
+    variants: VariantStatuses = tuple
 
 
 @dataclass(slots=True)
@@ -233,6 +236,7 @@ class LiveView:
             backends_total=len(records),
             models=models.rows(),
             models_total=models.total,
+            variants=variant_rows(sources.variants()),
             changes=[
                 LiveChange(
                     age_s=round(now - each.at, 1),

@@ -134,6 +134,20 @@ class LiveChange(TypedDict):
     why: str
 
 
+class LiveVariant(TypedDict):
+    """A model that serves a share of the requests for a name."""
+
+    name: Annotated[str, Field(description="The name that clients use, a slash, and the variant.")]
+    model: Annotated[str, Field(description="Its model on the Tritons.")]
+    percent: Annotated[float, Field(description="Share of the requests.")]
+    file_percent: Annotated[float, Field(description="The same by the configuration file.")]
+    ready: Annotated[bool, Field(description="Some backend serves it.")]
+    answers: Annotated[int, Field(description="Requests that were answered since the start.")]
+    errors: Annotated[int, Field(description="Those among them that failed.")]
+    p99_ms: Annotated[float | None, Field(description="Since the start.")]
+    note: Annotated[str, Field(description="What has changed its share, and why; or empty.")]
+
+
 class LiveDocument(TypedDict):
     """All of it."""
 
@@ -148,6 +162,7 @@ class LiveDocument(TypedDict):
     backends_total: Annotated[int, Field(description="With those left out.")]
     models: Annotated[list[LiveModel], Field(description="At most 100, the busiest first.")]
     models_total: Annotated[int, Field(description="With those left out.")]
+    variants: Annotated[list[LiveVariant], Field(description="In the order of the file.")]
     changes: Annotated[list[LiveChange], Field(description="At most 100, the newest first.")]
 
 

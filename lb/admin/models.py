@@ -333,3 +333,49 @@ class NotDone(Error):
     """Why a reload or an upgrade has changed nothing."""
 
     problems: list[str] = Field(description="All problems that were found.")
+
+
+class Variant(View):
+    """A model that serves a share of the requests for a name."""
+
+    name: str = Field(description="Name of the variant.")
+    model: str = Field(description="Its model on the Tritons.")
+    version: str = Field(description="Version of the model; empty: the Triton decides.")
+    percent: Amount = Field(description="Share of the requests in percent.")
+    file_percent: Amount = Field(description="The same by the configuration file.")
+    ready: bool = Field(description="Whether some backend serves it; otherwise it gets nothing.")
+    answers: Count = Field(description="Requests that were answered since the start.")
+    errors: Count = Field(description="Those among them that failed.")
+    latency: Latency
+
+
+class VariantSet(View):
+    """A name that clients use, and the variants that serve it; the first one is the stable one."""
+
+    model: str = Field(description="The name.")
+    changed: str = Field(
+        description="What has changed the shares since the file was read: `operator`, `ramp` or "
+        "`rollback`; empty: nothing has."
+    )
+    why: str = Field(description="Why the last rollback was made; empty without one.")
+    variants: list[Variant]
+
+
+class VariantSets(View):
+    """All names with variants."""
+
+    models: list[VariantSet]
+
+
+class Shares(View):
+    """Shares that some variants of a name get."""
+
+    percents: dict[str, float] = Field(
+        description="Percent by the name of the variant; the others share what is left."
+    )
+
+
+class Promotion(View):
+    """A variant that becomes the first one."""
+
+    variant: str = Field(description="Its name.")

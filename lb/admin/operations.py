@@ -20,11 +20,15 @@ from lb.admin.models import (
     Models,
     NewBackend,
     NotDone,
+    Promotion,
     Queue,
     Reload,
+    Shares,
     Sources,
     Status,
     Upgrade,
+    VariantSet,
+    VariantSets,
 )
 from lb.domain.access import Role
 
@@ -35,6 +39,8 @@ BACKEND: Final = "/api/v1/backends/{name}"
 MODELS: Final = "/api/v1/backends/{name}/models"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
+VARIANTS: Final = "/api/v1/variants"
+VARIANT_SET: Final = "/api/v1/variants/{name}"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
@@ -125,6 +131,10 @@ _LIMIT: Final = Parameter(
 _BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
 _NO_BACKEND: Final = Refusal("There is no such backend.")
 _NOW: Final = "The backend as it is now."
+_MODEL: Final = Parameter("name", "path", "Name that clients use.")
+_NO_VARIANTS: Final = Refusal("The name has no variants.")
+_BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
+_VARIANTS_NOW: Final = "The variants as they are now."
 
 
 def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
@@ -238,6 +248,50 @@ OPERATIONS: Final = (
         summary="Show queued requests and expected durations by model.",
         answer=Queue,
         meaning="All scheduled models that were requested.",
+    ),
+    Operation(
+        id="listVariants",
+        method="GET",
+        path=VARIANTS,
+        summary="List the names that variants serve, with shares, errors and latency.",
+        answer=VariantSets,
+        meaning="All such names.",
+    ),
+    Operation(
+        id="setShares",
+        method="POST",
+        path=f"{VARIANT_SET}/shares",
+        summary="Give variants of a name other shares.",
+        description="They hold until the variants in the file change, or the process ends; an "
+        "upgrade keeps them. A ramp ends.",
+        parameters=(_MODEL,),
+        body=Shares,
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={400: _BAD_SHARES, 404: _NO_VARIANTS},
+    ),
+    Operation(
+        id="promoteVariant",
+        method="POST",
+        path=f"{VARIANT_SET}/promote",
+        summary="Make a variant the first one, which gets all requests.",
+        description="Write it into the file, too: a restart begins with the file.",
+        parameters=(_MODEL,),
+        body=Promotion,
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={400: _BAD_SHARES, 404: _NO_VARIANTS},
+    ),
+    Operation(
+        id="resetVariants",
+        method="POST",
+        path=f"{VARIANT_SET}/reset",
+        summary="Go by the shares of the configuration file again.",
+        description="A ramp begins anew.",
+        parameters=(_MODEL,),
+        answer=VariantSet,
+        meaning=_VARIANTS_NOW,
+        refusals={404: _NO_VARIANTS},
     ),
     Operation(
         id="getConfig",

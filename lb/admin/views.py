@@ -18,14 +18,46 @@ from lb.admin.models import (
     Source,
     Status,
 )
+from lb.admin.models import Variant as VariantView
+from lb.admin.models import VariantSet as VariantSetView
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
 from lb.control.record import BackendRecord, PortRecord, text
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
 from lb.domain.load import LoadReport
 from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.proxy.variants import VariantSet
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
+from lb.telemetry.variants import VariantStatus
+
+
+def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> VariantSetView:
+    """Describe a name and its variants.
+
+    Args:
+        split: the name.
+        statuses: of its variants.
+    """
+    return VariantSetView(
+        model=split.name.decode("utf-8", "backslashreplace"),
+        changed=split.changed,
+        why=split.why,
+        variants=[
+            VariantView(
+                name=each.variant,
+                model=each.model,
+                version=each.version,
+                percent=round(each.percent, 3),
+                file_percent=round(each.file_percent, 3),
+                ready=each.is_ready,
+                answers=each.answers,
+                errors=each.errors,
+                latency=_latency((each.durations,)),
+            )
+            for each in statuses
+        ],
+    )
 
 
 def status_view(directory: BackendDirectory, version: str) -> Status:

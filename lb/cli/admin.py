@@ -11,19 +11,25 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from pydantic import BaseModel
+
 from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
     Backends,
     Models,
     NewBackend,
+    Promotion,
     Queue,
     Reload,
+    Shares,
     Sources,
     Status,
     Upgrade,
+    VariantSet,
+    VariantSets,
 )
-from lb.admin.operations import BACKENDS, LIVE, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
+from lb.admin.operations import BACKENDS, LIVE, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE, VARIANTS
 from lb.cli.admin_client import (
     AdminError,
     AdminTarget,
@@ -39,6 +45,7 @@ from lb.cli.tables import (
     queue_lines,
     source_table,
     status_line,
+    variant_table,
 )
 from lb.settings.units import format_duration
 
@@ -73,6 +80,11 @@ def show_queue(admin: AdminTarget) -> int:
 def list_sources(admin: AdminTarget) -> int:
     """Print a table of the sources of backends."""
     return _show(admin, SOURCES, Sources, lambda answer: source_table(answer.sources))
+
+
+def list_variants(admin: AdminTarget) -> int:
+    """Print the names that variants serve, and how these do."""
+    return _show(admin, VARIANTS, VariantSets, lambda answer: variant_table(answer.models))
 
 
 def _show(
@@ -221,6 +233,35 @@ def _wait_until_up(admin: AdminTarget, name: str, wait_s: float) -> str:
             why = f": {backend.why}" if backend.why else ""
             raise AdminError(printable(f"{name} is still {backend.state}{why}"))
         time.sleep(_LOOK_S)
+
+
+def set_shares(admin: AdminTarget, name: str, percents: Mapping[str, float]) -> int:
+    """Give variants of a name other shares.
+
+    Args:
+        admin: whom to ask.
+        name: that clients use.
+        percents: by the variant's name; without any, those of the file hold again.
+    """
+    if percents:
+        return _change_variants(admin, name, "shares", Shares(percents=dict(percents)))
+    return _change_variants(admin, name, "reset", None)
+
+
+def promote(admin: AdminTarget, name: str, variant: str) -> int:
+    """Make a variant of a name the first one, which gets everything."""
+    return _change_variants(admin, name, "promote", Promotion(variant=variant))
+
+
+def _change_variants(admin: AdminTarget, name: str, verb: str, body: BaseModel | None) -> int:
+    try:
+        path = f"{VARIANTS}/{quote(name, safe='')}/{verb}"
+        changed = admin.call("POST", path, VariantSet, body)
+    except AdminError as error:
+        return admin.fail(error)
+    shares = ", ".join(f"{each.name} {each.percent:.4g} %" for each in changed.variants)
+    print(printable(f"{changed.model}: {shares}"), file=admin.out)
+    return 0
 
 
 # The process

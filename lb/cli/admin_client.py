@@ -12,7 +12,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from lb.admin.models import NewBackend
 from lb.domain.backend import Address, parse_address
 
 ADDRESS_VARIABLE: Final = "TRITON_LB_ADMIN"
@@ -79,7 +78,7 @@ class AdminTarget:
     """Where to complain; None is standard error."""
 
     def call(
-        self, method: str, path: str, answer: type[ModelT], body: NewBackend | None = None
+        self, method: str, path: str, answer: type[ModelT], body: BaseModel | None = None
     ) -> ModelT:
         """Send a request and return its answer as the model `answer`.
 
@@ -117,7 +116,7 @@ class AdminTarget:
         except ValidationError as error:
             raise self._foreign() from error
 
-    def _ask(self, method: str, path: str, body: NewBackend | None = None) -> Any:
+    def _ask(self, method: str, path: str, body: BaseModel | None = None) -> Any:
         """Return the JSON of the answer."""
         connection = self._connection()
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from lb.cli import handlers
 from lb.cli.handlers import DEFAULT_ADMIN
-from lb.cli.parser import Parser, count, duration, factor, port, positive
+from lb.cli.parser import Parser, count, duration, factor, port, positive, share
 from lb.domain.backend import BackendKind
 
 _KINDS: Final = [kind.value for kind in BackendKind]
@@ -262,6 +262,12 @@ def _add_views(commands: _Commands) -> None:
             handlers.queue,
         ),
         ("sources", "list the sources of backends", "triton-lb sources", handlers.sources),
+        (
+            "variants",
+            "list variants with their shares, errors and latency",
+            "triton-lb variants",
+            handlers.variants,
+        ),
     ):
         more = ""
         if name == "status":
@@ -324,6 +330,7 @@ def _add_changes(commands: _Commands) -> None:
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handlers.change, action=action)
     _add_add(commands)
+    _add_variants(commands)
     for name, help_text, handler in (
         ("reload", "apply the changed configuration file", handlers.reload),
         (
@@ -336,6 +343,39 @@ def _add_changes(commands: _Commands) -> None:
         _add_admin_address(command)
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handler)
+
+
+def _add_variants(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "set",
+        "give variants of a model other shares",
+        "triton-lb set detector canary=20",
+        "The other variants share what is left. Without shares, those of the file hold again.",
+    )
+    command.add_argument("name", metavar="NAME", help="name that clients use")
+    command.add_argument(
+        "shares",
+        nargs="*",
+        type=share,
+        metavar="VARIANT=PERCENT",
+        help="a variant, and its share of the requests",
+    )
+    _add_admin_address(command)
+    _add_quiet(command, "print errors only")
+    command.set_defaults(handler=handlers.set_shares)
+    command = _add(
+        commands,
+        "promote",
+        "make a variant the stable one, which gets all requests",
+        "triton-lb promote detector canary",
+        "Write it into the configuration file, too.",
+    )
+    command.add_argument("name", metavar="NAME", help="name that clients use")
+    command.add_argument("variant", metavar="VARIANT", help="the variant")
+    _add_admin_address(command)
+    _add_quiet(command, "print errors only")
+    command.set_defaults(handler=handlers.promote)
 
 
 def _add_add(commands: _Commands) -> None:

@@ -168,6 +168,28 @@ def sources(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, list_sources)
 
 
+def variants(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb variants`."""
+    from lb.cli.admin import list_variants
+
+    return _ask_admin(arguments, list_variants)
+
+
+def set_shares(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb set`."""
+    from lb.cli.admin import set_shares as run
+
+    percents = dict(arguments.shares)
+    return _ask_admin(arguments, lambda admin: run(admin, arguments.name, percents))
+
+
+def promote(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb promote`."""
+    from lb.cli.admin import promote as run
+
+    return _ask_admin(arguments, lambda admin: run(admin, arguments.name, arguments.variant))
+
+
 def top(arguments: argparse.Namespace) -> int:
     """Run `triton-lb top`."""
     from lb.cli.top import top as run

@@ -151,6 +151,18 @@ def factor(text: str) -> float:
     return number(text, float, "a number above 0", lambda found: 0 < found < float("inf"))
 
 
+def share(text: str) -> tuple[str, float]:
+    """A variant and its share in percent: `canary=20`."""
+    name, _, percent = text.partition("=")
+    try:
+        shown = float(percent.removesuffix("%"))
+    except ValueError:
+        shown = -1.0
+    if not name or not 0 <= shown <= 100:
+        raise argparse.ArgumentTypeError(f"expected one such as canary=20, got {text!r}")
+    return name, shown
+
+
 def duration(text: str) -> float:
     """Seconds, from a duration as in the configuration: `30s`."""
     from lb.settings.units import parse_duration  # loads pydantic

@@ -9,7 +9,16 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Final
 
-from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
+from lb.admin.models import (
+    Backend,
+    Device,
+    ModelQueue,
+    Models,
+    Queue,
+    Source,
+    Status,
+    VariantSet,
+)
 from lb.domain.durations import short_duration
 
 Row = tuple[str, ...]
@@ -21,10 +30,16 @@ _QUEUE_HEADINGS: Final = (
     "MODEL", "VERSION", "QUEUED", "OLDEST", "BACKEND", "IN FLIGHT", "LIMIT", "EXPECTED",
 )  # fmt: skip
 _SOURCE_HEADINGS: Final = ("NAME", "BACKENDS", "AGE", "UPDATES", "FAILURES", "ERROR")
+_VARIANT_HEADINGS: Final = (
+    "NAME", "VARIANT", "MODEL", "SHARE %", "ANSWERED", "ERRORS", "P50", "P99", "NOTE",
+)  # fmt: skip
+_SAME_SHARE: Final = 0.001
+"""Percent by which shares are not told apart."""
 _NUMBERS: Final = frozenset(
     {"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS}
     | {"QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
     | {"BACKENDS", "AGE", "UPDATES", "FAILURES"}
+    | {"SHARE %", "ANSWERED", "ERRORS"}
 )
 """Columns that are aligned to the right."""
 _NONE: Final = "-"
@@ -145,6 +160,30 @@ def source_table(sources: Sequence[Source]) -> list[str]:
         for each in sources
     ]
     return _table(rows, _SOURCE_HEADINGS)
+
+
+def variant_table(models: Sequence[VariantSet]) -> list[str]:
+    """All names with variants, the first variant first."""
+    rows = []
+    for model in models:
+        for each in model.variants:
+            differs = abs(each.percent - each.file_percent) > _SAME_SHARE
+            note = f"file: {each.file_percent:g} % ({model.changed})" if differs else ""
+            if not each.ready:
+                note = "not ready, gets nothing"
+            rows.append((
+                model.model,
+                each.name,
+                f"{each.model}:{each.version}" if each.version else each.model,
+                f"{each.percent:.4g}",
+                str(each.answers),
+                str(each.errors),
+                _NONE if each.latency.p50_ms is None else f"{each.latency.p50_ms:.4g}",
+                _NONE if each.latency.p99_ms is None else f"{each.latency.p99_ms:.4g}",
+                note,
+            ))  # fmt: skip
+    reasons = [f"{each.model}: rolled back: {each.why}" for each in models if each.why]
+    return [*_table(rows, _VARIANT_HEADINGS), *map(printable, reasons)]
 
 
 def printable(text: str) -> str:

@@ -308,6 +308,22 @@ def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
             f"{_ms(each['oldest_ms']) if each['queued'] else '-':>7}  {'; '.join(notes)}",
             0 if each["ready_on"] else 33,
         )
+    yield from _variants(document)
+
+
+def _variants(document: dict[str, Any]) -> Iterator[Row]:
+    """The variants of names, where there are any, below the models."""
+    rows = document.get("variants", ())
+    if rows:
+        yield "", "", 0
+        yield "", f"{'VARIANT':28} {'SHARE':>6} {'ANSWERED':>9} {'ERRORS':>7} {'P99':>7}  NOTE", 2
+    for each in rows:
+        yield (
+            "",
+            f"{_cut(printable(each['name']), 28):28} {each['percent']:5.4g}% {each['answers']:9} "
+            f"{each['errors']:7} {_ms(each['p99_ms']):>7}  {printable(each['note'])}",
+            33 if each["note"] else 0,
+        )
 
 
 def _changes(document: dict[str, Any], _view: View) -> Iterator[Row]:

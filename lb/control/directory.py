@@ -13,6 +13,7 @@ from typing import Final
 
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
+from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
@@ -88,6 +89,7 @@ class BackendDirectory:
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
         self._routes = RouteBuilder(policy)
+        self._narrowing = Narrowing()
         self._trials = Trials()
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
@@ -174,6 +176,11 @@ class BackendDirectory:
         """Schedule requests in another way from now on."""
         self._routes.planner = planner
         self._publish(now)
+
+    def narrow(self, rules: Narrow, now: float) -> None:
+        """Have only some backends serve some models."""
+        if self._narrowing.configure(rules):
+            self._publish(now)
 
     # Membership
 
@@ -575,7 +582,7 @@ class BackendDirectory:
         if not passive.is_quiet:
             tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
         routing = self._routes.build(tiers, self._names, self._facts)
-        return self._trials.put(routing, passive.trials)
+        return self._trials.put(self._narrowing.put(routing), passive.trials)
 
     def _tiers(self, protocol: AppProtocol, known: dict[BackendRecord, Candidate]) -> Tiers:
         """Backends that may serve, by the state of their port. A backend is the same candidate in

@@ -19,6 +19,7 @@ from lb.control.load import LoadReader
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.models import ModelWatch
+from lb.control.narrowing import narrow_rules
 from lb.control.plans import Planner, plan_rules
 from lb.control.priors import PriorReader
 from lb.control.questions import READ_BYTES, Questions
@@ -141,6 +142,7 @@ class ControlRole:
             directory.use_policy(policy, now)
         if (plans := plan_rules(settings)) != directory.planner.rules:
             directory.use_planner(Planner(plans), now)
+        directory.narrow(narrow_rules(settings), now)
         directory.passive.configure(outlier_rules(settings), now)
         directory.ramps.configure(ramp_rules(settings))
         self.asker.configure(settings.timeouts)

@@ -20,9 +20,10 @@ FIELDS: Final = (
     b"x-triton-lb-request-id",
     b"x-triton-lb-attempts",
     b"server-timing",
+    b"x-triton-lb-variant",
 )
 """Names of the fields that `facts_of` may return."""
-_BACKEND, _REQUEST_ID, _ATTEMPTS, _TIMING = FIELDS
+_BACKEND, _REQUEST_ID, _ATTEMPTS, _TIMING, _VARIANT = FIELDS
 _PROCESS: Final = os.urandom(8).hex().encode()
 _numbers: Final = count(1)
 
@@ -55,6 +56,8 @@ def facts_of(
     if exchange.backend is not None:
         name = exchange.backend.name.encode("ascii", "backslashreplace")
         fields.insert(0, (_BACKEND, name))
+    if exchange.variant:
+        fields.append((_VARIANT, exchange.variant.encode("ascii", "backslashreplace")))
     return fields
 
 

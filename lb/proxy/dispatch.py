@@ -27,6 +27,7 @@ from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced, Retry, retry_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
 from lb.proxy.tracing import Tracer, TraceRules, trace_rules
+from lb.proxy.variants import VariantBook, VariantOptions, variant_options
 from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
 from lb.telemetry.spans import SpanQueue
@@ -42,6 +43,7 @@ class DispatchOptions:
     sequences: SequenceRules = field(default_factory=SequenceRules)
     traces: TraceRules | None = None
     """None: nothing is traced."""
+    variants: VariantOptions = field(default_factory=lambda: VariantOptions(names={}))
 
 
 def dispatch_options(settings: Settings) -> DispatchOptions:
@@ -51,6 +53,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
         queue=queue_options(settings),
         sequences=sequence_rules(settings),
         traces=trace_rules(settings.tracing),
+        variants=variant_options(settings),
     )
 
 
@@ -123,6 +126,12 @@ class Dispatcher:
         """The process shuts down: questions about readiness are answered "Server exiting"."""
         self.steps = steps = Steps(options.sequences)
         """The sequences of both protocols."""
+        table = steps.table
+        self.variants = variants = VariantBook(
+            pool, clock, lambda key: table.backend_of(key) is not None
+        )
+        """Names that several models serve."""
+        variants.configure(options.variants)
         if queue is None:
             queue = Queue(Scheduler(), pool, clock, ledger, options.queue)
         self.queue = queue
@@ -162,6 +171,7 @@ class Dispatcher:
         """
         self.gate = gate
         self.steps.configure(options.sequences)
+        self.variants.configure(options.variants)
         self.queue.configure(options.queue)
         self.retry.configure(options.retry)
         self.tracer.configure(options.traces)

@@ -85,6 +85,11 @@ class Particulars:
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
 
+    @property
+    def variant(self) -> str:
+        """The variant that serves it, behind the name and a slash; empty without one."""
+        return ""
+
 
 class Loss(NamedTuple):
     """What a request may have done to servers: the last connection that was lost with it, and
@@ -216,6 +221,11 @@ class Exchange(RequestRecord):
         """The id of the sequence that it is a step of."""
         particulars = self.particulars
         return particulars.step.key.id if particulars and particulars.step else None
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return "" if self.particulars is None else self.particulars.variant
 
     @property
     def queue_position(self) -> int | None:

@@ -92,6 +92,7 @@ class RelayRole:
             misplaced=control.misplaced,
         )
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
+        dispatcher.variants.keep(parts.timers)
         self.asker = Asker(
             parts.tls,
             answer_bytes=ANSWER_BYTES,

@@ -47,6 +47,7 @@ def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
             for record in balancer.control.directory.records
             if record.admin in _STATES
         },
+        "variants": balancer.relay.dispatcher.variants.export(),
     }
 
 
@@ -63,6 +64,7 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
     balancer.control.membership.resume(
         RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
     )
+    balancer.relay.dispatcher.variants.resume(state.get("variants", {}))
     known = {record.backend.name for record in balancer.control.directory.records}
     for name, value in state.get("states", {}).items():
         if name in known:

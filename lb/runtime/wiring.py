@@ -34,6 +34,7 @@ from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
 from lb.runtime.otel_variables import export_options, with_variables
 from lb.runtime.security import make_security
+from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
@@ -107,6 +108,7 @@ class LoadBalancer:
         self.exporter = SpanExporter(self.relay.spans, parts.rng)
         self.exporter.on_interval = self.relay.slow_models.update
         self._exporting: asyncio.Task[None] | None = None
+        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -122,6 +124,7 @@ class LoadBalancer:
         files = self.logs.files
         self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
+        self.variant_state.configure(settings.state)
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
@@ -200,6 +203,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         scaling=control.scaling.status,
         queue=relay.queue_status,
         spans=relay.spans,
+        variants=relay.dispatcher.variants.statuses,
     )
 
 
@@ -246,6 +250,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         wait_reasons=lambda: queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
+        variants=balancer.relay.dispatcher.variants.statuses,
     )
 
 
@@ -264,6 +269,7 @@ def admin_app(
         own_addresses=lambda: own_addresses(balancer.settings),
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
+        variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.effective),

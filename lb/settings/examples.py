@@ -64,6 +64,13 @@ sequences:
 models:
   llama: {max_requests_per_backend: 64}
   counter: {retry: never}
+  detector:
+    variants:
+      - {name: stable, model: detector, weight: 95}
+      - {name: canary, model: detector_v2, weight: 5}
+    sticky: header:x-user-id
+    ramp: {to: 50, over: 2h}
+    rollback: {errors: 2x, p99: 1.5x}
 """,
     "health": """\
 health:
@@ -120,6 +127,9 @@ access:
     "admin": """\
 admin:
   hosts: [lb.internal]
+""",
+    "state": """\
+state: /var/lib/triton-lb/state.json
 """,
     "forwarded": """\
 forwarded: x_forwarded

@@ -42,7 +42,7 @@ from lb.settings.scheduling import (
 from lb.settings.section import Section
 from lb.settings.tracing import TracingSettings
 from lb.settings.units import Duration
-from lb.settings.values import Boolean
+from lb.settings.values import Boolean, FileName
 
 
 class ForwardedMode(StrEnum):
@@ -134,6 +134,12 @@ class Settings(Section):
     """Settings per ML model, by its name as clients write it.
 
     Set this when one model needs other settings than the rest; otherwise all are treated alike."""
+
+    state: FileName | None = None
+    """File in which shares of variants are kept that were changed while the process ran: by an
+    operator, a ramp or a rollback.
+
+    Set this when a restart must not begin with the shares of this file again; otherwise it does."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""

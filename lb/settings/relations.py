@@ -41,6 +41,7 @@ def check_relations(settings: Settings) -> Iterator[Finding]:
     listen, access = settings.listen.addresses, settings.access
     yield from _check_fronts(settings.fronts.addresses, listen)
     yield from check_backends(settings.backends, own_addresses(settings))
+    yield from _check_variants(settings)
     if "access" in settings.unreadable:
         return
     by_token = settings.scheduling.tenants is TenantBy.TOKEN
@@ -58,6 +59,26 @@ def _check_sources(settings: Settings) -> Iterator[Finding]:
     if not (settings.backends or any(getattr(discovery, each) for each in _SOURCES)):
         is_given = "backends" in settings.model_fields_set
         yield ("backends",), "at least one is needed" if is_given else "is required"
+
+
+def _check_variants(settings: Settings) -> Iterator[Finding]:
+    """Variants are models and not names with variants, on backends that there may be."""
+    split = {name for name, own in settings.models.items() if own.variants}
+    discovery = settings.discovery
+    is_known = not (settings.unreadable & {"backends", "discovery"}) and not any(
+        getattr(discovery, each) for each in _SOURCES
+    )
+    known = {backend.known_as for backend in settings.backends}
+    for name, own in settings.models.items():
+        if own.sticky == "tenant" and settings.scheduling.tenants is TenantBy.NOTHING:
+            yield ("models", name, "sticky"), "tenant needs scheduling.tenants"
+        for index, variant in enumerate(own.variants):
+            place = ("models", name, "variants", index)
+            if variant.model in split - {name}:
+                message = f"{show(variant.model)} has variants itself; name the model"
+                yield (*place, "model"), message
+            for unknown in set(variant.backends) - known if is_known else ():
+                yield (*place, "backends"), f"there is no backend {show(unknown)}"
 
 
 def own_addresses(settings: Settings) -> dict[str, Address]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from lb.settings.problems import show
+from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
 from lb.settings.units import Duration
 from lb.settings.values import Count, HeaderName, Number, PositiveCount
+from lb.settings.variants import (
+    RampSettings,
+    RollbackSettings,
+    Sticky,
+    VariantSettings,
+    variant_problems,
+)
 
 ConcurrencyWord = Literal["auto", "adaptive", "off"]
 MAX_CONCURRENCY = 1_000_000
@@ -243,3 +251,27 @@ class ModelSettings(Section):
 
     Set this when the model matters more or less than the others; otherwise the common setting
     holds."""
+    variants: tuple[VariantSettings, ...] = ()
+    """Models, or versions of one, that serve the requests for this name, each with a share. The
+    first is the stable one.
+
+    Set this when a new version should get a part of the requests first; otherwise the name is that
+    of the model (see [Variants](variants.md))."""
+    sticky: Sticky = "none"
+    """What keeps a client with its variant: `header:NAME` (the value of a header), `tenant` (see
+    `scheduling.tenants`), or nothing. Sequences always stay with their variant until they end;
+    `sequence` says that nothing else does.
+
+    Set this when a user must not change between variants; otherwise each request is drawn anew."""
+    ramp: RampSettings | None = None
+    """Raises the share of the last variant over time.
+
+    Set this when nobody should have to raise it by hand; otherwise weights stay as they are."""
+    rollback: RollbackSettings | None = None
+    """Takes a variant out of service that is worse than the first one.
+
+    Set this when nobody watches a new version; otherwise it stays until you change the weights."""
+
+    def broken_rules(self) -> Iterable[Finding]:
+        """See `Section`."""
+        return variant_problems(self.variants, self.sticky, self.ramp, self.rollback)

@@ -525,6 +525,32 @@ QUEUE: Final = (
         ("model", "backend"),
     ),
 )
+VARIANTS: Final = (
+    MetricSpec(
+        "triton_lb_variant_share",
+        _GAUGE,
+        "Share of the requests for a name that a variant gets, 0 to 1.",
+        ("model", "variant"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_requests_total",
+        _COUNTER,
+        "Answered requests, by variant and result: good (also errors of the client) or failed.",
+        ("model", "variant", "result"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_request_duration_seconds",
+        _HISTOGRAM,
+        "Durations of good answers, by variant.",
+        ("model", "variant"),
+    ),
+    MetricSpec(
+        "triton_lb_variant_rollbacks_total",
+        _COUNTER,
+        "Times that a variant was taken out of service by rule, by why: errors, p99 or dead.",
+        ("model", "variant", "why"),
+    ),
+)
 SCALING: Final = (
     MetricSpec(
         "triton_lb_desired_backends",
@@ -568,6 +594,7 @@ COLLECTED: Final = (
     *MODELS,
     *QUEUE,
     *SCALING,
+    *VARIANTS,
 )
 """What the collector renders, in this order."""
 
@@ -626,6 +653,7 @@ _SECTIONS: Final = (
     ("Models", MODELS),
     ("Queue", QUEUE),
     ("Scaling", SCALING),
+    ("Variants", VARIANTS),
 )
 
 

@@ -46,6 +46,7 @@ from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
 from lb.telemetry.spans import SpanQueue
+from lb.telemetry.variants import VariantStatuses
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -170,6 +171,7 @@ class Sources:
     scaling: Callable[[], ScalingStatus]
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
+    variants: VariantStatuses = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +323,7 @@ class LoadBalancerCollector:
             "triton_lb_queue_wait_seconds": self._queue_waits,
             "triton_lb_queue_position": self._queue_positions,
             **scaling_rows(sources.scaling),
+            **self._variant_rows(),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -407,6 +410,31 @@ class LoadBalancerCollector:
             self._sources.queue(), self._sources.meter.max_models
         ):
             yield (model,), Buckets(_POSITION_BOUNDS, tuple(positions.counts), positions.sum)
+
+    def _variant_rows(self) -> dict[str, Rows]:
+        statuses = self._sources.variants
+        return {
+            "triton_lb_variant_share": lambda: [
+                ((each.name, each.variant), each.percent / 100) for each in statuses()
+            ],
+            "triton_lb_variant_requests_total": lambda: [
+                ((each.name, each.variant, result), count)
+                for each in statuses()
+                for result, count in (("good", each.answers - each.errors), ("failed", each.errors))
+            ],
+            "triton_lb_variant_request_duration_seconds": lambda: [
+                (
+                    (each.name, each.variant),
+                    Buckets(_LATENCY_BOUNDS, tuple(each.durations.counts), each.durations.sum),
+                )
+                for each in statuses()
+            ],
+            "triton_lb_variant_rollbacks_total": lambda: [
+                ((each.name, each.variant, why), count)
+                for each in statuses()
+                for why, count in each.rollbacks.items()
+            ],
+        }
 
     # Backends
 

@@ -60,6 +60,7 @@ FACTS: Final = (
     Fact("method", "http.request.method", "", lambda record: record.method),
     Fact("path", "url.path", "", lambda record: record.path, is_long=True),
     _both("model", "triton_lb.model", lambda record: record.model or None),
+    _both("variant", "triton_lb.variant", lambda record: record.variant or None),
     _both("sequence", "triton_lb.sequence", lambda record: record.sequence),
     _both(
         "backend",

@@ -53,6 +53,11 @@ class RequestRecord:
     """Set when we answered ourselves or cut the exchange short."""
 
     @property
+    def variant(self) -> str:
+        """The variant that served it, behind its name and a slash; empty without one."""
+        return ""
+
+    @property
     def connected_at(self) -> float:
         """The last attempt had a connection."""
         return 0.0

@@ -21,7 +21,7 @@ class RequestSpan(RequestRecord):
 
     __slots__ = (
         "_connected_at", "_first_byte_at", "_queue_position", "_queue_why", "_sequence",
-        "_trace_id", "is_late", "parent_id", "queue_id", "span_id", "state",
+        "_trace_id", "_variant", "is_late", "parent_id", "queue_id", "span_id", "state",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,7 @@ class RequestSpan(RequestRecord):
         self._connected_at = record.connected_at
         self._first_byte_at = record.first_byte_at
         self._sequence = record.sequence
+        self._variant = record.variant
         self._queue_position = record.queue_position
         self._queue_why = record.queue_why
         self._trace_id = trace_id
@@ -94,6 +95,11 @@ class RequestSpan(RequestRecord):
     def sequence(self) -> int | str | None:
         """See `RequestRecord`."""
         return self._sequence
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return self._variant
 
     @property
     def queue_position(self) -> int | None:

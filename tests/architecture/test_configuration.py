@@ -28,6 +28,12 @@ from lb.settings.scheduling import ModelSettings
 from lb.settings.section import Section, key_of
 from lb.settings.shape import meanings
 from lb.settings.tree import parse_tree
+from lb.settings.variants import (
+    MatchSettings,
+    RampSettings,
+    RollbackSettings,
+    VariantSettings,
+)
 
 ROOT = FilePath(__file__).parents[2]
 CONFIG = ROOT / "config"
@@ -60,6 +66,10 @@ SECTIONS: dict[Path, type[Section]] = {
     ("fronts", "sagemaker"): SageMakerSettings,
     ("fronts", "vertex"): VertexSettings,
     ("models", "example"): ModelSettings,
+    ("models", "example", "variants", 0): VariantSettings,
+    ("models", "example", "variants", 0, "match"): MatchSettings,
+    ("models", "example", "ramp"): RampSettings,
+    ("models", "example", "rollback"): RollbackSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -139,7 +149,10 @@ def test_the_full_file_holds_the_defaults() -> None:
                 for name, key in (("dns", "host"), ("kubernetes", "service"))
             },
             "access": settings.access.model_dump(include={"tokens", "limits"}),
-            "models": {name: {} for name in settings.models},
+            "models": {
+                name: own.model_dump(include={"variants", "ramp", "rollback"})
+                for name, own in settings.models.items()
+            },
         }
     )
     assert settings == least

@@ -75,6 +75,7 @@ from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
+from lb.proxy.variants import NameRules, VariantOptions, VariantRules
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
@@ -557,6 +558,26 @@ class Relay:
         self.payload_log.configure(rules, writer)
         accounts = self.parts.dispatcher.accounts
         accounts.configure(combine(accounts.requests, self.payload_log), accounts.tracer)
+
+    # Variants
+
+    def use_variants(self, name: bytes, *variants: Mapping[str, Any], header: bytes = b"") -> None:
+        """Have variants serve a name, which is to be among `variant_names` of the options.
+
+        Args:
+            name: that clients use.
+            variants: values of `VariantRules`.
+            header: by which clients are told apart.
+        """
+        rules = NameRules(
+            variants=tuple([VariantRules(**each) for each in variants]), header=header
+        )
+        self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
+
+    def variant_counts(self) -> list[tuple[int, int]]:
+        """Answers and errors of each variant."""
+        statuses = self.parts.dispatcher.variants.statuses()
+        return [(each.answers, each.errors) for each in statuses]
 
     # Connections without sockets
 

@@ -45,7 +45,15 @@ class Admin:
             "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
             "backends": [{"name": name, **self.addresses_of_triton} for name in ("a", "b")],
             "discovery": {"files": [str(found)]},
-            "models": {"sleeper": {"max_requests_per_backend": 1}},
+            "models": {
+                "sleeper": {"max_requests_per_backend": 1},
+                "name": {
+                    "variants": [
+                        {"name": "stable", "model": "simple", "weight": 90},
+                        {"name": "canary", "model": "simple_v2", "weight": 10},
+                    ]
+                },
+            },
             "scheduling": {"load_poll_interval": "1s"},
             "access": {
                 "tokens": [
@@ -221,6 +229,26 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     admin.check("POST", f"{BACKEND}/drain", 200, query="?limit=1h")
     admin.check("POST", BACKENDS, 201, body={"name": "b"})
 
+    # Variants
+    path = "/api/v1/variants/{name}"
+    shown = admin.check("GET", "/api/v1/variants", 200)["models"]
+    assert [each["ready"] for each in shown[0]["variants"]] == [True, False]
+    changed = admin.check(
+        "POST", f"{path}/shares", 200, name="name", body={"percents": {"canary": 20}}
+    )
+    assert [each["percent"] for each in changed["variants"]] == [80, 20]
+    assert changed["changed"] == "operator"
+    for wrong in ({"percents": {"nightly": 1}}, {"percents": {"canary": 101}}, {}, []):
+        admin.check("POST", f"{path}/shares", 400, name="name", body=wrong)
+    admin.check("POST", f"{path}/shares", 404, body={"percents": {"canary": 20}})
+    promoted = admin.check("POST", f"{path}/promote", 200, name="name", body={"variant": "canary"})
+    assert [each["name"] for each in promoted["variants"]] == ["canary", "stable"]
+    admin.check("POST", f"{path}/promote", 400, name="name", body={"variant": "nightly"})
+    admin.check("POST", f"{path}/promote", 404, body={"variant": "canary"})
+    assert not admin.check("POST", f"{path}/reset", 200, name="name")["changed"]
+    admin.check("POST", f"{path}/reset", 404)
+    admin.check("POST", f"{path}/shares", 200, name="name", body={"percents": {"canary": 30}})
+
     # The log
     level = "/api/v1/log-level"
     changed = admin.check("POST", level, 200, body={"level": "debug", "for": "1h"})
@@ -228,11 +256,11 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     assert 3590 < changed["left_s"] <= 3600
     back = admin.check("POST", level, 200, body={"level": "debug", "for": "0s"})
     assert back == {"level": "info", "configured": "info", "left_s": 0.0}
-    wrong: list[Any] = [
+    bad: list[Any] = [
         {"level": "loud"}, {"level": "debug", "for": "soon"}, {"level": "debug", "for": "25h"},
         {"for": "1h"}, {"level": "debug", "of": "lb"}, [], None,
     ]  # fmt: skip
-    for body in wrong:
+    for body in bad:
         admin.check("POST", level, 400, body=json.dumps(body).encode())
 
     # The configuration in force
@@ -250,6 +278,8 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     assert admin.check("POST", "/api/v1/reload", 200)["changed"] == ["retry.attempts"]
     before = admin.serving.pid
     assert admin.check("POST", "/api/v1/upgrade", 200)["pid"] != before
+    kept = admin.check("GET", "/api/v1/variants", 200)["models"]
+    assert [each["percent"] for each in kept[0]["variants"]] == [70, 30]
 
     assert admin.seen == {each for each in admin.documented() if each[2] != DEFECT}
 

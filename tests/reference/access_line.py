@@ -26,6 +26,7 @@ def fields(record: RequestRecord) -> dict[str, Any]:
         "method": text(record.method),
         "path": text(record.path),
         "model": text(record.model) or None,
+        "variant": record.variant or None,
         "sequence": record.sequence,
         "backend": record.backend.name if record.backend else None,
         "attempts": record.attempts,

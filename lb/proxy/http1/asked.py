@@ -85,6 +85,10 @@ class AskedRequest:
         """See `RequestHandler`."""
         return self._is_resting
 
+    def may_be_placed(self) -> bool:
+        """See `RequestHandler`."""
+        return True
+
     def close(self) -> None:
         """See `RequestHandler`."""
         self.departure.happen()

@@ -56,7 +56,7 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
-from lb.wire.http1.trace_fields import span_at, with_context
+from lb.wire.http1.trace_fields import with_context
 from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
@@ -170,7 +170,8 @@ class Http1Exchange(Exchange):
                 self._look_later(look, pieces)
                 return
             note(self, self.plan, route, snapshot.regions, None)
-        self.place()
+        if self.handler is None or self.handler.may_be_placed():
+            self.place()
 
     def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
@@ -201,7 +202,8 @@ class Http1Exchange(Exchange):
             unseen.clear()
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
-            self.place()
+            if self.handler is None or self.handler.may_be_placed():
+                self.place()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
         else:
@@ -218,7 +220,7 @@ class Http1Exchange(Exchange):
             The head in which each attempt puts the id of its span.
         """
         head = with_context(head, trace.told(trace.span_id))
-        self.body = TracedBody(self.relay, self.server, self.plan.length, trace, span_at(head))
+        self.body = TracedBody(self.relay, self.server, self.plan.length, trace)
         return head
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
@@ -539,6 +541,7 @@ class Http1Exchange(Exchange):
         self.body.end()
 
     def _leave_client(self, reason: Reason | None) -> ClientSide | None:
+        self.reason = reason or self.reason
         self.end_upload()
         attempt = self.running
         if attempt is not None:
@@ -578,8 +581,9 @@ class Http1Attempt(Attempt, AnswerSink):
     """
 
     __slots__ = (
-        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps", "_held_error",
-        "_mask", "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+        "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
+        "_frames_chunks", "_held_error", "_mask", "_sends_chunks", "body", "client", "connection",
+        "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -612,6 +616,10 @@ class Http1Attempt(Attempt, AnswerSink):
     """Of the answer, once it has begun."""
     _begun: bool
     """The answer has, and goes on as it comes."""
+    _frames_chunks: bool
+    """The client gets the answer in chunks."""
+    _sends_chunks: bool
+    """Chunks go on to it as they came."""
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
@@ -1073,7 +1081,9 @@ class Http1Attempt(Attempt, AnswerSink):
             if is_stream and not head.is_error
             else None
         )
-        self._sends_chunks = head.length < 0 and not plan.is_http10
+        self._frames_chunks = head.length < 0 and not plan.is_http10
+        form = self.owner.form
+        self._sends_chunks = self._frames_chunks and (form is None or not form.changes_all)
         client = self.client
         if client is None:
             return
@@ -1107,7 +1117,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self, message: list[Payload], pieces: list[Payload], size: int, decoder: BodyDecoder
     ) -> None:
         """Add a part of the body as the client gets it: all of one read is one chunk."""
-        if not self._sends_chunks:
+        if not self._frames_chunks:
             message += few(pieces)
             return
         if size:

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from lb.kserve.fronts import Forward, FrontFault, FrontRequest, v2_head
 from lb.proxy.http1.answers import Answer
@@ -45,6 +45,9 @@ class Turn:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Front(ABC):
     """One such port: what its requests mean."""
+
+    chooses_variants: ClassVar[bool] = False
+    """Its platform says in a header which variant of a model a request is for."""
 
     def __init__(self, relay: Http1Shared) -> None:
         self.relay = relay

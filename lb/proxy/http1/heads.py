@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import cycle, repeat
 from math import inf
 from typing import Final, NamedTuple
 
@@ -51,7 +52,7 @@ _BYTES_PER_UNIT: Final = 32
 """Bytes of a head that are read in a unit of `IterationBudget`."""
 _SPELLED_PER_UNIT: Final = 16
 """Bytes of a request line with escapes, or with UTF-8 that is to be escaped, that take one more."""
-_LEARNT_ONE_IN: Final = 64
+_LEARNT_ONE_IN: Final = 100
 """Of so many heads with a new `traceparent`, one is learnt without it. Not each, since in some all
 else is new as well, and to read a head twice costs more than a request of a known one."""
 _CAPITALISED: Final = TRACEPARENT_LINE.title()
@@ -77,29 +78,24 @@ class KnownRows:
         """Bodies that began otherwise."""
 
 
+_BLANK: Final = RequestHead(b"", b"", is_http10=False)
+"""For a plan of which all is set afterwards: compiled classes have no other way to make one."""
+
+
 class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "context", "cross_origin", "discloses", "expects_continue", "hops", "host",
-        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "is_sampled",
-        "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model", "noted",
-        "operation", "origin", "path", "request_id", "route", "sampled", "share", "state",
+        "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
+        "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
+        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model",
+        "noted", "operation", "origin", "path", "request_id", "route", "sampled", "share", "state",
         "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
-        self, request: RequestHead | None, route: Route, *, fits: bool, claim: Claim | None = None
+        self, request: RequestHead, route: Route, *, fits: bool, claim: Claim | None = None
     ) -> None:
-        """
-        Args:
-            request: the head; None: `within` sets everything.
-            route: what its request line means.
-            fits: its body is not too long.
-            claim: see there.
-        """
-        if request is None:
-            return
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
         """For the log. Queries may hold secrets."""
@@ -110,6 +106,8 @@ class RequestPlan:
         """What the gate goes by; None where it asks nothing."""
         self.discloses = False
         """Its client may learn how it was served."""
+        self.has_variants = False
+        """Variants serve its name."""
         self.cross_origin: CrossOrigin | None = None
         """What a browser gets."""
         self.request_id = request.request_id
@@ -157,13 +155,15 @@ class RequestPlan:
         """Identities of the balancers that it has passed."""
         self.loop = ""
         """Why it must go no further: it goes in a circle. Empty where it may."""
-        self.context: TraceContext | None = None
-        """Of the trace that the request belongs to; kept only while tracing is on."""
-        self.state = b""
-        """Value of the `tracestate` of such heads; kept only while tracing is on."""
-        self.origin: RequestPlan | None = None
-        """The plan of equal heads without a trace context, which learns for all of them; None:
-        this one."""
+        self.context = self.origin = None
+
+    context: TraceContext | None
+    """Of the trace that the request belongs to; kept only while tracing is on."""
+    origin: RequestPlan | None
+    """The plan of equal heads without a trace context, which learns for all of them; None: this
+    one."""
+    state: bytes
+    """Value of the `tracestate` of such heads; set where the head was learnt without a context."""
 
     def within(self, context: TraceContext | None, upstream: bytes) -> RequestPlan:
         """The plan of the same head with a trace context.
@@ -173,7 +173,7 @@ class RequestPlan:
             upstream: the head for the backend.
         """
         # Once per request of a traced client: set one by one, which is the cheapest way.
-        plan = RequestPlan(None, self.route, fits=True)
+        plan = RequestPlan(_BLANK, self.route, fits=True)
         plan.method = self.method
         plan.path = self.path
         plan.model = self.model
@@ -199,12 +199,12 @@ class RequestPlan:
         plan.timeout_s = self.timeout_s
         plan.hops = self.hops
         plan.loop = self.loop
+        plan.has_variants = self.has_variants
         plan.share = self.share
         plan.is_sampled = self.is_sampled
         sampled = self.sampled
         plan.sampled = None if sampled is None else sampled.within(context, upstream)
         plan.context = context
-        plan.state = b""
         plan.origin = self
         return plan
 
@@ -235,9 +235,28 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_contexts", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors",
-        "_gate", "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
-        "_responses", "_spend", "_traces", "known_request", "known_response",
+        "_body_size",
+        "_cors_origins",
+        "_deadline",
+        "_disclosure",
+        "_draws",
+        "_errors",
+        "_gate",
+        "_identity", "_is_due",
+        "_is_tracing",
+        "_limits",
+        "_lines",
+        "_marker",
+        "_noted",
+        "_payloads",
+        "_requests",
+        "_responses",
+        "_spend",
+        "_traces",
+        "_unlearnt",
+        "_variant_names",
+        "known_request",
+        "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -254,12 +273,16 @@ class HeadReader:
         traces: Traces = Traces.OFF,
         payloads: PayloadRules | None = None,
         draws: Callable[[float], bool] = _never,
+        variant_names: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._traces = traces
         """What becomes of trace contexts."""
-        self._contexts = 0
-        """Heads with a new `traceparent` so far."""
+        self._is_tracing = traces is not Traces.OFF
+        self._is_due = cycle((*repeat(False, _LEARNT_ONE_IN - 1), True)).__next__
+        """Whether a head with a new `traceparent` is learnt without it; to be asked for each."""
+        self._variant_names = variant_names
+        """Names of models that variants serve."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
@@ -314,7 +337,7 @@ class HeadReader:
         Raises:
             MessageError: it must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head) or self._new_plan(head)
+        plan = self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
         return plan if plan.sampled is None else self.drawn(plan)
 
     def base_plan(self, head: bytes) -> RequestPlan:
@@ -323,7 +346,7 @@ class HeadReader:
         Raises:
             MessageError: they must not be relayed.
         """
-        return self._requests.get(head) or self._requests.revive(head) or self._new_plan(head)
+        return self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
 
     def drawn(self, plan: RequestPlan) -> RequestPlan:
         """The plan of the next request, which may be in the sample of the payload log. To be asked
@@ -336,28 +359,6 @@ class HeadReader:
         plan = self._requests.get(head)
         return plan if plan is None or plan.sampled is None else self.drawn(plan)
 
-    def _new_plan(self, head: bytes) -> RequestPlan:
-        """The plan of a head that was not seen lately, or has another trace context each time."""
-        at = head.find(TRACEPARENT_LINE)
-        if at < 0:
-            at = head.find(_CAPITALISED)
-        if at >= 0:
-            # The rest of the head may repeat, and nothing else of it is kept.
-            bare = head[:at] + head[at + LINE_BYTES :]
-            known = self._requests.get(bare)
-            if known is None:
-                self._contexts += 1
-                if not self._contexts % _LEARNT_ONE_IN:
-                    known = self._learn(bare)
-            if known is not None and (plan := self._within(known, head, at)) is not None:
-                return plan
-        plan = self._make_plan(head)
-        if self._traces is not Traces.OFF and has_trace_field(head):
-            self._take_context(plan, head)
-        elif at < 0:
-            self._requests.put(head, plan)
-        return plan
-
     def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
         """Read a head that was not seen lately.
 
@@ -365,6 +366,17 @@ class HeadReader:
             head: to be read.
             share: where the plan is for the sample of the payload log, how many these are of all.
         """
+        at = -1
+        if not share and (
+            (at := head.find(TRACEPARENT_LINE)) >= 0 or (at := head.find(_CAPITALISED)) >= 0
+        ):
+            # The rest of the head may repeat, and nothing else of it is kept.
+            bare = head[:at] + head[at + LINE_BYTES :]
+            known = self._requests.get(bare)
+            if known is not None or (self._is_due() and (known := self._learn(bare)) is not None):
+                found = self._within(known, head, at)
+                if found is not None:
+                    return found
         request = self.parse(head)
         line = self._line(head[: head.index(CRLF)], request)
         fits = not self._body_size or request.length <= self._body_size
@@ -382,6 +394,14 @@ class HeadReader:
             plan.is_plain = False
         if self._cors_origins:
             self._note_origin(plan, head, request, line)
+        route = line.route
+        if (
+            route.model in self._variant_names
+            and not (route.version or route.is_asked or route.is_ours)
+            and request.target.startswith(b"/v2/models/")
+        ):
+            plan.has_variants = True
+            plan.is_plain = False
         if share:
             plan.share, plan.is_sampled, plan.is_plain = share, True, False
             return plan
@@ -389,6 +409,10 @@ class HeadReader:
             plan.share = self._payloads.share_of(plan.model)
             if plan.share:
                 plan.sampled = self._make_plan(head, plan.share)
+        if self._is_tracing and has_trace_field(head):
+            self._take_context(plan, head)
+        elif at < 0:
+            self._requests.put(head, plan)
         return plan
 
     def _is_ordinary(self, head: bytes) -> bool:
@@ -410,6 +434,7 @@ class HeadReader:
         if has_traceparent(bare):
             return None
         plan = self._make_plan(bare)
+        plan.state = b""
         if self._traces is not Traces.OFF and has_trace_field(bare):
             plan.state = b",".join(value for _, value in _fields(bare, TRACE_FIELDS))
             plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)

@@ -9,6 +9,7 @@ from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.proxy.tracing import contexts_of
+from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
 from lb.settings.values import field_name
@@ -66,6 +67,8 @@ class Http1Options:
     """What becomes of trace contexts."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
+    variant_names: frozenset[bytes] = frozenset()
+    """Names of models that variants serve."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -91,10 +94,11 @@ def http1_options(settings: Settings) -> Http1Options:
         x_forwarded=settings.forwarded.has_x_forwarded,
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,
-        noted=queue_options(settings).noted,
+        noted=queue_options(settings).noted | variant_fields(settings),
         deadline_header=field_name(settings.scheduling.deadline_header),
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
         traces=contexts_of(settings.tracing),
         payloads=payload_rules(settings.payload_log),
+        variant_names=frozenset(variant_options(settings).names),
     )

@@ -50,6 +50,10 @@ class RecordedRequest:
         """See `RequestHandler`."""
         return self._handler is not None and self._handler.is_busy
 
+    def may_be_placed(self) -> bool:
+        """See `RequestHandler`."""
+        return self._handler is None or self._handler.may_be_placed()
+
     def close(self) -> None:
         """See `RequestHandler`."""
         if self._handler is not None:

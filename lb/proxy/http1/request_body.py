@@ -241,6 +241,14 @@ class RequestBody:
             return None
         return connection.transport
 
+    def replace_start(self, start: bytes, other: bytes) -> None:
+        """Have a request, of which nothing was sent yet, begin otherwise than with `start`."""
+        kept = self._kept
+        if kept and start != other and bytes(kept[0][: len(start)]) == start:
+            kept[0] = other + kept[0][len(start) :]
+            self._kept_size += len(other) - len(start)
+            self._settle()
+
     def forget(self) -> None:
         """Give back what was kept: there will be no other attempt."""
         if self.unsent is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from lb.kserve.errors import ERROR_BYTES
 from lb.kserve.fronts import Forward, FrontRequest, Own
@@ -47,6 +47,8 @@ _UNLOAD_BODY: Final = b'{"parameters":{"unload_dependents":true}}'
 
 class SageMakerFront(Front):
     """Translates requests of SageMaker, and remembers which models it had loaded."""
+
+    chooses_variants: ClassVar[bool] = True
 
     def __init__(self, relay: Http1Shared, routes: SageMakerRoutes) -> None:
         super().__init__(relay)
@@ -133,7 +135,10 @@ def invoke_model(exchange: Http1Exchange) -> None:
 class InvocationForm:
     """Answers with SageMaker's content type."""
 
-    __slots__ = ()
+    __slots__ = ("changes_all",)
+
+    def __init__(self) -> None:
+        self.changes_all = False
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
@@ -149,9 +154,10 @@ class InvocationForm:
 class ModelInvocationForm:
     """Answers with SageMaker's content type, and errors with its status, which is in their text."""
 
-    __slots__ = ("_error", "_held_head")
+    __slots__ = ("_error", "_held_head", "changes_all")
 
     def __init__(self) -> None:
+        self.changes_all = False
         self._error = b""
         self._held_head: ResponseHead | None = None
         """Of an error whose text has not come yet."""

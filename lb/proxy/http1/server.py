@@ -33,6 +33,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -437,6 +438,10 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
+        if plan.has_variants:
+            front = self.front
+            by_platform = front is not None and front.chooses_variants
+            exchange.handler = VariantHandler(exchange, by_platform=by_platform)
         if plan.is_sampled:
             recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:
@@ -458,6 +463,9 @@ class ServerConnection(ClientSide):
                 dispatcher.admit(exchange, plan.claim, self.client)
             except RequestRefused as refused:
                 return refusal(refused)
+        if plan.has_variants and plan.operation is HTTP_MODEL_READY:
+            is_ready = dispatcher.variants.is_ready(plan.model, exchange.protocol)
+            return Answer(200) if is_ready else None
         if plan.operation is HTTP_MODEL_READY:
             return model_ready(plan, dispatcher.pool.current)
         if not plan.route.is_ours:

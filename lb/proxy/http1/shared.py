@@ -72,6 +72,7 @@ class Http1Shared:
             traces=options.traces,
             payloads=options.payloads,
             draws=self.parts.payloads.draws,
+            variant_names=options.variant_names,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -164,13 +164,21 @@ class RequestHandler(RequestTaker, Protocol):
         """Whether what came is to be dealt with before more is read."""
         ...
 
+    def may_be_placed(self) -> bool:
+        """All is known that decides where the request goes. False: it was answered instead."""
+        ...
+
     def close(self) -> None:
         """Drop what is held: the exchange is over, or its client is gone."""
         ...
 
 
 class AnswerForm(Protocol):
-    """The form that a hosting platform wants answers in."""
+    """The form in which a client gets answers: that of a hosting platform, or with the name that it
+    asked for."""
+
+    changes_all: bool
+    """It changes more than the beginning of an answer, and its length."""
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool

@@ -9,6 +9,7 @@ from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import ClientSide
 from lb.proxy.request_trace import RequestTrace
+from lb.wire.http1.trace_fields import span_at
 
 _ID_BYTES: Final = 16
 
@@ -16,7 +17,7 @@ _ID_BYTES: Final = 16
 class TracedBody(RequestBody):
     """A `RequestBody` whose head has a `traceparent`, into which each attempt writes its own."""
 
-    __slots__ = ("_at", "_trace")
+    __slots__ = ("_trace",)
 
     def __init__(
         self,
@@ -24,7 +25,6 @@ class TracedBody(RequestBody):
         client: ClientSide | None,
         length: int,
         trace: RequestTrace,
-        at: int,
     ) -> None:
         """
         Args:
@@ -32,15 +32,13 @@ class TracedBody(RequestBody):
             client: likewise.
             length: likewise.
             trace: has the ids.
-            at: where in the head the id of the span stands.
         """
         super().__init__(relay, client, length)
         self._trace = trace
-        self._at = at
 
     def again(self) -> RequestBody:
         """See `RequestBody`."""
-        other = TracedBody(self._relay, None, self._length, self._trace, self._at)
+        other = TracedBody(self._relay, None, self._length, self._trace)
         self._share(other)
         return other
 
@@ -48,7 +46,8 @@ class TracedBody(RequestBody):
         """See `RequestBody`."""
         kept, attempt = self._kept, connection.attempt
         if kept and attempt is not None:
-            head, at = bytes(kept[0]), self._at
+            head = bytes(kept[0])
+            at = span_at(head)  # whoever chooses a variant writes another request line
             span_id = self._trace.span_of(attempt)
             kept[0] = head[:at] + span_id + head[at + _ID_BYTES :]
         super().send(connection)

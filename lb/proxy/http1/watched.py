@@ -74,6 +74,10 @@ class RegionFilter:
         """See `RequestHandler`."""
         return self._inspection is not None
 
+    def may_be_placed(self) -> bool:
+        """See `RequestHandler`."""
+        return True
+
     def close(self) -> None:
         """See `RequestHandler`."""
         self._inspection = None

@@ -235,6 +235,10 @@ class Call(Exchange):
         """Look for what a whole small message says. False when the call has gone its way."""
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
+        if self.model in self.relay.options.variant_names and self.relay.begin_variant(
+            self, payload, end_stream=True
+        ):
+            return False
         if self.particulars is not None and self.particulars.step is not None:
             if self.request.push(payload):
                 self._place()
@@ -336,6 +340,14 @@ class Call(Exchange):
             and not self._look(payload, end_stream)
         ):
             return True
+        if self.model in self.relay.options.variant_names:
+            data = b"".join((*(queue or ()), payload))
+            is_taken = self.relay.begin_variant(self, data, end_stream)
+            if is_taken is None and not end_stream:
+                return True
+            if is_taken:
+                self.held_back = False
+                return False
         self.held_back = False
         self._place()
         return not self.finished
@@ -435,6 +447,11 @@ class Call(Exchange):
     def may_run_twice(self) -> bool:
         """See `Exchange`."""
         return super().may_run_twice if self.part is None else self.part.may_run_twice
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return "" if self.part is None else self.part.variant
 
     @property
     def first_byte_at(self) -> float:
@@ -695,6 +712,16 @@ class CallPart:
     def may_run_twice(self) -> bool:
         """See `Exchange`."""
         return False
+
+    def new_sink(self) -> Any:
+        """Where the response of an attempt goes that takes the place of another one; None: to the
+        client as it comes."""
+        return None
+
+    @property
+    def variant(self) -> str:
+        """See `RequestRecord`."""
+        return ""
 
     @property
     def merged_at(self) -> float:

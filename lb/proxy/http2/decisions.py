@@ -36,6 +36,7 @@ from lb.proxy.http2.recorded import recorded_call
 from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
+from lb.proxy.http2.variant_stream import VariantStream
 from lb.proxy.request_trace import context_block
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
@@ -71,7 +72,10 @@ def _collected(
 def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
     """A stream of inferences."""
     call = Call(relay, server, stream_id, head)
-    StreamSession(call)
+    if relay.options.variant_names:
+        VariantStream(call)
+    else:
+        StreamSession(call)
     return call
 
 

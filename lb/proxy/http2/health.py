@@ -137,7 +137,13 @@ def answer_ready(collector: Collector) -> None:
     except (RequestRefused, ProtobufError):
         names = {}
     call.model, version = names.get(1, b""), names.get(2, b"")
-    if call.relay.dispatcher.pool.current.is_served(call.model, version, _GRPC):
+    dispatcher = call.relay.dispatcher
+    variants = dispatcher.variants
+    if not version and call.model in variants:
+        is_ready: bool | None = variants.is_ready(call.model, _GRPC)
+    else:
+        is_ready = dispatcher.pool.current.is_served(call.model, version, _GRPC)
+    if is_ready:
         call.finish_answer(frame_message(flag_message(True)))
         return
     if version:

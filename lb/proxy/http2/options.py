@@ -9,6 +9,7 @@ from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
 from lb.proxy.tracing import contexts_of
+from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 from lb.wire.trace_context import Traces
@@ -56,6 +57,8 @@ class Http2Options:
     """What becomes of trace contexts."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
+    variant_names: frozenset[bytes] = frozenset()
+    """Names of models that variants serve."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -102,8 +105,9 @@ def http2_options(settings: Settings) -> Http2Options:
         x_forwarded=settings.forwarded.has_x_forwarded,
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,
-        noted=queue_options(settings).noted,
+        noted=queue_options(settings).noted | variant_fields(settings),
         disclosure=disclosure(settings.diagnostics),
         traces=contexts_of(settings.tracing),
         payloads=payload_rules(settings.payload_log),
+        variant_names=frozenset(variant_options(settings).names),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from lb.domain.pool import PoolSnapshot
@@ -38,9 +38,14 @@ class KnownPrefix:
 class PrefixCache:
     """Beginnings of messages; they hold for one snapshot of the pool."""
 
-    __slots__ = ("_known", "find", "snapshot")
+    __slots__ = ("_excluded", "_known", "find", "snapshot")
 
-    def __init__(self) -> None:
+    def __init__(self, excluded: Container[bytes] = ()) -> None:
+        """
+        Args:
+            excluded: models whose messages must be looked at, each of them.
+        """
+        self._excluded = excluded
         self.snapshot: PoolSnapshot | None = None
         """The pool for which it holds."""
         self._known: dict[bytes, KnownPrefix] = {}
@@ -62,12 +67,12 @@ class PrefixCache:
             is_plain: it need not be inspected.
 
         Returns:
-            None where the name is too long.
+            None where the name is too long, or excluded.
         """
         if self.snapshot is not snapshot or len(self._known) >= _PREFIXES:
             self.snapshot = snapshot
             self._known.clear()
-        if len(model) >= SHORT_NAME:
+        if len(model) >= SHORT_NAME or model in self._excluded:
             return None
         known = KnownPrefix(model, is_plain=is_plain)
         self._known[data[: PREFIX_SIZE + 2 + len(model)]] = known

@@ -17,7 +17,7 @@ from lb.wire.http2.heads import RequestHead
 
 
 class RecordedRequest(CallPart):
-    """Notes the request of a call before the call takes it, which has no part beside that."""
+    """Notes the request of a call before the call, or the part that it has, takes it."""
 
     __slots__ = ("_recording",)
 
@@ -25,33 +25,47 @@ class RecordedRequest(CallPart):
         super().__init__(call)
         self._recording = recording
 
+    @property
+    def _taker(self) -> Call | CallPart:
+        return self.call.part or self.call
+
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
         self._recording.add_request(payload)
-        self.call.request_data(payload, end_stream)
+        self._taker.request_data(payload, end_stream)
 
     def resume_request(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
-        self.call.resume_request(payload, end_stream)
+        self._taker.resume_request(payload, end_stream)
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""
-        self.call.request_trailers(block)
+        self._taker.request_trailers(block)
 
 
 class RecordedResponse(ResponseSink):
     """Notes the response of an attempt, which goes to the client."""
 
-    __slots__ = ("_recording",)
+    __slots__ = ("_recording", "_sink")
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, sink: ResponseSink) -> None:
+        """
+        Args:
+            recording: notes it.
+            sink: of the response, which may change it before.
+        """
         recording.begin_response()
         self._recording = recording
+        self._sink = sink
 
     def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
         """See `ResponseSink`."""
-        self._recording.add_response(payload)
-        return payload
+        attempt.sink = self._sink
+        shown = self._sink.shown(attempt, payload, end_stream)
+        self._sink, attempt.sink = attempt.sink, self
+        if shown is not None:
+            self._recording.add_response(shown)
+        return shown
 
 
 def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:

@@ -23,6 +23,7 @@ from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.recorded import RecordedResponse, recorded_attempt
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.shared import Http2Shared
+from lb.proxy.http2.variant_call import begin_variant
 from lb.proxy.parts import RelayParts
 from lb.telemetry.meter import Traffic
 from lb.wire.http2.heads import RequestHead
@@ -121,8 +122,15 @@ class Http2Relay(Http2Shared):
 
     def sink_of(self, call: Call) -> ResponseSink:
         """See `Http2Shared`."""
+        part = call.part
+        sink = (part.new_sink() if part is not None else None) or TO_CLIENT
         recording = self.parts.payloads.recording_of(call)
-        return TO_CLIENT if recording is None else RecordedResponse(recording)
+        return sink if recording is None else RecordedResponse(recording, sink)
+
+    def begin_variant(self, call: Call, data: bytes, end_stream: int) -> bool | None:
+        """See `Http2Shared`."""
+        split = self.dispatcher.variants.sets.get(call.model)
+        return split is not None and begin_variant(call, split, data, end_stream)
 
     def start(self, attempt: GrpcAttempt) -> None:
         """See `Http2Shared`."""

@@ -75,7 +75,6 @@ class Http2Shared(metaclass=ABCMeta):
         self.draining = False
         self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self.prefixes = PrefixCache()
         self._memory_timer: Timer | None = None
         self.draw: Draw | None = None
         """Whether the call at hand is traced, if nothing else says so; None: none is."""
@@ -86,6 +85,7 @@ class Http2Shared(metaclass=ABCMeta):
     def use(self, options: Http2Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
+        self.prefixes = PrefixCache(self.dispatcher.variants)
         noted = self.dispatcher.gate.noted | options.noted
         private = options.private_fields
         if options.traces is not Traces.OFF:
@@ -163,6 +163,11 @@ class Http2Shared(metaclass=ABCMeta):
     @abstractmethod
     def sink_of(self, call: Any) -> Any:
         """Return the `ResponseSink` of a unary call that leads to the client."""
+
+    @abstractmethod
+    def begin_variant(self, call: Any, data: bytes, end_stream: int) -> bool | None:
+        """Have a call for a name that has variants served by one of them; see
+        `lb.proxy.http2.variant_call.begin_variant`."""
 
     @abstractmethod
     def start(self, attempt: Any) -> None:

@@ -47,7 +47,7 @@ class SingleBackend:
         "_answers", "_call", "_count_at", "_counts", "_due", "_header", "_header_size", "_is_odd",
         "_known", "_known_size", "_known_stop", "_longest", "_needs_no_look", "_pattern", "_pool",
         "_request", "_reserved", "_shortest", "_snapshot", "_validity", "debts", "is_between",
-        "is_timed", "is_uncounted", "mask",
+        "is_timed", "is_uncounted", "looks_at_all", "mask",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -58,6 +58,8 @@ class SingleBackend:
         """Of the answers, and how many have come."""
         self.debts = Debts(call, call.relay.ledger)
         """Of the backend."""
+        self.looks_at_all = False
+        """Each request is looked at, since one like it may go elsewhere."""
         self.is_timed = False
         """Somebody wants to know when answers come."""
         self.is_uncounted = False
@@ -195,6 +197,7 @@ class SingleBackend:
             and self._request.retained is None
             and call.messages is None
             and call.guard is None
+            and not self.looks_at_all
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._header_size = 0

@@ -14,13 +14,27 @@ from typing import Any
 import pytest
 
 from lb.admin.live import LiveView
-from lb.admin.models import Load, ModelBackend, ModelQueue, Queue, Source, Sources
+from lb.admin.models import (
+    Latency,
+    Load,
+    ModelBackend,
+    ModelQueue,
+    Queue,
+    Source,
+    Sources,
+    Variant,
+    VariantSet,
+    VariantSets,
+)
 from lb.cli.admin import (
     change_backend,
     list_backends,
     list_models,
     list_sources,
+    list_variants,
+    promote,
     reload_configuration,
+    set_shares,
     show_queue,
     show_status,
     upgrade_process,
@@ -380,6 +394,65 @@ def test_sources_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def variant(name: str, percent: float, **how: Any) -> Variant:
+    usual = {
+        "model": "m",
+        "version": "",
+        "file_percent": percent,
+        "ready": True,
+        "answers": 7,
+        "errors": 1,
+        "latency": Latency(p50_ms=1.5, p99_ms=None),
+    }
+    return Variant.model_validate({**usual, "name": name, "percent": percent, **how})
+
+
+VARIANTS = VariantSets(
+    models=[
+        VariantSet(
+            model="detector",
+            changed="rollback",
+            why="canary: 11 of 19 requests failed",
+            variants=[
+                variant("stable", 100, file_percent=95),
+                variant("canary", 0, file_percent=5, version="3"),
+                variant("new", 0, ready=False),
+            ],
+        )
+    ]
+)
+
+
+def test_variants_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(VARIANTS.model_dump_json().encode()) as (address, asked):
+        assert list_variants(AdminTarget(address)) == 0
+    assert asked == ["GET /api/v1/variants"]
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME      VARIANT  MODEL  SHARE %  ANSWERED  ERRORS  P50  P99  NOTE",
+        "detector  stable   m          100         7       1  1.5    -  file: 95 % (rollback)",
+        "detector  canary   m:3          0         7       1  1.5    -  file: 5 % (rollback)",
+        "detector  new      m            0         7       1  1.5    -  not ready, gets nothing",
+        "detector: rolled back: canary: 11 of 19 requests failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda admin: set_shares(admin, "a b", {"canary": 20}), "shares"),
+        (lambda admin: set_shares(admin, "a b", {}), "reset"),
+        (lambda admin: promote(admin, "a b", "canary"), "promote"),
+    ],
+)
+def test_shares_of_variants_are_changed(
+    change: Callable[[AdminTarget], int], path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(VARIANTS.models[0].model_dump_json().encode()) as (address, asked):
+        assert change(AdminTarget(address)) == 0
+    assert asked == [f"POST /api/v1/variants/a%20b/{path}"]
+    assert capsys.readouterr().out == "detector: stable 100 %, canary 0 %, new 0 %\n"
+
+
 @pytest.mark.parametrize(
     ("ask", "document"),
     [
@@ -387,6 +460,7 @@ def test_sources_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda admin: list_models(admin, "a"), views.models()),
         (show_queue, QUEUE.model_dump()),
         (list_sources, {"sources": []}),
+        (list_variants, {"models": []}),
         (show_status, views.status(1)),
     ],
 )

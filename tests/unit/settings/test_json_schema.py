@@ -23,6 +23,15 @@ FILES = [
 VALIDATOR = Draft7Validator(json_schema())
 
 UNSEEN = {
+    "variants without weights",
+    "variant with variants",
+    "two variants of one name",
+    "two variants of one model",
+    "variant on an unknown backend",
+    "sticky by tenants that are none",
+    "ramp of a single variant",
+    "ramp down",
+    "rollback without variants",
     "no backends",
     "empty list of backends",
     "backend without address",

@@ -99,7 +99,8 @@ def test_a_line_has_all_fields_in_order() -> None:
     assert log.line(record) == (
         b'{"time":"2023-11-14T22:13:20.007Z","request_id":"abc","protocol":"grpc",'
         b'"operation":"ModelInfer","method":"POST",'
-        b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","sequence":null,'
+        b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","variant":null,'
+        b'"sequence":null,'
         b'"backend":"gpu-0","attempts":2,"queue_ms":1.000,"queue_position":null,'
         b'"queue_why":null,"connect_ms":2.000,"first_byte_ms":10.000,'
         b'"total_ms":12.500,"bytes_in":130,"bytes_out":200,"status":200,'

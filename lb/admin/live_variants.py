@@ -1,0 +1,40 @@
+"""Variants in the live document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lb.admin.live_document import LiveVariant
+from lb.admin.views import quantile
+from lb.telemetry.variants import VariantStatus
+
+_SAME: Final = 0.001
+"""Percent by which shares are not told apart."""
+
+
+def variant_rows(statuses: Iterable[VariantStatus]) -> list[LiveVariant]:
+    """Describe the variants of all names."""
+    return [_row(each) for each in statuses]
+
+
+def _row(status: VariantStatus) -> LiveVariant:
+    p99_s = quantile(status.durations.counts, 0.99)
+    note = ""
+    if not status.is_ready:
+        note = "not ready, gets nothing"
+    elif status.rollbacks and status.why.startswith(f"{status.variant}:"):
+        note = f"rolled back: {status.why}"
+    elif abs(status.percent - status.file_percent) > _SAME:
+        note = f"{status.file_percent:.4g} % in the file, changed by {status.changed}"
+    return LiveVariant(
+        name=f"{status.name}/{status.variant}",
+        model=f"{status.model}:{status.version}" if status.version else status.model,
+        percent=round(status.percent, 3),
+        file_percent=round(status.file_percent, 3),
+        ready=status.is_ready,
+        answers=status.answers,
+        errors=status.errors,
+        p99_ms=None if p99_s is None else round(p99_s * 1000, 3),
+        note=note,
+    )

@@ -1,0 +1,333 @@
+"""A unary call for a name that variants serve: another model in its message, and the name that was
+asked for in the answer.
+
+The variant is chosen when enough of the message has come to tell whether it is a step of a
+sequence. What concerns a model without running it (metadata, configuration) is about the first
+variant. A compressed message goes on as a plain one, which gRPC allows message by message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lb.access.gate import Claim
+from lb.domain.backend import Backend, Port
+from lb.domain.errors import RequestRefused
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import Reason
+from lb.domain.sequence import SequenceStep
+from lb.kserve.names import NAME_BYTES, renamed_answer, renamed_inside, renamed_request
+from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
+from lb.proxy.http2.call import Call, CallPart
+from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_first, inspect_message
+from lb.proxy.variants import PIN, Variant, VariantSet, is_counted
+from lb.wire.grpc.compression import inflated
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.fields import FieldCache, encode_field
+from lb.wire.http2.flow import Payload
+from lb.wire.http2.heads import NO_LENGTH
+
+_MAX_COMPRESSED: Final = 4 * 2**20
+"""Bytes that a compressed message may inflate to: some milliseconds."""
+_CONFIG: Final = "ModelConfig"
+_CONFIG_FIELD: Final = 1
+"""Of `ModelConfigResponse`: the configuration, whose first field is the name."""
+_MAY_NOT: Final = "this client may not choose a variant; see access.control"
+_ITS_OWN: Final = frozenset({
+    GrpcStatus.UNKNOWN, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS,
+    GrpcStatus.DEADLINE_EXCEEDED,
+})  # fmt: skip
+"""Statuses of calls that failed, and not by their client's fault."""
+
+
+class CountedAnswer(ResponseSink):
+    """The response of a call whose variant has the name that was asked for. It passes, but not in
+    one step with the end of the call, which is to be counted."""
+
+    __slots__ = ()
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`."""
+        attempt.sink = TO_CLIENT
+        return payload
+
+
+_COUNTED: Final = CountedAnswer()
+
+
+class NamedAnswer(ResponseSink):
+    """The response of a call, with the name that was asked for: the first bytes of it are held back
+    until that is there, and the rest passes."""
+
+    __slots__ = ("_is_config", "_model", "_name", "_text")
+
+    def __init__(self, name: bytes, model: bytes, *, is_config: bool) -> None:
+        self._name = name
+        self._model = model
+        self._is_config = is_config
+        self._text = b""
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`."""
+        self._text += bytes(payload)
+        text = self._text
+        size = int.from_bytes(text[1:PREFIX_SIZE], "big")
+        if len(text) < PREFIX_SIZE + min(size, NAME_BYTES) and not end_stream:
+            return None
+        attempt.sink = TO_CLIENT
+        if len(text) <= PREFIX_SIZE or text[0]:
+            return text
+        part = text[PREFIX_SIZE : PREFIX_SIZE + size]
+        if self._is_config:
+            renamed = renamed_inside(part, size, _CONFIG_FIELD, self._to_client)
+        else:
+            renamed = renamed_answer(part, size, self._to_client)
+        size += len(renamed) - len(part)
+        return b"\0" + size.to_bytes(4, "big") + renamed + text[PREFIX_SIZE + len(part) :]
+
+    def _to_client(self, name: bytes) -> bytes:
+        return self._name if name == self._model else name
+
+
+class VariantCall(CallPart):
+    """Chooses the variant of a call, and has it placed as one for that."""
+
+    __slots__ = ("_asked", "_is_looking", "_look_at", "_step", "_variant")
+
+    def __init__(self, call: Call, split: VariantSet, step: SequenceStep | None) -> None:
+        super().__init__(call)
+        call.part = self
+        self._asked = split
+        self._step = step
+        self._variant: Variant | None = None
+        self._is_looking = True
+        """More of the message is needed to tell where it goes."""
+        self._look_at = 0
+
+    @property
+    def variant(self) -> str:
+        """See `CallPart`."""
+        return self._variant.label if self._variant is not None else ""
+
+    def start(self, data: bytes, end_stream: int) -> None:
+        """Take what has come of the request."""
+        call = self.call
+        try:
+            self._variant = self._choose()
+        except RequestRefused as refused:
+            call.refuse(refused)
+            return
+        rules = self._variant.rules
+        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        part = data[PREFIX_SIZE : PREFIX_SIZE + size]
+        renamed = renamed_request(part, size, rules.model, rules.version)
+        size += len(renamed) - len(part)
+        data = b"\0" + size.to_bytes(4, "big") + renamed + data[PREFIX_SIZE + len(part) :]
+        call.model = rules.model
+        call.particulars = None
+        request = call.request
+        request.clear()
+        request.retained = []
+        call.retain(data)
+        request.ended = request.ended or bool(end_stream)
+        if request.push(data):
+            self._look()
+
+    def _choose(self) -> Variant:
+        """
+        Raises:
+            RequestRefused: its client names a variant that it may not have, or that does not exist.
+        """
+        call, split = self.call, self._asked
+        if call.operation.kind is not OperationKind.INFERENCE:
+            return split.variants[0]
+        book = call.relay.dispatcher.variants
+        pinned = pinned_by(call)
+        return book.choose(split, call.protocol, call.hint, call.token, self._step, pinned)
+
+    def _look(self) -> None:
+        """Find out where the request goes, now that there is more of it."""
+        call = self.call
+        request = call.request
+        if request.held < self._look_at and not request.ended:
+            return
+        self._look_at = 2 * request.held
+        data = b"".join(request.queue or ())[: LOOK_BYTES + PREFIX_SIZE]
+        if inspect_first(call, call.server, data, is_all=request.ended):
+            self._is_looking = False
+            self.place()
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        if not self._is_looking:
+            self.call.request_data(payload, end_stream)
+            return
+        call = self.call
+        request = call.request
+        if call.guard is not None and not call.is_cleared(call.guard, payload, end_stream):
+            return
+        call.bytes_in += len(payload)
+        if call.messages is not None and not call.message_fits(payload):
+            return
+        if request.retained is not None:
+            call.retain(payload)
+        request.ended = bool(end_stream)
+        if request.ended and not call.length_fits():
+            return
+        if request.push(payload):
+            self._look()
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        self.request_data(payload, end_stream)
+
+    def request_trailers(self, block: bytes) -> None:
+        """See `CallPart`."""
+        is_looking, self._is_looking = self._is_looking, False
+        self.call.request_trailers(block)
+        if is_looking and not self.call.finished:
+            self._look()
+
+    def passes(self, _pipe: Any) -> bool:
+        """See `CallPart`."""
+        return not self._is_looking and self.call.passes(_pipe)
+
+    def place(self) -> None:
+        """See `CallPart`."""
+        call = self.call
+        relay = call.relay
+        try:
+            attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
+        except RequestRefused as refusal:
+            call.refuse(refusal)
+            return
+        if attempt is not None:
+            relay.start(attempt)
+
+    def _make_attempt(
+        self, call: Call, backend: Backend, port: Port, began_at: float
+    ) -> GrpcAttempt:
+        attempt = GrpcAttempt(call, backend, port, began_at)
+        attempt.sink = call.relay.sink_of(call)
+        return attempt
+
+    def new_sink(self) -> ResponseSink:
+        """See `CallPart`."""
+        variant, name = self._variant, self._asked.name
+        if variant is None or variant.rules.model == name:
+            return _COUNTED
+        is_config = self.call.operation.name == _CONFIG
+        return NamedAnswer(name, variant.rules.model, is_config=is_config)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `CallPart`."""
+        call = self.call
+        particulars = call.particulars
+        return call.operation.may_run_twice and (particulars is None or particulars.step is None)
+
+    def leave(self, reason: Reason | None) -> None:
+        """See `CallPart`."""
+        call, variant = self.call, self._variant
+        reason = reason or call.reason
+        if (
+            variant is None
+            or call.operation.kind is not OperationKind.INFERENCE
+            or call.grpc_status < 0
+            or not is_counted(reason)
+        ):
+            return
+        status = call.grpc_status
+        if status == GrpcStatus.CANCELLED and reason is None:
+            return
+        took_s = call.relay.now - call.started_at if status == GrpcStatus.OK else None
+        variant.count(took_s, is_error=status in _ITS_OWN or reason is not None)
+
+
+def pinned_by(call: Call) -> bytes:
+    """The variant that the client of a call names; empty where it names none.
+
+    Raises:
+        RequestRefused: it may not.
+    """
+    pinned = call.hint(PIN)
+    claim: Any = call.head.claim
+    gate = call.relay.dispatcher.gate
+    if pinned and not gate.may_control(
+        claim if isinstance(claim, Claim) else None, call.server.client
+    ):
+        raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
+    return pinned
+
+
+def _forget_length(call: Call) -> None:
+    """Announce no length of a request to backends: it changes with the name."""
+    head = call.head
+    if head.content_length == NO_LENGTH:
+        return
+    other = call.head = head.copy()
+    other.block = b"".join(
+        encode_field(field.name, field.value)
+        for field in FieldCache().split(head.block)
+        if field.name != b"content-length"
+    )
+    other.content_length = NO_LENGTH
+    other.claim, other.discloses, other.passed = head.claim, head.discloses, head.passed
+    other.noted = head.noted
+
+
+def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -> bool | None:
+    """Have a call served by a variant, if it is for the name and not for a version of that model.
+
+    Args:
+        call: whose model is known, and that has no part.
+        split: the variants of its model.
+        data: what has come of its request, with its prefix.
+        end_stream: that is all.
+
+    Returns:
+        Whether it was; None where more of the request is needed to tell.
+    """
+    if call.operation.kind is not OperationKind.INFERENCE and (
+        split.variants[0].rules.model == split.name
+    ):
+        return False
+    size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+    message = data[PREFIX_SIZE : PREFIX_SIZE + size]
+    if data[0]:
+        if len(message) < size:
+            return False if end_stream else None
+        plain = inflated(message, _MAX_COMPRESSED)
+        if plain is None:
+            text = f"compressed messages for {split.name.decode()} may have {_MAX_COMPRESSED} bytes"
+            call.fail(Reason.BODY_TOO_LARGE, text)
+            return True
+        message, size = plain, len(plain)
+        data = b"\0" + size.to_bytes(4, "big") + plain
+    cost = Inspected()
+    is_all = len(message) == size or bool(end_stream) or len(data) >= LOOK_BYTES
+    found = inspect_message(
+        message,
+        size,
+        cost,
+        is_compressed=False,
+        with_rows=False,
+        with_regions=False,
+        only_names=SEQUENCE_ID not in message and len(message) == size,
+    )
+    call.server.inspected += cost.frames
+    if not found.is_complete and not is_all:
+        return None
+    if found.version:
+        return False
+    if end_stream and not call.length_fits():
+        return True
+    _forget_length(call)
+    step = found.step if call.operation.kind is OperationKind.INFERENCE else None
+    owner = call.request.owner
+    part = VariantCall(call, split, step)
+    if owner is not call:
+        call.request.owner = owner  # notes what comes, and passes it on
+    part.start(data, end_stream)
+    return True

@@ -1,0 +1,615 @@
+"""Names that several models, or versions of one, serve: which of these variants gets a request.
+
+A name's weights come from the file. What changes them while the process runs (an operator, a ramp,
+a rollback) holds until the variants in the file change, and passes to a successor. A variant that
+no backend has ready gets nothing; its requests go to the first variant.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lb.balancing.variants import WeightedChoice, with_shares
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
+from lb.domain.pool import PoolRef
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.health.rollback import Baseline, Counts, VariantJudge
+from lb.net.timers import TimerWheel
+from lb.proxy.exchange import Particulars
+from lb.settings.model import Settings
+from lb.settings.scheduling import ModelSettings
+from lb.settings.values import field_name
+from lb.telemetry.variants import VariantStatus
+
+_log = logging.getLogger(__name__)
+
+PIN: Final = b"x-triton-lb-variant"
+"""The header by which a client that may do so chooses a variant itself."""
+TARGET_VARIANT: Final = b"x-amzn-sagemaker-target-variant"
+"""The same on the port for SageMaker."""
+_SEQUENCES: Final = 1_000_000
+"""Open sequences of a name whose variant is remembered."""
+_IDLE_S: Final = 600.0
+"""After so long without a step a sequence is forgotten that nobody ended."""
+_LOOK_S: Final = 1.0
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of the golden ratio, without their whole part, are spread evenly at any time: requests
+that nothing tells apart follow the weights more closely than random draws would."""
+_HEADER: Final = "header:"
+_NOT_ITS_OWN: Final = frozenset({
+    Reason.BAD_REQUEST, Reason.BODY_TOO_LARGE, Reason.CLIENT_GONE, Reason.CLIENT_STALLED,
+    Reason.FORBIDDEN, Reason.MEMORY, Reason.SEQUENCE_ID,
+})  # fmt: skip
+"""Reasons that a client, or we ourselves, are to blame for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRules:
+    """What is configured of one variant."""
+
+    name: str
+    model: bytes
+    version: bytes = b""
+    weight: float = 0.0
+    match: tuple[bytes, bytes] | None = None
+    """Name, in lower case, and value of a header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameRules:
+    """What is configured of one name."""
+
+    variants: tuple[VariantRules, ...]
+    header: bytes = b""
+    """In lower case: clients are told apart by its value."""
+    by_tenant: bool = False
+    ramp: tuple[float, float] | None = None
+    """Percent at its end, and seconds."""
+    rollback: tuple[float | None, float | None, int] | None = None
+    """Factors of errors and p99, and the requests before anything is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantOptions:
+    """What a reload may change."""
+
+    names: Mapping[bytes, NameRules]
+    tenant_header: bytes = b""
+
+
+def variant_options(settings: Settings) -> VariantOptions:
+    """Read from settings which names have variants."""
+    names = {name.encode(): _rules(own) for name, own in settings.models.items() if own.variants}
+    return VariantOptions(names=names, tenant_header=field_name(settings.scheduling.tenant_header))
+
+
+def _rules(own: ModelSettings) -> NameRules:
+    ramp, rollback = own.ramp, own.rollback
+    header = own.sticky.removeprefix(_HEADER) if own.sticky.startswith(_HEADER) else None
+    return NameRules(
+        variants=tuple(
+            VariantRules(
+                name=each.name,
+                model=each.model.encode(),
+                version=(each.version or "").encode(),
+                weight=each.weight,
+                match=(field_name(each.match.header), each.match.value.encode())
+                if each.match is not None
+                else None,
+            )
+            for each in own.variants
+        ),
+        header=field_name(header),
+        by_tenant=own.sticky == "tenant",
+        ramp=(ramp.to, ramp.over) if ramp is not None else None,
+        rollback=(rollback.errors, rollback.p99, rollback.min_requests)
+        if rollback is not None
+        else None,
+    )
+
+
+def variant_fields(settings: Settings) -> frozenset[bytes]:
+    """Return the headers, in lower case, that the choice of a variant goes by."""
+    options = variant_options(settings)
+    fields = set()
+    for rules in options.names.values():
+        fields |= {PIN, TARGET_VARIANT, rules.header}
+        fields |= {each.match[0] for each in rules.variants if each.match is not None}
+        if rules.by_tenant:
+            fields.add(options.tenant_header)
+    return frozenset(fields - {b""})
+
+
+def is_counted(reason: Reason | None) -> bool:
+    """Whether a request that we ended for a reason says something of its variant."""
+    return reason not in _NOT_ITS_OWN
+
+
+class Variant:
+    """One variant, and what its requests came to."""
+
+    __slots__ = ("answers", "durations", "errors", "judge", "label", "recent", "rules", "was_ready")
+
+    def __init__(self, name: bytes, rules: VariantRules) -> None:
+        self.rules = rules
+        self.label = f"{name.decode('utf-8', 'backslashreplace')}/{rules.name}"
+        """Name and variant, for the access log."""
+        self.answers = 0
+        """Requests that were answered, well or not; without those whose clients left."""
+        self.errors = 0
+        """Those among them that failed, other than by their clients' fault."""
+        self.durations = Histogram()
+        """Of good answers, from the request to the end of the answer."""
+        self.recent = Counts()
+        """Since the last look, where somebody judges."""
+        self.judge: VariantJudge | None = None
+        """None: it is not judged, nor is another one by it."""
+        self.was_ready = False
+
+    def count(self, took_s: float | None, *, is_error: bool) -> None:
+        """A request was answered."""
+        self.answers += 1
+        self.errors += is_error
+        if took_s is not None and not is_error:
+            self.durations.sum += took_s
+            self.durations.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
+        if self.judge is not None:
+            self.recent.add(took_s, is_error=is_error)
+
+
+class VariantParticulars(Particulars):
+    """Those of a request that a variant serves."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, label: str, version: bytes, rows: int, priority: int) -> None:
+        super().__init__(version, rows, priority)
+        self._label = label
+
+    @property
+    def variant(self) -> str:
+        """See `Particulars`."""
+        return self._label
+
+
+class _Steps:
+    """Which variant serves a sequence, until that ends."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int | str, tuple[Variant, float]] = OrderedDict()
+        """By the id; the one with the oldest last step first. A plain dictionary would look at all
+        that have left its front to find that."""
+
+    def find(self, step: SequenceStep) -> Variant | None:
+        """The variant of a sequence; None where it is not known."""
+        known = self._known.get(step.key.id)
+        return None if known is None else known[0]
+
+    def note(self, step: SequenceStep, variant: Variant, now: float) -> None:
+        """A step goes to a variant."""
+        known = self._known
+        known.pop(step.key.id, None)
+        if not step.is_end:
+            known[step.key.id] = (variant, now)
+        while known:
+            oldest = next(iter(known))
+            if len(known) <= _SEQUENCES and now - known[oldest][1] < _IDLE_S:
+                break
+            del known[oldest]
+
+
+class VariantSet:
+    """The variants of one name as they are now."""
+
+    def __init__(self, name: bytes, rules: NameRules, now: float) -> None:
+        self.name = name
+        self.rules = rules
+        self.variants = [Variant(name, each) for each in rules.variants]
+        """The first one is the stable one: it is what others are judged by, and where requests go
+        whose variant is not ready."""
+        self.changed = ""
+        """What has changed the weights since the file was read; empty: nothing has."""
+        self.why = ""
+        """Why the last rollback was made."""
+        self.rollbacks: dict[tuple[str, str], int] = {}
+        """Counter by variant and cause."""
+        self.steps = _Steps()
+        self.begins_at = now
+        """When the ramp began."""
+        self.ramps = rules.ramp is not None
+        """The ramp is under way."""
+        self._drawn = 0.0
+        self._baseline = Baseline()
+        self._judged = 0
+        """Requests since the weights changed last, up to those that are needed."""
+        self.use([each.weight for each in rules.variants])
+
+    def use(self, weights: Sequence[float]) -> None:
+        """Choose by other weights from now on."""
+        total = sum(weights) or 1.0
+        self.percents = [100.0 * each / total for each in weights]
+        self._choice = WeightedChoice([each.rules.name for each in self.variants], weights)
+
+    def renew_judges(self) -> None:
+        """Judge everything anew: somebody has decided otherwise."""
+        rollback = self.rules.rollback
+        self._judged = 0
+        self._baseline = Baseline()
+        for variant in self.variants:
+            variant.recent = Counts()
+            variant.judge = VariantJudge(*rollback[:2]) if rollback is not None else None
+
+    def choose(
+        self,
+        hint: Callable[[bytes], bytes],
+        tenant: bytes,
+        step: SequenceStep | None,
+        pinned: bytes,
+        is_ready: Callable[[VariantRules], bool],
+        is_open: Callable[[SequenceKey], bool],
+        now: float,
+    ) -> Variant:
+        """Choose the variant of a request.
+
+        Args:
+            hint: returns the value of a header.
+            tenant: whose request it is; empty where nobody asks.
+            step: of a sequence that it is.
+            pinned: the variant that its client names; empty: none.
+            is_ready: whether some backend serves a variant.
+            is_open: whether a sequence of a model runs on some backend.
+            now: monotonic seconds.
+
+        Raises:
+            RequestRefused: there is no such variant.
+        """
+        chosen = None
+        if step is not None and not step.is_start:
+            chosen = self.steps.find(step) or self._home(step, is_open)
+        if chosen is None:
+            chosen = self._pinned(pinned) if pinned else self._weighed(hint, tenant, step)
+            if not is_ready(chosen.rules):
+                chosen = next(
+                    (each for each in self.variants if is_ready(each.rules)), self.variants[0]
+                )
+        if step is not None:
+            self.steps.note(step, chosen, now)
+        return chosen
+
+    def _home(self, step: SequenceStep, is_open: Callable[[SequenceKey], bool]) -> Variant | None:
+        """The variant of a sequence that began in the process before, or by the model's name."""
+        for each in self.variants:
+            if is_open(SequenceKey(each.rules.model, step.key.id)):
+                return each
+        return None
+
+    def _pinned(self, name: bytes) -> Variant:
+        for each in self.variants:
+            if each.rules.name.encode() == name:
+                return each
+        names = ", ".join(each.rules.name for each in self.variants)
+        text = f"there is no such variant; there are: {names}"
+        raise RequestRefused(Reason.BAD_REQUEST, text)
+
+    def _weighed(
+        self, hint: Callable[[bytes], bytes], tenant: bytes, step: SequenceStep | None
+    ) -> Variant:
+        for each in self.variants:
+            match = each.rules.match
+            if match is not None and hint(match[0]) == match[1]:
+                return each
+        rules = self.rules
+        key = tenant if rules.by_tenant else hint(rules.header) if rules.header else b""
+        if not key and step is not None:
+            key = repr(step.key.id).encode()
+        if key:
+            return self.variants[self._choice.by_key(key)]
+        self._drawn = (self._drawn + _GOLDEN) % 1.0
+        return self.variants[self._choice.by_draw(self._drawn)]
+
+    # Ramp and rollback
+
+    def look(self, now: float, is_ready: Callable[[VariantRules], bool]) -> bool:
+        """Go on with the ramp, and judge. Whether a variant was rolled back."""
+        if self.ramps and self.rules.ramp is not None:
+            to, over_s = self.rules.ramp
+            begun = self._share_in_file()
+            part = min(1.0, (now - self.begins_at) / over_s)
+            share = begun + (to - begun) * part
+            last = len(self.variants) - 1
+            percents = [None if index < last else share for index in range(last + 1)]
+            self.use(with_shares(self.percents, percents))
+            self.changed = "ramp"
+            self.ramps = part < 1.0
+        return self.rules.rollback is not None and self._judge(self.rules.rollback[2], is_ready)
+
+    def _share_in_file(self) -> float:
+        weights = [each.weight for each in self.rules.variants]
+        return 100.0 * weights[-1] / (sum(weights) or 1.0)
+
+    def _judge(self, least: int, is_ready: Callable[[VariantRules], bool]) -> bool:
+        first = self.variants[0]
+        counts = {each.rules.name: each.recent for each in self.variants}
+        for each in self.variants:
+            each.recent = Counts()
+        self._judged = min(least, self._judged + sum(each.requests for each in counts.values()))
+        baseline = counts[first.rules.name]
+        self._baseline.add(baseline)
+        for index, each in enumerate(self.variants):
+            was_ready, each.was_ready = each.was_ready, is_ready(each.rules)
+            if each is first or not self.percents[index]:
+                continue
+            is_dead = was_ready and not each.was_ready and first.was_ready
+            if is_dead and each.answers:
+                self._roll_back(index, "dead", "no backend has it ready any more")
+                return True
+            if self._judged < least or each.judge is None:
+                continue
+            why = each.judge.look(counts[each.rules.name], baseline, self._baseline)
+            if why:
+                self._roll_back(index, "errors" if "failed" in why else "p99", why)
+                return True
+        return False
+
+    def _roll_back(self, index: int, cause: str, why: str) -> None:
+        name = self.variants[index].rules.name
+        percents = [0.0 if each == index else None for each in range(len(self.variants))]
+        self.use(with_shares(self.percents, percents))
+        self.ramps = False
+        self.changed = "rollback"
+        self.why = f"{name}: {why}"
+        self.rollbacks[name, cause] = self.rollbacks.get((name, cause), 0) + 1
+        self.renew_judges()
+        fields = {"model": self.name.decode("utf-8", "backslashreplace"), "variant": name}
+        _log.error(f"variant rolled back: {why}", extra=fields)
+
+    # What operators say
+
+    def set_shares(self, percents: Mapping[str, float]) -> None:
+        """Give some variants other shares.
+
+        Args:
+            percents: by the variant's name; the others share what is left.
+
+        Raises:
+            ValueError: there is no such variant, or the shares cannot be.
+        """
+        self._check(percents)
+        given = [percents.get(each.rules.name) for each in self.variants]
+        self.use(with_shares(self.percents, given))
+        self._changed("operator")
+
+    def promote(self, name: str) -> None:
+        """Make a variant the first one, which gets everything.
+
+        Raises:
+            ValueError: there is no such variant.
+        """
+        self._check((name,))
+        self.variants.sort(key=lambda each: each.rules.name != name)
+        self.use([100.0, *[0.0] * (len(self.variants) - 1)])
+        self._changed("operator")
+
+    def _changed(self, by: str) -> None:
+        self.ramps = False
+        self.changed, self.why = by, ""
+        self.renew_judges()
+
+    def _check(self, names: Iterable[str]) -> None:
+        known = [each.rules.name for each in self.variants]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"there is no variant {name!r}; there are: {', '.join(known)}")
+
+    # What a successor is told
+
+    def export(self, now: float) -> dict[str, Any]:
+        """Return what exists nowhere else, as JSON has it."""
+        return {
+            "percents": {
+                each.rules.name: share
+                for each, share in zip(self.variants, self.percents, strict=True)
+            },
+            "changed": self.changed,
+            "why": self.why,
+            "ramp_s": now - self.begins_at if self.ramps else None,
+        }
+
+    def resume(self, state: Mapping[str, Any], now: float) -> None:
+        """Take over what `export` returned to another process; nothing where it was of other
+        variants."""
+        percents = state.get("percents", {})
+        names = {each.rules.name for each in self.variants}
+        if percents.keys() != names or not state.get("changed"):
+            return
+        order = list(percents)
+        self.variants.sort(key=lambda each: order.index(each.rules.name))
+        self.use([percents[each.rules.name] for each in self.variants])
+        self.changed, self.why = str(state["changed"]), str(state.get("why", ""))
+        ramp_s = state.get("ramp_s")
+        self.ramps = ramp_s is not None and self.rules.ramp is not None
+        if ramp_s is not None:
+            self.begins_at = now - ramp_s
+
+
+def _nothing_is_open(_key: SequenceKey) -> bool:
+    """There is no table of sequences."""
+    return False
+
+
+class VariantBook:
+    """All names with variants. To be used from one event loop."""
+
+    def __init__(
+        self,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        is_open: Callable[[SequenceKey], bool] = _nothing_is_open,
+    ) -> None:
+        """
+        Args:
+            pool: the published pool.
+            clock: monotonic seconds.
+            is_open: whether a sequence of a model runs on some backend.
+        """
+        self._is_open = is_open
+        self._pool = pool
+        self._clock = clock
+        self._tenant_header = b""
+        self.sets: dict[bytes, VariantSet] = {}
+        """By the name that clients use."""
+
+    def configure(self, options: VariantOptions) -> None:
+        """Go by other options from now on. Names whose variants stay the same keep their weights;
+        sequences under way stay where they are."""
+        self._tenant_header = options.tenant_header
+        now = self._clock()
+        sets = {}
+        for name, rules in options.names.items():
+            before = self.sets.get(name)
+            if before is None or before.rules != rules:
+                fresh = VariantSet(name, rules, now)
+                fresh.renew_judges()
+                if before is not None:
+                    fresh.steps = before.steps
+                    fresh.rollbacks = before.rollbacks
+                before = fresh
+            sets[name] = before
+        self.sets = sets
+
+    def keep(self, timers: TimerWheel) -> None:
+        """Go on with ramps, and judge, once a second."""
+        self.look()
+        timers.after(_LOOK_S, lambda: self.keep(timers))
+
+    def look(self) -> None:
+        """Go on with ramps, and judge."""
+        now = self._clock()
+        for each in self.sets.values():
+            each.look(now, self._is_ready)
+
+    def __contains__(self, model: object) -> bool:
+        """Whether a name has variants."""
+        return model in self.sets
+
+    def choose(
+        self,
+        split: VariantSet,
+        protocol: AppProtocol,
+        hint: Callable[[bytes], bytes],
+        token: str,
+        step: SequenceStep | None,
+        pinned: bytes,
+    ) -> Variant:
+        """Choose the variant of a request; see `VariantSet.choose`.
+
+        Raises:
+            RequestRefused: its client names one that does not exist.
+        """
+        tenant = b""
+        if split.rules.by_tenant:
+            tenant = token.encode() or hint(self._tenant_header)
+        is_ready, now = self._readiness(protocol), self._clock()
+        return split.choose(hint, tenant, step, pinned, is_ready, self._is_open, now)
+
+    def is_ready(self, name: bytes, protocol: AppProtocol) -> bool:
+        """Whether some variant of a name is ready."""
+        is_ready = self._readiness(protocol)
+        return any(is_ready(each.rules) for each in self.sets[name].variants)
+
+    def _readiness(self, protocol: AppProtocol) -> Callable[[VariantRules], bool]:
+        snapshot = self._pool.current
+        return lambda rules: snapshot.is_served(rules.model, rules.version, protocol) is not False
+
+    def _is_ready(self, rules: VariantRules) -> bool:
+        """Whether some backend serves a variant, over any protocol."""
+        snapshot = self._pool.current
+        return any(
+            snapshot.is_served(rules.model, rules.version, each) is not False
+            for each in AppProtocol
+        )
+
+    # What operators say
+
+    def find(self, name: str) -> VariantSet:
+        """The variants of a name.
+
+        Raises:
+            LookupError: it has none.
+        """
+        found = self.sets.get(name.encode())
+        if found is None:
+            raise LookupError(f"{name!r} has no variants")
+        return found
+
+    def reset(self, name: str) -> VariantSet:
+        """Go by the file again; a ramp begins anew.
+
+        Raises:
+            LookupError: the name has no variants.
+        """
+        before = self.find(name)
+        fresh = VariantSet(before.name, before.rules, self._clock())
+        fresh.renew_judges()
+        fresh.steps, fresh.rollbacks = before.steps, before.rollbacks
+        known = {each.rules.name: each for each in before.variants}
+        fresh.variants = [known[each.name] for each in before.rules.variants]
+        fresh.renew_judges()
+        self.sets[before.name] = fresh
+        return fresh
+
+    def statuses(self) -> Iterable[VariantStatus]:
+        """All variants of all names as they are now."""
+        return [status for each in self.sets.values() for status in self.statuses_of(each)]
+
+    def statuses_of(self, split: VariantSet) -> Iterable[VariantStatus]:
+        """The variants of a name as they are now, the first one first."""
+        in_file = {each.name: each.weight for each in split.rules.variants}
+        total = sum(in_file.values()) or 1.0
+        for index, each in enumerate(split.variants):
+            rules = each.rules
+            yield VariantStatus(
+                name=split.name.decode("utf-8", "backslashreplace"),
+                variant=rules.name,
+                model=rules.model.decode("utf-8", "backslashreplace"),
+                version=rules.version.decode(),
+                percent=split.percents[index],
+                file_percent=100.0 * in_file[rules.name] / total,
+                is_first=index == 0,
+                is_ready=self._is_ready(rules),
+                answers=each.answers,
+                errors=each.errors,
+                durations=each.durations,
+                changed=split.changed,
+                why=split.why,
+                rollbacks={
+                    cause: count
+                    for (name, cause), count in split.rollbacks.items()
+                    if name == rules.name
+                },
+            )
+
+    def export(self) -> dict[str, Any]:
+        """Return what was said and decided while the process ran, as JSON has it."""
+        now = self._clock()
+        return {
+            name.decode("utf-8", "surrogateescape"): each.export(now)
+            for name, each in self.sets.items()
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Take over what another process exported."""
+        now = self._clock()
+        for name, each in state.items():
+            found = self.sets.get(name.encode("utf-8", "surrogateescape"))
+            if found is not None:
+                found.resume(each, now)

@@ -1,0 +1,274 @@
+"""Which variant a request gets, what operators may change, and what survives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
+from lb.domain.model import NO_FACTS
+from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.proxy.variants import NameRules, Variant, VariantBook, VariantOptions, VariantRules
+from tests.fakes.backends import make_backend
+from tests.fakes.relay import named_policy
+
+NAME = b"detector"
+STABLE = VariantRules(name="stable", model=b"detector", weight=95)
+CANARY = VariantRules(name="canary", model=b"detector_v2", weight=5)
+HTTP = AppProtocol.HTTP
+
+
+def snapshot(*ready: bytes) -> PoolSnapshot:
+    """One backend that has these models ready."""
+    backend = make_backend()
+    placement = Placement((backend,), None, named_policy("round_robin"))
+    routes = {
+        model: ModelRoute(facts=NO_FACTS, ready_versions=frozenset({b"1"})) for model in ready
+    }
+    return PoolSnapshot(1, (backend,), (placement, placement), routes=routes, knows_all=True)
+
+
+class Desk:
+    """A book of variants, its pool, and its clock."""
+
+    def __init__(self, **how: object) -> None:
+        self.now = 1000.0
+        self.pool = PoolRef(snapshot(b"detector", b"detector_v2"))
+        self.book = VariantBook(self.pool, lambda: self.now)
+        self.configure(**how)
+
+    def configure(self, *variants: VariantRules, **how: object) -> None:
+        rules = NameRules(variants=variants or (STABLE, CANARY), **how)  # type: ignore[arg-type]
+        self.book.configure(VariantOptions(names={NAME: rules}))
+
+    def choose(
+        self,
+        headers: Mapping[bytes, bytes] | None = None,
+        *,
+        step: SequenceStep | None = None,
+        pinned: bytes = b"",
+        token: str = "",
+    ) -> str:
+        return self.variant(headers, step=step, pinned=pinned, token=token).rules.name
+
+    def variant(
+        self,
+        headers: Mapping[bytes, bytes] | None = None,
+        *,
+        step: SequenceStep | None = None,
+        pinned: bytes = b"",
+        token: str = "",
+    ) -> Variant:
+        hint = lambda name: (headers or {}).get(name, b"")  # noqa: E731
+        split = self.book.sets[NAME]
+        return self.book.choose(split, HTTP, hint, token, step, pinned)
+
+    def percents(self) -> dict[str, float]:
+        return {each.variant: each.percent for each in self.book.statuses()}
+
+
+def step(number: int | str, *, start: bool = False, end: bool = False) -> SequenceStep:
+    return SequenceStep(SequenceKey(NAME, number), start, end)
+
+
+def test_requests_that_nothing_tells_apart_follow_the_weights() -> None:
+    desk = Desk()
+    counts = Counter(desk.choose() for _ in range(1000))
+    assert counts["canary"] == pytest.approx(50, abs=2)
+
+
+def test_a_client_stays_with_its_variant_by_a_header() -> None:
+    desk = Desk(header=b"x-user")
+    chosen = {user: desk.choose({b"x-user": b"%d" % user}) for user in range(500)}
+    assert set(chosen.values()) == {"stable", "canary"}
+    desk.book.sets[NAME].set_shares({"canary": 20})
+    for user, before in chosen.items():
+        after = desk.choose({b"x-user": b"%d" % user})
+        assert before in (after, "stable")
+
+
+def test_tenants_are_told_apart_by_their_tokens() -> None:
+    desk = Desk(by_tenant=True)
+    for token in ("team-a", "team-b", "team-c"):
+        assert len({desk.choose(token=token) for _ in range(50)}) == 1
+
+
+def test_a_sequence_stays_until_it_ends_whatever_becomes_of_the_weights() -> None:
+    desk = Desk()
+    split = desk.book.sets[NAME]
+    split.set_shares({"canary": 100})
+    assert desk.choose(step=step(7, start=True)) == "canary"
+    split.set_shares({"canary": 0})
+    assert desk.choose(step=step(8, start=True)) == "stable"
+    assert desk.choose(step=step(7)) == "canary"
+    assert desk.choose(step=step("7", start=True)) == "stable"  # another sequence
+    assert desk.choose(step=step(7, end=True)) == "canary"
+    assert desk.choose(step=step(7, start=True)) == "stable"
+
+
+def test_a_sequence_that_began_in_the_process_before_stays() -> None:
+    desk = Desk()
+    running = {SequenceKey(b"detector_v2", 7)}
+    book = desk.book = VariantBook(desk.pool, lambda: desk.now, running.__contains__)
+    desk.configure()
+    book.sets[NAME].set_shares({"canary": 0})
+    assert desk.choose(step=step(7)) == "canary"
+    assert desk.choose(step=step(7, start=True)) == "stable"
+    assert desk.choose(step=step(8)) == "stable"
+
+
+def test_a_sequence_ends_with_a_variant_that_a_reload_has_removed() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].set_shares({"canary": 100})
+    desk.choose(step=step(7, start=True))
+    desk.configure(STABLE)
+    assert desk.choose() == "stable"
+    assert desk.variant(step=step(7)).rules.model == b"detector_v2"
+    assert desk.variant(step=step(7, end=True)).rules.model == b"detector_v2"
+
+
+def test_a_variant_that_is_nowhere_ready_gets_nothing() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].set_shares({"canary": 100})
+    desk.pool.publish(snapshot(b"detector"))
+    assert desk.choose() == "stable"
+    assert desk.choose(pinned=b"canary") == "stable"
+    desk.pool.publish(snapshot(b"detector_v2"))
+    desk.book.sets[NAME].set_shares({"canary": 0})
+    assert desk.choose() == "canary"
+    assert desk.book.is_ready(NAME, HTTP)
+    desk.pool.publish(snapshot())
+    assert desk.choose() == "stable"  # whose backend says what is wrong
+    assert not desk.book.is_ready(NAME, HTTP)
+
+
+def test_a_header_may_choose_a_variant() -> None:
+    beta = VariantRules(name="canary", model=b"detector_v2", match=(b"x-beta", b"1"))
+    desk = Desk()
+    desk.configure(STABLE, beta)
+    assert desk.choose({b"x-beta": b"1"}) == "canary"
+    assert desk.choose({b"x-beta": b"0"}) == "stable"
+
+
+def test_an_unknown_variant_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(RequestRefused, match="stable, canary"):
+        Desk().choose(pinned=b"nightly")
+
+
+def test_what_an_operator_sets_survives_a_reload_of_other_settings() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].set_shares({"canary": 20})
+    desk.configure()
+    assert desk.percents() == {"stable": 80, "canary": 20}
+    desk.configure(STABLE, VariantRules(name="canary", model=b"detector_v2", weight=95))
+    assert desk.percents() == {"stable": 50, "canary": 50}
+
+
+def test_promotion_makes_a_variant_the_first_one() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].promote("canary")
+    assert [each.variant for each in desk.book.statuses() if each.is_first] == ["canary"]
+    assert desk.percents() == {"stable": 0, "canary": 100}
+    desk.book.reset("detector")
+    assert desk.percents() == {"stable": 95, "canary": 5}
+    assert desk.book.sets[NAME].changed == ""
+
+
+def test_what_was_said_passes_to_a_successor() -> None:
+    before, after = Desk(), Desk()
+    before.book.sets[NAME].promote("canary")
+    before.book.sets[NAME].set_shares({"stable": 30})
+    after.book.resume(before.book.export())
+    assert after.percents() == {"canary": 70, "stable": 30}
+    assert after.book.sets[NAME].variants[0].rules.name == "canary"
+    other = Desk()
+    other.configure(STABLE)
+    other.book.resume(before.book.export())
+    assert other.percents() == {"stable": 100}
+
+
+def test_a_ramp_raises_the_share_and_goes_on_in_a_successor() -> None:
+    desk = Desk(ramp=(50.0, 3600.0))
+    desk.now += 1800
+    desk.book.look()
+    assert desk.percents()["canary"] == pytest.approx(27.5)
+    after = Desk(ramp=(50.0, 3600.0))
+    after.book.resume(desk.book.export())
+    after.now += 1800
+    after.book.look()
+    assert after.percents()["canary"] == pytest.approx(50)
+    after.now += 1800
+    after.book.look()
+    assert after.percents()["canary"] == pytest.approx(50)
+    assert after.book.sets[NAME].changed == "ramp"
+
+
+def test_an_operator_ends_a_ramp() -> None:
+    desk = Desk(ramp=(50.0, 3600.0))
+    desk.book.sets[NAME].set_shares({"canary": 1})
+    desk.now += 1800
+    desk.book.look()
+    assert desk.percents()["canary"] == 1
+
+
+def serve(desk: Desk, seconds: int, *, failing: float) -> int | None:
+    """Two hundred requests a second; when the canary is rolled back, in seconds."""
+    for second in range(seconds):
+        for number in range(200):
+            variant = desk.variant()
+            bad = variant.rules.name == "canary" and number % 100 < failing * 100
+            variant.count(0.01, is_error=bad)
+        desk.now += 1
+        desk.book.look()
+        if not desk.percents()["canary"]:
+            return second
+    return None
+
+
+def test_a_bad_variant_is_rolled_back_and_all_know_why(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    assert serve(desk, 20, failing=0) is None
+    at = serve(desk, 20, failing=0.5)
+    assert at is not None
+    assert at < 10
+    status = next(each for each in desk.book.statuses() if each.variant == "canary")
+    assert status.changed == "rollback"
+    assert "requests failed" in status.why
+    assert dict(status.rollbacks) == {"errors": 1}
+    assert "rolled back" in caplog.text
+    assert {desk.choose() for _ in range(100)} == {"stable"}
+
+
+def test_nothing_is_kept_of_requests_that_nobody_judges() -> None:
+    desk = Desk()
+    for _ in range(100):
+        desk.variant().count(0.01, is_error=False)
+    assert all(not each.recent.requests for each in desk.book.sets[NAME].variants)
+
+
+def test_a_dead_variant_is_rolled_back_at_once() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    serve(desk, 2, failing=0)
+    desk.pool.publish(snapshot(b"detector"))
+    desk.book.look()
+    assert desk.percents() == {"stable": 100, "canary": 0}
+    assert "no backend has it ready" in desk.book.sets[NAME].why
+
+
+def test_a_variant_is_not_rolled_back_when_all_are_dead() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    serve(desk, 2, failing=0)
+    desk.pool.publish(snapshot())
+    desk.book.look()
+    assert desk.percents()["canary"] == 5
+
+
+def test_a_variant_that_was_never_ready_is_not_rolled_back() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    desk.pool.publish(snapshot(b"detector"))
+    serve(desk, 3, failing=0)
+    assert desk.percents()["canary"] == 5
