@@ -241,7 +241,7 @@ class HeadReader:
         "_disclosure",
         "_draws",
         "_errors",
-        "_gate",
+        "_find", "_gate",
         "_identity", "_is_due",
         "_is_tracing",
         "_limits",
@@ -304,6 +304,7 @@ class HeadReader:
         self._body_size = body_size
         """Longest body; 0 is no limit."""
         self._requests: HeadCache[RequestPlan] = HeadCache()
+        self._find = self._requests.get
         self._responses: HeadCache[ResponseHead] = HeadCache()
         self._errors: HeadCache[ResponseHead] = HeadCache()
         """Heads of errors, whose bodies need a second look."""
@@ -337,7 +338,7 @@ class HeadReader:
         Raises:
             MessageError: it must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        plan = self._find(head) or self._requests.revive(head) or self._make_plan(head)
         return plan if plan.sampled is None else self.drawn(plan)
 
     def base_plan(self, head: bytes) -> RequestPlan:
@@ -346,7 +347,7 @@ class HeadReader:
         Raises:
             MessageError: they must not be relayed.
         """
-        return self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        return self._find(head) or self._requests.revive(head) or self._make_plan(head)
 
     def drawn(self, plan: RequestPlan) -> RequestPlan:
         """The plan of the next request, which may be in the sample of the payload log. To be asked
@@ -356,7 +357,7 @@ class HeadReader:
 
     def _known_drawn(self, head: bytes) -> RequestPlan | None:
         """As `known_request`, where the payload log takes a sample."""
-        plan = self._requests.get(head)
+        plan = self._find(head)
         return plan if plan is None or plan.sampled is None else self.drawn(plan)
 
     def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
@@ -372,7 +373,7 @@ class HeadReader:
         ):
             # The rest of the head may repeat, and nothing else of it is kept.
             bare = head[:at] + head[at + LINE_BYTES :]
-            known = self._requests.get(bare)
+            known = self._find(bare)
             if known is not None or (self._is_due() and (known := self._learn(bare)) is not None):
                 found = self._within(known, head, at)
                 if found is not None:
