@@ -148,6 +148,46 @@ def http1_events(number: int) -> Make:
     return make
 
 
+def http1_traced(ratio: float) -> Make:
+    """A small request while tracing is on: that share of them is traced."""
+
+    def make(clock: Clock) -> Scene:
+        sides = Http1Sides(clock)
+        tracer = sides.relay.trace(ratio=ratio)
+        sides.server = sides.connect()
+        exchange, forget = _exchange(sides), tracer.spans.waiting.clear
+        if ratio < 1:
+            return _same(exchange, (SMALL + b"x" * 130, _ANSWER))
+
+        def traced(pair: tuple[bytes, bytes]) -> None:
+            exchange(pair)
+            forget()
+
+        return _same(traced, (SMALL + b"x" * 130, _ANSWER))
+
+    return make
+
+
+def http1_contexts(*, is_new: bool, is_on: bool) -> Make:
+    """A small request with a trace context that is not sampled, a new one each time or not."""
+
+    def make(clock: Clock) -> Scene:
+        sides = Http1Sides(clock)
+        if is_on:
+            sides.relay.trace()
+            sides.server = sides.connect()
+        end = SMALL.index(b"\r\n") + 2
+        start, rest = SMALL[:end], SMALL[end:] + b"x" * 130
+        value = b"traceparent: 00-%032x-%016x-00\r\n"
+        pairs = (
+            (start + value % (number, number) + rest, _ANSWER)
+            for number in (itertools.count(1) if is_new else itertools.repeat(1))
+        )
+        return Scene(_exchange(sides), pairs)
+
+    return make
+
+
 # gRPC
 
 
@@ -185,6 +225,29 @@ def grpc_unary(
             sides.backend_sends(pair[1])
 
         return Scene(call, _calls(unique=unique, batch=batch, interleaved=interleaved), batch)
+
+    return make
+
+
+def grpc_traced(ratio: float, *, unique: bool = False) -> Make:
+    """A call and its answer while tracing is on: that share of those without a trace context is
+    traced. Those with one come with a new one each time, which is sampled: they all are traced."""
+
+    def make(clock: Clock) -> Scene:
+        sides = Http2Sides(clock)
+        tracer = sides.relay.trace(ratio=ratio)
+        forget = tracer.spans.waiting.clear
+
+        def call(pair: tuple[bytes, bytes]) -> None:
+            sides.client_sends(pair[0])
+            sides.backend_sends(pair[1])
+
+        def traced(pair: tuple[bytes, bytes]) -> None:
+            call(pair)
+            forget()
+
+        is_traced = ratio == 1 or unique
+        return Scene(traced if is_traced else call, _calls(unique=unique))
 
     return make
 
@@ -432,6 +495,11 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request, payload log on": http1_small(1, logged=_HARDLY_EVER),
     "HTTP/1.1 request, payload logged": http1_small(1, logged=1.0),
     "HTTP/1.1 request, new head of 12 fields": http1_new_heads,
+    "HTTP/1.1 request, tracing on": http1_traced(1e-6),
+    "HTTP/1.1 request, traced": http1_traced(1.0),
+    "HTTP/1.1 request, same traceparent": http1_contexts(is_new=False, is_on=False),
+    "HTTP/1.1 request, new traceparent": http1_contexts(is_new=True, is_on=False),
+    "HTTP/1.1 request, new traceparent, tracing on": http1_contexts(is_new=True, is_on=True),
     "HTTP/1.1 upload, 256 KiB": http1_upload,
     "HTTP/1.1 download, 256 KiB": http1_download,
     "HTTP/1.1 server-sent event": http1_events(1),
@@ -440,6 +508,9 @@ SCENES: dict[str, Make] = {
     "gRPC call, payload log on": grpc_unary(logged=_HARDLY_EVER),
     "gRPC call, payload logged": grpc_unary(logged=1.0),
     "gRPC call, new header block": grpc_unary(unique=True),
+    "gRPC call, tracing on": grpc_traced(1e-6),
+    "gRPC call, traced": grpc_traced(1.0),
+    "gRPC call, new header block, traced": grpc_traced(0.0, unique=True),
     "gRPC call, 8 per read": grpc_unary(batch=8),
     "gRPC call, 8 per read, interleaved": grpc_unary(batch=8, interleaved=True),
     "gRPC call, in parts": grpc_in_parts,

@@ -20,6 +20,7 @@ from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
+from lb.proxy.tracing import TracedRequests, Tracer
 from lb.telemetry.record import RequestSink
 
 _ANSWERED: Final = Outcome.ANSWERED
@@ -30,7 +31,7 @@ class Accounts:
 
     __slots__ = (
         "_outcomes", "_reruns", "_steps", "blame", "clock", "open_exchanges", "overtaken", "queue",
-        "requests",
+        "requests", "tracer",
     )  # fmt: skip
 
     def __init__(
@@ -65,10 +66,13 @@ class Accounts:
         """Gauge: exchanges begun and not finished."""
         self.overtaken = 0
         """Attempts that were slower than the one beside them."""
+        self.tracer: Tracer | None = None
+        """Is told of attempts that ended; None while nothing is traced."""
 
-    def configure(self, requests: RequestSink) -> None:
-        """Tell somebody else of finished requests from now on."""
-        self.requests = requests
+    def configure(self, requests: RequestSink, tracer: Tracer | None) -> None:
+        """Tell others of finished requests from now on, and of attempts that ended."""
+        self.tracer = tracer
+        self.requests = requests if tracer is None else TracedRequests(tracer, requests)
 
     # Requests
 
@@ -125,6 +129,8 @@ class Accounts:
                 exchange.permit.release()
         if now is None:
             now = self.clock()
+        if self.tracer is not None:
+            self.tracer.attempt_ended(attempt, outcome, code, now)
         particulars = exchange.particulars
         if particulars is not None and particulars.step is not None:
             self._steps.ended(attempt, particulars, outcome, code, now)

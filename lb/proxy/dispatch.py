@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from lb.access.gate import Claim, Gate
 from lb.balancing.scheduler import Scheduler
@@ -25,9 +26,11 @@ from lb.proxy.queue import Queue, QueueOptions, queue_options
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced, Retry, retry_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
+from lb.proxy.tracing import Tracer, TraceRules, trace_rules
 from lb.proxy.variants import VariantBook, VariantOptions, variant_options
 from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
+from lb.telemetry.spans import SpanQueue
 from lb.wire.ledger import Ledger
 
 
@@ -38,6 +41,8 @@ class DispatchOptions:
     retry: RetryRules = field(default_factory=RetryRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
     sequences: SequenceRules = field(default_factory=SequenceRules)
+    traces: TraceRules | None = None
+    """None: nothing is traced."""
     variants: VariantOptions = field(default_factory=lambda: VariantOptions(names={}))
 
 
@@ -47,6 +52,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
         retry=retry_rules(settings),
         queue=queue_options(settings),
         sequences=sequence_rules(settings),
+        traces=trace_rules(settings.tracing),
         variants=variant_options(settings),
     )
 
@@ -84,6 +90,7 @@ class Dispatcher:
         options: DispatchOptions | None = None,
         gate: Gate | None = None,
         identity: bytes = b"",
+        tracer: Tracer | None = None,
         conduct: ConductSink | None = None,
         misplaced: Misplaced = _nobody_cares,
         queue: Queue | None = None,
@@ -99,6 +106,7 @@ class Dispatcher:
             options: those in force until `configure`.
             gate: who may do what; otherwise everybody may do everything.
             identity: ours in hop markers; empty: requests get none.
+            tracer: traces requests, once it has rules; otherwise none is traced.
             conduct: is told how requests fare.
             misplaced: is told of a backend, a model and a version that it says it does not have
                 ready.
@@ -112,6 +120,8 @@ class Dispatcher:
         self.gate = gate or Gate()
         self.identity = identity
         """Ours in hop markers; empty: requests get none."""
+        self.tracer = tracer or Tracer(Random(), SpanQueue(), clock)
+        """Traces requests, once it has rules."""
         self.exiting = False
         """The process shuts down: questions about readiness are answered "Server exiting"."""
         self.steps = steps = Steps(options.sequences)
@@ -164,7 +174,10 @@ class Dispatcher:
         self.variants.configure(options.variants)
         self.queue.configure(options.queue)
         self.retry.configure(options.retry)
-        self.accounts.configure(requests)
+        self.tracer.configure(options.traces)
+        tracer = self.tracer if options.traces is not None else None
+        self.placer.tracer = tracer
+        self.accounts.configure(requests, tracer)
 
     @property
     def open_exchanges(self) -> int:

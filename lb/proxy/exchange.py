@@ -20,8 +20,10 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.kserve.work import UNSAID
+from lb.proxy.request_trace import RequestTrace
 from lb.proxy.terms import QueueTerms
 from lb.telemetry.record import RequestRecord
+from lb.wire.trace_context import TraceContext
 
 _READ_LATE_S: Final = 0.02
 """What was on the way when a connection was lost may be read so much later."""
@@ -133,7 +135,7 @@ class Exchange(RequestRecord):
 
     __slots__ = (
         "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
-        "permit", "suspicion", "ticket", "tried",
+        "permit", "suspicion", "ticket", "trace", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +171,8 @@ class Exchange(RequestRecord):
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
         self.finished = False
+        self.trace: RequestTrace | None = None
+        """Where it is traced."""
 
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
@@ -179,6 +183,22 @@ class Exchange(RequestRecord):
         """Whether an attempt is."""
         attempt = self.attempt
         return attempt is not None and attempt.outcome is None
+
+    @property
+    def whole(self) -> Exchange:
+        """The request that the client knows: itself, or what it is a part of."""
+        return self
+
+    @property
+    def context(self) -> TraceContext | None:
+        """The trace context that the request came with; kept only while tracing is on."""
+        return None
+
+    @property
+    def trace_id(self) -> bytes:
+        """See `RequestRecord`."""
+        trace = self.whole.trace
+        return trace.trace_id if trace is not None else b""
 
     @property
     def connected_at(self) -> float:

@@ -15,11 +15,13 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
+from lb.domain.why import Why
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
 from lb.proxy.queue import NO_BACKEND, Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
+from lb.proxy.tracing import Tracer
 from lb.wire.ledger import Ledger
 
 AnyAttempt = TypeVar("AnyAttempt", bound=Attempt)
@@ -38,15 +40,9 @@ class Placer:
     """Begins attempts. To be used from one event loop."""
 
     __slots__ = (
-        "_clock",
-        "_ledger",
-        "_pool",
-        "_queue",
-        "_reruns",
-        "_steps",
-        "on_placing",
+        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "tracer",
         "wanted",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,6 +72,8 @@ class Placer:
         """Told of a model that a request waits for, since it is loaded nowhere."""
         self.on_placing: Callable[[], None] | None = None
         """Called before the next request is placed: somebody rests while none is open."""
+        self.tracer: Tracer | None = None
+        """Is told of hedges; None while nothing is traced."""
 
     def place(
         self,
@@ -149,6 +147,8 @@ class Placer:
         exchange.backend = backend
         if exchange.attempts:
             exchange.attempts += 1
+            if exchange.whole.trace is not None:
+                exchange.whole.trace.began(attempt, Why.RETRY)
         else:
             exchange.attempts = 1
             exchange.placed_at = now
@@ -166,6 +166,10 @@ class Placer:
         exchange.attempts += 1
         if exchange.attempts == 1:
             exchange.placed_at = now
+        whole = exchange.whole
+        if whole.trace is not None:
+            first = Why.FIRST if whole is exchange else Why.PART
+            whole.trace.began(attempt, first if exchange.attempts == 1 else Why.RETRY)
         return attempt
 
     def _begin(
@@ -213,6 +217,8 @@ class Placer:
         attempt = self._begin(exchange, make, backend, now)
         attempt.ticket = ticket
         exchange.hedge = attempt
+        if self.tracer is not None:
+            self.tracer.hedged(exchange, attempt)
         return attempt
 
     def _hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:

@@ -38,11 +38,14 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.slow_uploads import SlowUploads
+from lb.proxy.tracing import Tracer
 from lb.settings.model import Settings
 from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.record import RequestSink, combine
+from lb.telemetry.slow_models import SlowModels
+from lb.telemetry.spans import SpanQueue
 from lb.wire.ledger import Ledger
 
 _MENDED_BY_BACKENDS = frozenset({
@@ -70,6 +73,11 @@ class RelayRole:
         self._backends: tuple[Backend, ...] = ()
         """Those of the last snapshot."""
         self.meter = meter = Meter()
+        self.spans = SpanQueue()
+        """What is to be sent of traces."""
+        self.slow_models = SlowModels(meter, time.monotonic)
+        tracer = Tracer(parts.rng, self.spans, time.monotonic)
+        tracer.slow = self.slow_models.limits
         self.ledger = ledger = Ledger(ceiling(0))
         self.crowd = Crowd()
         self.payload_log = PayloadLog(ledger, parts.loop.call_soon_threadsafe, parts.rng)
@@ -80,6 +88,7 @@ class RelayRole:
             clock=time.monotonic,
             ledger=ledger,
             identity=parts.identity,
+            tracer=tracer,
             conduct=control.conduct,
             misplaced=control.misplaced,
         )
@@ -157,6 +166,7 @@ class RelayRole:
             self.http1.configure(http1)
         if is_other_gate or http2 != self.http2.options:
             self.http2.configure(http2)
+        self.http1.draw = self.http2.draw = self.dispatcher.tracer.draw
         self.attempt_timeout.configure(attempt_times(settings))
         self.hedger.configure(hedge_rules(settings))
         self.monitor.wake()

@@ -32,6 +32,7 @@ from lb.proxy.role import RelayRole
 from lb.runtime.access import make_access
 from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
+from lb.runtime.otel_variables import export_options, with_variables
 from lb.runtime.security import make_security
 from lb.runtime.variant_state import VariantState
 from lb.settings.effective import effective
@@ -42,6 +43,7 @@ from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.counts import LoopLag, Reloads
 from lb.telemetry.record import RequestSink, combine
+from lb.telemetry.span_exporter import SpanExporter
 from lb.wire.hops import new_identity
 
 
@@ -80,7 +82,9 @@ class LoadBalancer:
             digest: of the text of the settings.
         """
         self.settings = settings
-        """The settings in force."""
+        """The settings in force, as the file has them."""
+        self.effective = settings
+        """The same with what variables of the environment say of traces."""
         self.logs = logs
         self.security = make_security(settings)
         self.access = make_access(settings)
@@ -102,6 +106,9 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
+        self.exporter = SpanExporter(self.relay.spans, parts.rng)
+        self.exporter.on_interval = self.relay.slow_models.update
+        self._exporting: asyncio.Task[None] | None = None
         self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
@@ -113,6 +120,8 @@ class LoadBalancer:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
         here can fail."""
         self.settings = settings
+        self.effective = settings = with_variables(settings, os.environ)
+        self._export_spans(settings)
         files = self.logs.files
         self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
         self.control.configure(settings)
@@ -123,8 +132,21 @@ class LoadBalancer:
         await self.control.aclose()
         await self.parts.files.aclose()
         await self.relay.aclose()
+        if self._exporting is not None:
+            self._exporting.cancel()
+            await asyncio.wait([self._exporting])
+            await self.exporter.flush()
         await self.parts.tasks.aclose()
         self.parts.timers.close()
+
+    def _export_spans(self, settings: Settings) -> None:
+        """Send spans where the settings say, if they do."""
+        options = export_options(
+            settings, os.environ, version=version(), instance=self.parts.identity.decode()
+        )
+        self.exporter.configure(options)
+        if options.endpoint and self._exporting is None:
+            self._exporting = self.parts.tasks.spawn(self.exporter.run(), name="spans")
 
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
@@ -186,6 +208,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         queue=relay.queue_status,
+        spans=relay.spans,
         variants=relay.dispatcher.variants.statuses,
     )
 
@@ -257,7 +280,7 @@ def admin_app(
         variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,
-        config=lambda: effective(balancer.settings),
+        config=lambda: effective(balancer.effective),
         set_log_level=LogLevelSwitch(balancer.logs.application, balancer.parts.timers.after).change,
     )
     view = LiveView(_live_sources(balancer), balancer.relay.dispatcher.clock)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lb.settings.backends import BackendSettings
 from lb.settings.model import Settings
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 
 
 def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
 
 def _in_section(path: str, old: Section, new: Section) -> Iterator[str]:
     for name in type(old).model_fields:
-        where = f"{path}.{name}" if path else name
+        where = f"{path}.{key_of(name)}" if path else name
         yield from _in_value(where, getattr(old, name), getattr(new, name))
 
 

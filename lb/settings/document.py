@@ -16,7 +16,7 @@ from lb.settings.kubernetes import read_port
 from lb.settings.model import Settings
 from lb.settings.problems import shown
 from lb.settings.scheduling import read_concurrency
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 from lb.settings.shape import meanings, section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
 from lb.settings.values import (
@@ -96,7 +96,7 @@ _GROUPS: Final = {
     "Failures": ("retry", "hedging", "timeouts"),
     "Limits and access": ("limits", "access", "admin", "forwarded"),
     "Operation": ("fan_out", "shutdown", "reload", "scaling", "state"),
-    "Logs and metrics": ("log", "access_log", "payload_log", "metrics"),
+    "Logs and metrics": ("log", "access_log", "payload_log", "metrics", "tracing"),
 }
 """The sections of the page in their order; those of no group follow."""
 
@@ -182,7 +182,7 @@ def _table(section: type[Section]) -> Iterator[str]:
     texts = meanings(section)
     for name, field in section.model_fields.items():
         meaning, when = _split(texts[name])
-        yield f"| `{name}` | {_value(field)} | {_default(field)} | {meaning} | {when} |\n"
+        yield f"| `{key_of(name)}` | {_value(field)} | {_default(field)} | {meaning} | {when} |\n"
 
 
 def _split(text: str) -> tuple[str, str]:

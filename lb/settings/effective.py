@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lb.settings.document import written
 from lb.settings.model import Settings
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 
 MASK: Final = "***"
 """Stands for a secret: a token, its digest, or the value of a header."""
@@ -37,7 +37,7 @@ def _section(section: Section) -> dict[str, Any]:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if value is not None:
-            found[name] = _value(value, field)
+            found[key_of(name)] = _value(value, field)
     return found
 
 

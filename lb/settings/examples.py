@@ -169,6 +169,11 @@ access_log:
   sample: 0.1
   path: /var/log/triton-lb/access.log
 """,
+    "tracing": """\
+tracing:
+  endpoint: http://127.0.0.1:4318/v1/traces
+  ratio: 0.05
+""",
     "payload_log": """\
 payload_log:
   path: /var/log/triton-lb/payloads.jsonl

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lb.settings.document import default_of
 from lb.settings.model import Settings
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 from lb.settings.shape import meanings, section_of
 
 _Node = dict[str, Any]
@@ -64,7 +64,8 @@ def _described(node: _Node, section: type[Section]) -> _Node:
     texts = meanings(section)
     properties = {}
     for name, field in section.model_fields.items():
-        choices = _choices(node["properties"][name])
+        key = key_of(name)
+        choices = _choices(node["properties"][key])
         for item in field.metadata:
             for bound, word in _BOUNDS.items():
                 if (limit := getattr(item, bound, None)) is not None:
@@ -74,7 +75,7 @@ def _described(node: _Node, section: type[Section]) -> _Node:
         if not field.is_required():
             choices.append(_NOTHING)
             made["default"] = default_of(field)
-        properties[name] = {**made, "anyOf": choices}
+        properties[key] = {**made, "anyOf": choices}
     rest = {key: value for key, value in node.items() if key not in ("title", "description")}
     return {**rest, "properties": properties}
 

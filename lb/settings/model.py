@@ -41,6 +41,7 @@ from lb.settings.scheduling import (
     SequenceSettings,
 )
 from lb.settings.section import Section
+from lb.settings.tracing import TracingSettings
 from lb.settings.units import Duration
 from lb.settings.values import Boolean, FileName
 
@@ -123,6 +124,7 @@ class Settings(Section):
     payload_log: PayloadLogSettings = PayloadLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     diagnostics: DiagnosticsSettings = DiagnosticsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     reload: ReloadSettings = ReloadSettings()

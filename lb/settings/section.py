@@ -36,10 +36,17 @@ def all_or_none(*keys: str) -> ConfigDict:
     return ConfigDict(json_schema_extra={"dependencies": others})
 
 
+def key_of(name: str) -> str:
+    """Return the key of a field in a file, by the field's name. A word of Python has an underscore
+    behind it."""
+    return name.removesuffix("_")
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, and without unknown keys."""
 
     model_config = ConfigDict(
+        alias_generator=key_of,
         extra="forbid",
         frozen=True,
         # Before 2.10 pydantic keeps names that begin with `model_` to itself.

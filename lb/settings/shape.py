@@ -11,7 +11,7 @@ from typing import get_args
 
 from lb.settings.model import Settings
 from lb.settings.problems import Path
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 
 
 def section_of(annotation: object) -> type[Section] | None:
@@ -34,7 +34,7 @@ def keys_at(path: Path) -> tuple[str, ...]:
         field = section.model_fields.get(part) if isinstance(part, str) else None
         if field is not None:
             section = section_of(field.annotation)
-    return tuple(section.model_fields) if section is not None else ()
+    return tuple(map(key_of, section.model_fields)) if section is not None else ()
 
 
 def meanings(section: type[Section]) -> dict[str, str]:

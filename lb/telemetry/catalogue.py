@@ -103,6 +103,19 @@ CONFIGURATION: Final = (
         ("hash",),
     ),
 )
+TRACES: Final = (
+    MetricSpec(
+        "triton_lb_spans_exported_total", _COUNTER, "Spans that the collector of traces has taken."
+    ),
+    MetricSpec(
+        "triton_lb_spans_dropped_total",
+        _COUNTER,
+        "Spans that the collector did not get: too many in a second (limited, about two for each"
+        " request), queue_full, failed (it did not answer), or rejected.",
+        ("reason",),
+    ),
+    MetricSpec("triton_lb_queued_spans", _GAUGE, "Spans that wait to be sent; at most 2048."),
+)
 TOKENS: Final = (
     MetricSpec(
         "triton_lb_token_requests_total",
@@ -590,6 +603,7 @@ SCRAPE_CUTS: Final = MetricSpec(
 COLLECTED: Final = (
     *PROCESS,
     *CONFIGURATION,
+    *TRACES,
     *TOKENS,
     *CLIENTS,
     *BACKENDS,
@@ -648,6 +662,7 @@ Metrics of backends with a `metrics` address follow ours, with a first label `ba
 _SECTIONS: Final = (
     ("Process", PROCESS),
     ("Configuration", CONFIGURATION),
+    ("Traces", TRACES),
     ("Access", TOKENS),
     ("Clients and requests", CLIENTS),
     ("Backends", (*BACKENDS, SCRAPE_FAILURES, SCRAPE_CUTS)),

@@ -47,6 +47,7 @@ from lb.telemetry.counts import (
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
+from lb.telemetry.spans import SpanQueue
 from lb.telemetry.variants import VariantStatuses
 
 STATES: Final = tuple(state.value for state in BackendState)
@@ -172,6 +173,7 @@ class Sources:
     reloads: Reloads
     scaling: Callable[[], ScalingStatus]
     queue: Callable[[], QueueStatus] = QueueStatus
+    spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
 
 
@@ -277,6 +279,11 @@ class LoadBalancerCollector:
                 ((file,), count) for file, count in sources.file_stalls()[0].items()
             ],
             "triton_lb_stalled_file_reads": lambda: [((), sources.file_stalls()[1])],
+            "triton_lb_spans_exported_total": lambda: [((), sources.spans.exported)],
+            "triton_lb_spans_dropped_total": lambda: sorted(
+                ((why,), count) for why, count in sources.spans.dropped.items()
+            ),
+            "triton_lb_queued_spans": lambda: [((), len(sources.spans.waiting))],
             "triton_lb_connections": self._traffic("connections"),
             "triton_lb_connections_accepted_total": self._traffic("accepted"),
             "triton_lb_connection_errors_total": self._reasons("connection_errors"),

@@ -68,6 +68,11 @@ class RequestRecord:
         return 0.0
 
     @property
+    def trace_id(self) -> bytes:
+        """The trace that it belongs to, 32 hexadecimal digits; empty where it is not traced."""
+        return b""
+
+    @property
     def sequence(self) -> int | str | None:
         """The id of the sequence that it is a step of."""
         return None

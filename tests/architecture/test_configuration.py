@@ -25,7 +25,7 @@ from lb.settings.model import Settings
 from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
 from lb.settings.scheduling import ModelSettings
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 from lb.settings.shape import meanings
 from lb.settings.tree import parse_tree
 from lb.settings.variants import (
@@ -73,7 +73,7 @@ SECTIONS: dict[Path, type[Section]] = {
 }
 """Where the full file shows each section."""
 SETTINGS = [
-    ((*place, name), text)
+    ((*place, key_of(name)), text)
     for place, section in SECTIONS.items()
     for name, text in meanings(section).items()
 ]
@@ -120,7 +120,7 @@ def test_every_setting_says_when_to_set_it_and_what_happens_otherwise(
 
 def test_the_page_and_the_schema_have_every_setting_and_no_other() -> None:
     known = {
-        f"{section.__name__}.{name}"
+        f"{section.__name__}.{key_of(name)}"
         for section in SECTIONS.values()
         for name in section.model_fields
     }

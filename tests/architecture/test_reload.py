@@ -12,7 +12,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.reload import prepare
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
-from lb.settings.section import Section
+from lb.settings.section import Section, key_of
 from tests.fakes.configured import configuration_of
 
 READ_WHEN_NEEDED = {
@@ -38,7 +38,7 @@ def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Any]]:
     """All simple settings with their values."""
     for name in type(section).model_fields:
         value = getattr(section, name)
-        where = f"{path}.{name}" if path else name
+        where = f"{path}.{key_of(name)}" if path else key_of(name)
         if isinstance(value, Section):
             yield from leaves(value, where)
         elif isinstance(value, (bool, int, float, Enum)):
@@ -72,6 +72,7 @@ async def forgotten(folder: Path) -> list[str]:
         "slow_start": {"window": "5s"},
         "outlier_detection": {"enabled": True},
         "hedging": {"enabled": True},
+        "tracing": {"endpoint": "http://127.0.0.1:1/v1/traces"},
         "scheduling": {"reserved": 0.5},
         "placement": {"mode": "on_demand", "max_models": 4},
         "payload_log": {"path": f"{folder}/payloads", "models": {"m": 1.0}},

@@ -45,6 +45,7 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
             product.control.placement.options,
             product.control.placement.planner.rules,
         ),
+        "exporter": product.exporter.options,
         "warm_up": product.control.warm_up.options,
         "discovery": (
             [source.name for source in product.control.discovery._sources],

@@ -74,12 +74,14 @@ from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
+from lb.proxy.tracing import Tracer, TraceRules
 from lb.proxy.variants import NameRules, VariantOptions, VariantRules
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
+from lb.wire.trace_context import Traces
 from tests.fakes.records import INFER
 from tests.reference.http2_receive import receive_plainly
 
@@ -530,11 +532,32 @@ class Relay:
             ),
         )
 
+    def trace(
+        self,
+        *,
+        ratio: float = 0.0,
+        trusts_all: bool = True,
+        spans_per_s: int = 10**6,
+        contexts: Traces = Traces.STRIP,
+    ) -> Tracer:
+        """Trace requests from now on. Arguments as in `TraceRules`, and what becomes of trace
+        contexts."""
+        http1, http2, dispatcher = self.parts.http1, self.parts.http2, self.parts.dispatcher
+        rules = TraceRules(ratio=ratio, trusts_all=trusts_all, spans_per_s=spans_per_s)
+        tracer = dispatcher.tracer
+        tracer.configure(rules)
+        dispatcher.placer.tracer = tracer
+        dispatcher.accounts.configure(dispatcher.accounts.requests, tracer)
+        http1.configure(replace(http1.options, traces=contexts))
+        http2.configure(replace(http2.options, traces=contexts))
+        http1.draw = http2.draw = tracer.draw
+        return tracer
+
     def log_payloads(self, rules: PayloadRules, writer: PayloadWriter) -> None:
         """Log payloads, as the option `payloads` asks for it."""
         self.payload_log.configure(rules, writer)
         accounts = self.parts.dispatcher.accounts
-        accounts.configure(combine(accounts.requests, self.payload_log))
+        accounts.configure(combine(accounts.requests, self.payload_log), accounts.tracer)
 
     # Variants
 
@@ -1020,6 +1043,7 @@ def relay_configuration(product: LoadBalancer) -> dict[str, Any]:
         "kinds": (product.relay.http1.kinds, product.relay.http2.kinds),
         "crowd": (product.relay.http1.parts.crowd.limit, product.relay.http2.parts.crowd.limit),
         "retry": dispatcher.retry.rules,
+        "traces": dispatcher.tracer.rules,
         "sequences": (dispatcher.steps.rules, table.limit, table.affinity, table.bound),
         "gates": dispatcher.gate is product.access.gate,
         "sink": type(dispatcher.accounts.requests).__name__,

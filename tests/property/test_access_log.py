@@ -59,7 +59,7 @@ def line_of(record: PlainRecord) -> bytes:
 def test_a_line_says_what_the_record_says(record: PlainRecord) -> None:
     said = json.loads(line_of(record))
     assert {name: said[name] for name in fields(record)} == fields(record)
-    assert set(said) - set(fields(record)) == {"time", "request_id"}
+    assert set(said) - set(fields(record)) == {"time", "request_id", "trace_id"}
 
 
 @given(make_record(LONG_WIRE))

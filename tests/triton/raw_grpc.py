@@ -86,17 +86,19 @@ def call_on_the_wire(
 
     `metadata` goes out as it is, whatever gRPC would make of it.
     """
-    host, _, port = address.rpartition(":")
     fields = fr.request_fields(
         *((name.encode(), value.encode()) for name, value in metadata),
         path=(SERVICE + method).encode(),
     )
+    return call_with_block(address, fr.literals(fields), fr.message(request))
+
+
+def call_with_block(address: str, block: bytes, message: bytes) -> WireOutcome:
+    """One unary call with a header block as it is; the answer is read to its end."""
+    host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         connection.sendall(
-            fr.PREFACE
-            + fr.settings()
-            + fr.headers(1, fields)
-            + fr.data(1, fr.message(request), end=True)
+            fr.PREFACE + fr.settings() + fr.headers(1, block) + fr.data(1, message, end=True)
         )
         return _read_answer(connection)
 

@@ -66,3 +66,10 @@ def test_two_calls_more_in_a_small_scene_are_over_the_ceiling() -> None:
 
 def test_a_scene_without_a_ceiling_is_reported() -> None:
     assert excesses({"new": Work()}, {}) == ["new: there is no ceiling"]
+
+
+@pytest.mark.parametrize("kind", ["HTTP/1.1 request", "gRPC call"])
+async def test_a_request_that_is_not_traced_does_hardly_more_while_tracing_is_on(kind: str) -> None:
+    off, _ = count(SCENES[kind])
+    on, _ = count(SCENES[f"{kind}, tracing on"])
+    assert on.instructions - off.instructions <= 40

@@ -74,7 +74,7 @@ class ClientConnection(Pooled):
         """It has answered a request before."""
         self.is_full = False
         """More waits to be written than should: the request's sender is to pause."""
-        self._known_head = relay.heads.known_response
+        self.configured()
         self._answering = False
         """Some of an answer has come."""
         self._collector: HeadCollector | None = None
@@ -172,6 +172,10 @@ class ClientConnection(Pooled):
         self.end_pump()
         if self.transport is not None:
             self.transport.abort()
+
+    def configured(self) -> None:
+        """The relay has other options: look heads up where it keeps them now."""
+        self._known_head = self.relay.heads.known_response
 
     # Transport
 

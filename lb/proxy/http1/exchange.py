@@ -38,7 +38,9 @@ from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
+from lb.proxy.http1.traced_body import TracedBody
 from lb.proxy.lost import abandoned_until, report_abandoned
+from lb.proxy.request_trace import RequestTrace
 from lb.proxy.retry import Next
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.hops import NOT_RUN
@@ -54,6 +56,8 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
+from lb.wire.http1.trace_fields import with_context
+from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class Http1Exchange(Exchange):
         self.token = ""
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
-        self.particulars = self.permit = self.reason = None
+        self.particulars = self.permit = self.reason = self.trace = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
@@ -109,15 +113,15 @@ class Http1Exchange(Exchange):
 
     # The request
 
-    def start_whole(self, body: Payload) -> None:
-        """Relay a request that is complete, not in chunks."""
+    def start_whole(self, head: bytes, body: Payload) -> None:
+        """Relay a request that is complete, not in chunks; `head` is for backends."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
         # are set where they are needed first.
         relay = self.relay
         relay.accounts.open_exchanges += 1
         plan = self.plan
         self.bytes_in = plan.length
-        if self.body.keep_whole(plan.upstream, body):
+        if self.body.keep_whole(head, body):
             snapshot = relay.dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
@@ -204,6 +208,20 @@ class Http1Exchange(Exchange):
             self.relay.loop.call_soon(self._look_on)
         else:
             self.invite_body(self.server)
+
+    def propagate(self, trace: RequestTrace, head: bytes) -> bytes:
+        """Have each attempt tell its backend of a trace. The request has not been started.
+
+        Args:
+            trace: to be told of.
+            head: for backends, without a trace context.
+
+        Returns:
+            The head in which each attempt puts the id of its span.
+        """
+        head = with_context(head, trace.told(trace.span_id))
+        self.body = TracedBody(self.relay, self.server, self.plan.length, trace)
+        return head
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -299,6 +317,11 @@ class Http1Exchange(Exchange):
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the request is not placed. See also `Waiting`."""
         self.answer(refusal_of(refusal))
+
+    @property
+    def context(self) -> TraceContext | None:
+        """See `Exchange`."""
+        return self.plan.context
 
     @property
     def due(self) -> float:

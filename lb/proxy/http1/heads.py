@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import cycle, repeat
 from math import inf
 from typing import Final, NamedTuple
 
@@ -22,10 +23,28 @@ from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, reque
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
+from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
+from lb.wire.http1.trace_fields import (
+    LINE_BYTES,
+    TRACEPARENT_LINE,
+    has_trace_field,
+    has_traceparent,
+    value_at,
+    with_context,
+    with_line,
+)
+from lb.wire.trace_context import (
+    SAMPLED,
+    TRACE_FIELDS,
+    TraceContext,
+    Traces,
+    parse_traceparent,
+    read_context,
+)
 
 ORDINARY_HEAD: Final = 1024
 """Bytes. What reading a longer head costs counts against the budget of the iteration."""
@@ -33,6 +52,10 @@ _BYTES_PER_UNIT: Final = 32
 """Bytes of a head that are read in a unit of `IterationBudget`."""
 _SPELLED_PER_UNIT: Final = 16
 """Bytes of a request line with escapes, or with UTF-8 that is to be escaped, that take one more."""
+_LEARNT_ONE_IN: Final = 100
+"""Of so many heads with a new `traceparent`, one is learnt without it. Not each, since in some all
+else is new as well, and to read a head twice costs more than a request of a known one."""
+_CAPITALISED: Final = TRACEPARENT_LINE.title()
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
 _JSON_SIZE: Final = b"\r\ninference-header-content-length:"
@@ -55,14 +78,19 @@ class KnownRows:
         """Bodies that began otherwise."""
 
 
+_BLANK: Final = RequestHead(b"", b"", is_http10=False)
+"""For a plan of which all is set afterwards: compiled classes have no other way to make one."""
+
+
 class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "cross_origin", "discloses", "expects_continue", "has_variants", "hops", "host",
-        "is_compressed", "is_head", "is_http10", "is_inference", "is_plain", "is_sampled",
-        "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model", "noted",
-        "operation", "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
+        "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
+        "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
+        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model",
+        "noted", "operation", "origin", "path", "request_id", "route", "sampled", "share", "state",
+        "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +155,58 @@ class RequestPlan:
         """Identities of the balancers that it has passed."""
         self.loop = ""
         """Why it must go no further: it goes in a circle. Empty where it may."""
+        self.context = self.origin = None
+
+    context: TraceContext | None
+    """Of the trace that the request belongs to; kept only while tracing is on."""
+    origin: RequestPlan | None
+    """The plan of equal heads without a trace context, which learns for all of them; None: this
+    one."""
+    state: bytes
+    """Value of the `tracestate` of such heads; set where the head was learnt without a context."""
+
+    def within(self, context: TraceContext | None, upstream: bytes) -> RequestPlan:
+        """The plan of the same head with a trace context.
+
+        Args:
+            context: to be kept.
+            upstream: the head for the backend.
+        """
+        # Once per request of a traced client: set one by one, which is the cheapest way.
+        plan = RequestPlan(_BLANK, self.route, fits=True)
+        plan.method = self.method
+        plan.path = self.path
+        plan.model = self.model
+        plan.operation = self.operation
+        plan.route = self.route
+        plan.claim = self.claim
+        plan.discloses = self.discloses
+        plan.cross_origin = self.cross_origin
+        plan.request_id = self.request_id
+        plan.host = self.host
+        plan.length = self.length
+        plan.upstream = upstream
+        plan.is_head = self.is_head
+        plan.is_http10 = self.is_http10
+        plan.keep_alive = self.keep_alive
+        plan.expects_continue = self.expects_continue
+        plan.is_plain = self.is_plain
+        plan.is_inference = self.is_inference
+        plan.json_size = self.json_size
+        plan.is_compressed = self.is_compressed
+        plan.known_rows = None
+        plan.noted = self.noted
+        plan.timeout_s = self.timeout_s
+        plan.hops = self.hops
+        plan.loop = self.loop
+        plan.has_variants = self.has_variants
+        plan.share = self.share
+        plan.is_sampled = self.is_sampled
+        sampled = self.sampled
+        plan.sampled = None if sampled is None else sampled.within(context, upstream)
+        plan.context = context
+        plan.origin = self
+        return plan
 
     def take_hops(self, hops: bytes, identity: bytes) -> None:
         """Find out whether the request goes in a circle.
@@ -155,9 +235,28 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors", "_gate",
-        "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
-        "_responses", "_spend", "_variant_names", "known_request", "known_response",
+        "_body_size",
+        "_cors_origins",
+        "_deadline",
+        "_disclosure",
+        "_draws",
+        "_errors",
+        "_find", "_gate",
+        "_identity", "_is_due",
+        "_is_tracing",
+        "_limits",
+        "_lines",
+        "_marker",
+        "_noted",
+        "_payloads",
+        "_requests",
+        "_responses",
+        "_spend",
+        "_traces",
+        "_unlearnt",
+        "_variant_names",
+        "known_request",
+        "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -171,11 +270,17 @@ class HeadReader:
         identity: bytes = b"",
         disclosure: Disclosure = NO_DISCLOSURE,
         cors_origins: frozenset[bytes] = frozenset(),
+        traces: Traces = Traces.OFF,
         payloads: PayloadRules | None = None,
         draws: Callable[[float], bool] = _never,
         variant_names: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._traces = traces
+        """What becomes of trace contexts."""
+        self._is_tracing = traces is not Traces.OFF
+        self._is_due = cycle((*repeat(False, _LEARNT_ONE_IN - 1), True)).__next__
+        """Whether a head with a new `traceparent` is learnt without it; to be asked for each."""
         self._variant_names = variant_names
         """Names of models that variants serve."""
         self._spend = spend
@@ -199,6 +304,7 @@ class HeadReader:
         self._body_size = body_size
         """Longest body; 0 is no limit."""
         self._requests: HeadCache[RequestPlan] = HeadCache()
+        self._find = self._requests.get
         self._responses: HeadCache[ResponseHead] = HeadCache()
         self._errors: HeadCache[ResponseHead] = HeadCache()
         """Heads of errors, whose bodies need a second look."""
@@ -232,7 +338,7 @@ class HeadReader:
         Raises:
             MessageError: it must not be relayed.
         """
-        plan = self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        plan = self._find(head) or self._requests.revive(head) or self._make_plan(head)
         return plan if plan.sampled is None else self.drawn(plan)
 
     def base_plan(self, head: bytes) -> RequestPlan:
@@ -241,7 +347,7 @@ class HeadReader:
         Raises:
             MessageError: they must not be relayed.
         """
-        return self._requests.get(head) or self._requests.revive(head) or self._make_plan(head)
+        return self._find(head) or self._requests.revive(head) or self._make_plan(head)
 
     def drawn(self, plan: RequestPlan) -> RequestPlan:
         """The plan of the next request, which may be in the sample of the payload log. To be asked
@@ -251,7 +357,7 @@ class HeadReader:
 
     def _known_drawn(self, head: bytes) -> RequestPlan | None:
         """As `known_request`, where the payload log takes a sample."""
-        plan = self._requests.get(head)
+        plan = self._find(head)
         return plan if plan is None or plan.sampled is None else self.drawn(plan)
 
     def _make_plan(self, head: bytes, share: float = 0.0) -> RequestPlan:
@@ -261,6 +367,17 @@ class HeadReader:
             head: to be read.
             share: where the plan is for the sample of the payload log, how many these are of all.
         """
+        at = -1
+        if not share and (
+            (at := head.find(TRACEPARENT_LINE)) >= 0 or (at := head.find(_CAPITALISED)) >= 0
+        ):
+            # The rest of the head may repeat, and nothing else of it is kept.
+            bare = head[:at] + head[at + LINE_BYTES :]
+            known = self._find(bare)
+            if known is not None or (self._is_due() and (known := self._learn(bare)) is not None):
+                found = self._within(known, head, at)
+                if found is not None:
+                    return found
         request = self.parse(head)
         line = self._line(head[: head.index(CRLF)], request)
         fits = not self._body_size or request.length <= self._body_size
@@ -293,8 +410,62 @@ class HeadReader:
             plan.share = self._payloads.share_of(plan.model)
             if plan.share:
                 plan.sampled = self._make_plan(head, plan.share)
-        self._requests.put(head, plan)
+        if self._is_tracing and has_trace_field(head):
+            self._take_context(plan, head)
+        elif at < 0:
+            self._requests.put(head, plan)
         return plan
+
+    def _is_ordinary(self, head: bytes) -> bool:
+        """Whether a head is within the limits as it stands, however it is read."""
+        size = len(head)
+        return (
+            size <= ORDINARY_HEAD
+            and size <= self._limits.line_bytes
+            and head.count(CRLF) - 2 <= self._limits.fields
+        )
+
+    def _learn(self, bare: bytes) -> RequestPlan | None:
+        """Read a head without the `traceparent` that it came with, and keep it; None if it has
+        another one.
+
+        Raises:
+            MessageError: it must not be relayed.
+        """
+        if has_traceparent(bare):
+            return None
+        plan = self._make_plan(bare)
+        plan.state = b""
+        if self._traces is not Traces.OFF and has_trace_field(bare):
+            plan.state = b",".join(value for _, value in _fields(bare, TRACE_FIELDS))
+            plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
+        self._requests.put(bare, plan)
+        return plan
+
+    def _within(self, plan: RequestPlan, head: bytes, at: int) -> RequestPlan | None:
+        """The plan of a head that has a `traceparent` at `at`, by that of the rest; None where the
+        head is to be read as a whole."""
+        value = value_at(head, at)
+        if value is None or not self._is_ordinary(head):
+            return None
+        if self._traces is Traces.OFF:
+            return plan.within(None, with_line(plan.upstream, head, at))
+        context = parse_traceparent(value, plan.state)
+        if context is None:
+            return None
+        upstream = plan.upstream
+        if self._traces is Traces.PASS and not context.flags & SAMPLED:
+            upstream = with_context(upstream, context)
+        return plan.within(context, upstream)
+
+    def _take_context(self, plan: RequestPlan, head: bytes) -> None:
+        """Keep the trace context of a head, as `_within` for any spelling. What is malformed goes
+        no further."""
+        context = plan.context = read_context(_fields(head, TRACE_FIELDS))
+        if context is None or context.is_sampled or self._traces is Traces.STRIP:
+            plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)
+        if plan.sampled is not None:
+            plan.sampled.context, plan.sampled.upstream = context, plan.upstream
 
     def _note(self, plan: RequestPlan, head: bytes) -> None:
         """Keep what the head says of how urgent the request is."""

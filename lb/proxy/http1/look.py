@@ -170,6 +170,8 @@ def look_at_whole(
         and plan.length <= SMALL_BODY
     ):
         head = body if plan.json_size < 0 else body[: plan.json_size]
+        if plan.origin is not None:
+            plan = plan.origin
         known = plan.known_rows
         if known is not None and head.startswith(known.head):
             particulars = known.particulars

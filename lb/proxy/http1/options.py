@@ -8,11 +8,13 @@ from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.tracing import contexts_of
 from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
 from lb.settings.values import field_name
 from lb.wire.http1.limits import HeadLimits
+from lb.wire.trace_context import Traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,8 @@ class Http1Options:
     """Origins whose pages may ask from browsers."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    traces: Traces = Traces.OFF
+    """What becomes of trace contexts."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
     variant_names: frozenset[bytes] = frozenset()
@@ -94,6 +98,7 @@ def http1_options(settings: Settings) -> Http1Options:
         deadline_header=field_name(settings.scheduling.deadline_header),
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
+        traces=contexts_of(settings.tracing),
         payloads=payload_rules(settings.payload_log),
         variant_names=frozenset(variant_options(settings).names),
     )

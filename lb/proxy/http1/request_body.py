@@ -102,10 +102,13 @@ class RequestBody:
         """The same request, complete as it is, to be sent to a second backend as well. What is kept
         of it is on the ledger once."""
         other = RequestBody(self._relay, None, self._length)
+        self._share(other)
+        return other
+
+    def _share(self, other: RequestBody) -> None:
         other.ended = True
         other._kept = self._kept
         other._kept_size = self._kept_size
-        return other
 
     def keep_first(self, head: bytes, pieces: list[Payload], size: int, *, ended: bool) -> bool:
         """Take the head and what there is of the body, so many bytes; as `keep_whole` otherwise."""

@@ -53,6 +53,8 @@ from lb.wire.http1.forwarded import (
     add_x_forwarded,
     drop_fields,
 )
+from lb.wire.http1.trace_fields import with_context
+from lb.wire.trace_context import Traces
 
 
 class State(Enum):
@@ -218,8 +220,13 @@ class ServerConnection(ClientSide):
                     self.exchange = exchange
                     if self.options.request_timeout_s:
                         self._alarm.ring_by(now + self.options.request_timeout_s)
+                    head = plan.upstream
+                    if relay.draw is not None and (relay.draw() or plan.context is not None):
+                        # Where the context does not decide, it is drawn anew: that is as good.
+                        is_drawn = plan.context is None or relay.draw()
+                        head = self._trace(exchange, head, is_drawn=is_drawn)
                     exchange.start_whole(
-                        data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
+                        head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
                 if plan is not None and (end > ORDINARY_HEAD or plan.share):
@@ -483,6 +490,18 @@ class ServerConnection(ClientSide):
             head = add_field(head, *self._identity)
         if options.x_forwarded or options.forwarded:
             head = self._add_origin(head, plan.host)
+        draw = self.relay.draw
+        return head if draw is None else self._trace(exchange, head, is_drawn=draw())
+
+    def _trace(self, exchange: Http1Exchange, head: bytes, *, is_drawn: bool) -> bytes:
+        """Trace a request, if it is to be. Returns its head for backends."""
+        is_trusted = self.client.is_trusted_proxy
+        self.relay.dispatcher.tracer.begin(exchange, is_drawn=is_drawn, is_trusted=is_trusted)
+        context = exchange.context
+        if exchange.trace is not None:
+            return exchange.propagate(exchange.trace, head)
+        if context is not None and context.is_sampled and self.options.traces is Traces.PASS:
+            return with_context(head, context)
         return head
 
     def _add_origin(self, head: bytes, host: bytes) -> bytes:

@@ -12,6 +12,7 @@ from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.paused_clients import PausedClients
 from lb.proxy.http1.pool import UpstreamPool
 from lb.proxy.parts import RelayParts
+from lb.proxy.tracing import Draw
 from lb.telemetry.meter import Traffic
 
 
@@ -53,6 +54,8 @@ class Http1Shared:
         self.unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
         """Ends that these follow the pool."""
         self.draining = False
+        self.draw: Draw | None = None
+        """Whether the request at hand is traced, if nothing else says so; None: none is."""
 
     def _set(self, options: Http1Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
@@ -66,6 +69,7 @@ class Http1Shared:
             identity=self.dispatcher.identity,
             disclosure=options.disclosure,
             cors_origins=options.cors_origins,
+            traces=options.traces,
             payloads=options.payloads,
             draws=self.parts.payloads.draws,
             variant_names=options.variant_names,
@@ -84,6 +88,8 @@ class Http1Shared:
         self.upstreams.idle_timeout_s = options.upstream_idle_s
         for server in self.servers:
             server.configured()
+        for connection in self.upstreams.open:
+            connection.configured()
 
 
 def know_nothing(_head: bytes) -> RequestPlan | None:

@@ -40,6 +40,7 @@ from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
+from lb.wire.trace_context import TraceContext
 
 _GRPC: Final = AppProtocol.GRPC
 _DEPTHS: Final = {ModelIn.MESSAGE: 0, ModelIn.SPEC: 1, ModelIn.TASK: 2}
@@ -97,7 +98,7 @@ class Call(Exchange):
         self.model = b""
         self.token = ""
         self.backend = self.attempt = self.hedge = self.particulars = self.ticket = None
-        self.permit = self.reason = self.loss = self.suspicion = None
+        self.permit = self.reason = self.loss = self.suspicion = self.trace = None
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
@@ -568,6 +569,11 @@ class Call(Exchange):
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the call is not placed. See also `Waiting`."""
         self.fail(refusal.reason, refusal.detail, retry_after_s=refusal.retry_after_s)
+
+    @property
+    def context(self) -> TraceContext | None:
+        """See `Exchange`."""
+        return self.head.context
 
     @property
     def due(self) -> float:

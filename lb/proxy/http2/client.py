@@ -209,6 +209,8 @@ class ClientLink(Link):
         block = call.head.block + call.server.extra_fields
         if call.request_id is not call.head.request_id:
             block += encode_field(REQUEST_ID, call.request_id)
+        if call.trace is not None:
+            block += call.trace.block(attempt)
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)
@@ -253,6 +255,8 @@ class ClientLink(Link):
         if not self.dirty:
             self.mark()
         block = call.head.block
+        if call.trace is not None:
+            block += call.trace.block(attempt)
         self.out.append(
             pack_header(len(block) << 8 | 1, 4, stream_id)
             + block

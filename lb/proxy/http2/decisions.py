@@ -37,10 +37,12 @@ from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.proxy.http2.variant_stream import VariantStream
+from lb.proxy.request_trace import context_block
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.heads import RequestHead
+from lb.wire.trace_context import Traces, read_context
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
 Handler = Callable[[Http2Shared, Link, int, RequestHead], Call]
@@ -91,6 +93,8 @@ _OURS: Final[dict[Operation, Handler]] = {
     HEALTH_WATCH: _ours(answer_health),
     MODEL_READY: _ours(answer_ready),
 }
+_ROOM_FOR_TRACE: Final = fr.MIN_FRAME_SIZE - 256
+"""Bytes of a header block and a `tracestate` up to which it fits one frame with a `traceparent`."""
 _PATHS: Final = 256
 """Whose decisions are remembered; they come from clients."""
 _PATH_BYTES: Final = 256
@@ -111,7 +115,7 @@ class Decision(NamedTuple):
 class Decisions:
     """Decides for all connections of a relay."""
 
-    __slots__ = ("_by_path", "_gate", "_identity", "_marker", "_relay")
+    __slots__ = ("_by_path", "_gate", "_identity", "_marker", "_relay", "_traces")
 
     def __init__(self, relay: Http2Shared) -> None:
         self._relay = relay
@@ -120,6 +124,7 @@ class Decisions:
         self._marker = encode_field(HOPS, identity) if identity else b""
         """What is added to each head for a backend."""
         self._by_path: dict[bytes, Decision] = {}
+        self._traces = relay.options.traces
 
     def __len__(self) -> int:
         """Paths that are remembered."""
@@ -135,6 +140,12 @@ class Decisions:
         head.route = operation
         head.handler = handler
         head.block += self._marker
+        if head.noted and self._traces is not Traces.OFF:
+            context = head.context = read_context(head.noted)
+            if self._traces is Traces.PASS and context is not None and not context.is_sampled:
+                head.block += context_block(context)
+            if len(head.block) + len(context.state if context else b"") > _ROOM_FOR_TRACE:
+                is_plain = False
         if head.hops and self._identity:
             head.passed = passed(head.hops)
             head.loop = loop_in(head.passed, self._identity)

@@ -8,9 +8,11 @@ from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.tracing import contexts_of
 from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
+from lb.wire.trace_context import Traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Http2Options:
     """Names, in lower case, of fields that the queue goes by."""
     disclosure: Disclosure = NO_DISCLOSURE
     """Who learns how a request was served."""
+    traces: Traces = Traces.OFF
+    """What becomes of trace contexts."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
     variant_names: frozenset[bytes] = frozenset()
@@ -103,6 +107,7 @@ def http2_options(settings: Settings) -> Http2Options:
         trusted_proxies=settings.listen.proxies,
         noted=queue_options(settings).noted | variant_fields(settings),
         disclosure=disclosure(settings.diagnostics),
+        traces=contexts_of(settings.tracing),
         payloads=payload_rules(settings.payload_log),
         variant_names=frozenset(variant_options(settings).names),
     )

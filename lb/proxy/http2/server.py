@@ -222,6 +222,8 @@ class ServerLink(Link):
             relay.decide(head)
         call = (head.handler or Call)(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
+        if relay.draw is not None:
+            relay.begin_trace(call, is_drawn=relay.draw())
         call.begin(end_stream)
 
     def _read_head(self, block: bytes) -> RequestHead:
@@ -261,10 +263,14 @@ class ServerLink(Link):
             or len(self.streams) >= self.options.concurrent_streams
         ):
             return 0
+        relay = self.relay
         self.last_peer_id = stream_id
         self.owed += size
-        call = Call(self.relay, self, stream_id, head)
+        call = Call(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
+        if relay.draw is not None and (relay.draw() or head.context is not None):
+            # Where the context does not decide, the call is drawn anew: that is as good.
+            relay.begin_trace(call, is_drawn=head.context is None or relay.draw())
         call.begin_whole(data[pos + 9 : stop], size)
         return stop
 

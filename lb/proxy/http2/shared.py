@@ -19,6 +19,8 @@ from lb.net.timers import Timer
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.prefix_cache import PrefixCache
 from lb.proxy.parts import RelayParts
+from lb.proxy.request_trace import context_block
+from lb.proxy.tracing import Draw
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2.blocks import BlockReader, HeadCaches
@@ -26,6 +28,7 @@ from lb.wire.http2.budget import client_allowances
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Pipe
 from lb.wire.http2.heads import RequestHead
+from lb.wire.trace_context import TRACE_FIELDS, Traces
 
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
@@ -73,6 +76,8 @@ class Http2Shared(metaclass=ABCMeta):
         self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
         self._memory_timer: Timer | None = None
+        self.draw: Draw | None = None
+        """Whether the call at hand is traced, if nothing else says so; None: none is."""
         self.use(options)
 
     # Options
@@ -81,8 +86,13 @@ class Http2Shared(metaclass=ABCMeta):
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
         self.prefixes = PrefixCache(self.dispatcher.variants)
-        seams = (self.dispatcher.gate.noted | options.noted, masked)
+        noted = self.dispatcher.gate.noted | options.noted
         private = options.private_fields
+        if options.traces is not Traces.OFF:
+            # They are written anew for each attempt.
+            noted |= TRACE_FIELDS
+            private |= TRACE_FIELDS
+        seams = (noted, masked)
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
         self._caches = HeadCaches(private | claims, *seams)
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
@@ -115,6 +125,20 @@ class Http2Shared(metaclass=ABCMeta):
             node = b'"[%b]"' % address if b":" in address else address
             fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node, scheme))
         return fields
+
+    def begin_trace(self, call: Any, *, is_drawn: bool) -> None:
+        """Trace a call, if it is to be. Where its client wanted that and it is not, backends are
+        told so only if contexts pass."""
+        is_trusted = call.server.client.is_trusted_proxy
+        self.dispatcher.tracer.begin(call, is_drawn=is_drawn, is_trusted=is_trusted)
+        context = call.context
+        if (
+            call.trace is None
+            and context is not None
+            and context.is_sampled
+            and self.options.traces is Traces.PASS
+        ):
+            call.head = call.head.with_block(call.head.block + context_block(context))
 
     @abstractmethod
     def flush(self) -> None:

@@ -68,10 +68,11 @@ class Portion(Exchange):
     """The requests of a stream that go to one backend, for the dispatcher: they are placed again
     without the others."""
 
-    __slots__ = ("has_steps", "is_movable", "runs_once")
+    __slots__ = ("_call", "has_steps", "is_movable", "runs_once")
 
     def __init__(self, call: Call, model: bytes) -> None:
         super().__init__(AppProtocol.GRPC, call.operation, call.client, call.relay.now)
+        self._call = call
         self.model = model
         self.held_until = NEVER_HELD
         self.is_movable = True
@@ -88,6 +89,11 @@ class Portion(Exchange):
         self.is_movable &= message.model == self.model and not is_bound
         self.runs_once |= is_once
         self.has_steps |= message.step is not None
+
+    @property
+    def whole(self) -> Exchange:
+        """See `Exchange`."""
+        return self._call
 
     @property
     def may_run_twice(self) -> bool:

@@ -52,6 +52,8 @@ class _Name(NamedTuple):
     never_indexed: bool
     noted: bytes
     """The name, if the owner of the cache wants to see such fields."""
+    is_cut: bool
+    """The field does not go on. It is noted."""
 
 
 class Beginning:
@@ -71,7 +73,7 @@ class Beginning:
 class Beginnings:
     """Those of all connections of a process."""
 
-    __slots__ = ("_beginnings", "_names", "_noted", "_once", "_private")
+    __slots__ = ("_beginnings", "_cuts", "_names", "_noted", "_once", "_private")
 
     def __init__(self, private: frozenset[bytes], noted: frozenset[bytes]) -> None:
         """The names are those of `HeadCaches`."""
@@ -81,6 +83,8 @@ class Beginnings:
         self._names: dict[bytes, _Name | None] = {}
         """None where a field of that name needs a second look."""
         self._once: set[int] = set()
+        self._cuts: list[tuple[int, int]] = []
+        """Where the fields of the block at hand stand that do not go on; empty between blocks."""
 
     def __len__(self) -> int:
         return len(self._beginnings) + len(self._names) + len(self._once)
@@ -143,7 +147,11 @@ class Beginnings:
         try:
             has_te = self._read_rest(head, block, len(beginning.block), has_te=beginning.has_te)
         except (IndexError, Http2Error):
-            return None
+            has_te = None
+        if self._cuts:
+            for start, stop in reversed(self._cuts):
+                block = block[:start] + block[stop:]
+            self._cuts.clear()
         if has_te is None:
             return None
         kept = beginning.kept
@@ -191,7 +199,7 @@ class Beginnings:
                 pos += length
             else:
                 value, pos = read_string(block, pos)
-            kind, name_size, never_indexed, noted = name
+            kind, name_size, never_indexed, noted, is_cut = name
             if pos > end or is_value(value) is None:
                 return None
             size += name_size + len(value)
@@ -200,6 +208,8 @@ class Beginnings:
                 head.cacheable = False
             if noted:
                 head.noted += ((noted, value),)
+                if is_cut:
+                    self._cuts.append((start, pos))
             if kind:
                 if kind == f.TE:
                     if has_te:
@@ -217,10 +227,11 @@ class Beginnings:
             return None
         field = decode_literal(raw_name + b"\0")  # with an empty value
         found = None
-        if field.kind in _IN_REST and field.name.replace(b"_", b"-") not in self._private:
-            noted = field.name if field.name in self._noted else b""
+        is_private = field.name.replace(b"_", b"-") in self._private
+        noted = field.name if field.name in self._noted else b""
+        if field.kind in _IN_REST and (noted or not is_private):
             size = len(field.name) + ENTRY_OVERHEAD
-            found = _Name(field.kind, size, field.never_indexed, noted)
+            found = _Name(field.kind, size, field.never_indexed, noted, is_private)
         if len(self._names) >= _ENTRIES:
             self._names.clear()
         self._names[raw_name] = found

@@ -15,6 +15,7 @@ from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field, passed_on
 from lb.wire.http2.frames import ErrorCode, Malformed
+from lb.wire.trace_context import TraceContext
 
 is_base64: Final = re.compile(rb"[0-9A-Za-z+/]*=*(?:[ \t]*,[ \t]*[0-9A-Za-z+/]*=*)*").fullmatch
 """What the value of a `-bin` field can be by "gRPC over HTTP2": values in base64, padded or not,
@@ -49,9 +50,9 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "count", "discloses", "fault",
-        "handler", "hops", "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path",
-        "request_id", "route", "size", "timeout_s", "unusable",
+        "authority", "block", "cacheable", "claim", "content_length", "context", "count",
+        "discloses", "fault", "handler", "hops", "is_grpc", "is_plain", "loop", "method", "noted",
+        "passed", "path", "request_id", "route", "size", "timeout_s", "unusable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +85,8 @@ class RequestHead:
         """Also the owner's: what it asks of such requests before they may pass."""
         self.discloses = False
         """Also the owner's: their clients may learn how they were served."""
+        self.context: TraceContext | None = None
+        """Also the owner's: of the trace that the request belongs to."""
         self.handler: Any = None
         """Also the owner's: what serves such requests; None for the common way."""
         self.is_plain = False
@@ -108,6 +111,20 @@ class RequestHead:
         head.fault = self.fault
         head.noted = self.noted
         head.hops = self.hops
+        return head
+
+    def with_block(self, block: bytes) -> RequestHead:
+        """Another one with the owner's marks that sends something else on."""
+        head = self.copy()
+        head.block = block
+        head.route = self.route
+        head.passed = self.passed
+        head.loop = self.loop
+        head.claim = self.claim
+        head.discloses = self.discloses
+        head.context = self.context
+        head.handler = self.handler
+        head.is_plain = self.is_plain
         return head
 
 

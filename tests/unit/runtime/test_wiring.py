@@ -92,3 +92,23 @@ async def test_nothing_remembers_backends_that_are_gone(balancer: LoadBalancer) 
     known = {record.backend for record in balancer.control.directory.records}
     alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
     assert {each.name for each in alive - known if each.name.startswith("gone")} == set()
+
+
+async def test_variables_of_opentelemetry_hold_where_the_file_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings.model_validate({"listen": {"http": "127.0.0.1:0"}})
+    logs = Logs(settings)
+    plain = LoadBalancer(settings, logs)
+    assert plain.relay.dispatcher.tracer.rules is None
+    await plain.aclose()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+    traced = LoadBalancer(settings, logs)
+    assert traced.settings is settings
+    assert traced.exporter.options.endpoint == "http://127.0.0.1:1/v1/traces"
+    rules = traced.relay.dispatcher.tracer.rules
+    assert rules is not None
+    assert rules.ratio == 1.0
+    await traced.aclose()
+    logs.close()

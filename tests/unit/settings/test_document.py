@@ -18,7 +18,7 @@ LINES = document().splitlines()
         "| `ports` | list | `[http, grpc, metrics]` | ",
         "| `kind` | `triton`, `kserve`, `tfserving`, `generic` | `triton` | ",
         "| `weight` | number, above 0, at most 1e+06 | `1` | ",
-        "| `headers` | mapping | `{}` | ",
+        "| `headers` | mapping | `{}` | Headers for probes",
         "| `interval` | duration (seconds), above 0 | `1s` | ",
         "| `expected_status` | list | `[200]` | ",
         "| `http_path` | text | none | ",

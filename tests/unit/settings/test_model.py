@@ -26,5 +26,5 @@ def test_a_backends_own_health_settings_replace_single_common_ones() -> None:
 def test_what_is_dumped_reads_back_unchanged() -> None:
     settings = make(listen={"http": "unix:/run/a"}, backends=[{"grpc": "[::1]:1"}])
     assert settings.model_dump()["backends"][0]["grpc"] == "[::1]:1"
-    assert Settings.model_validate(settings.model_dump()) == settings
-    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+    assert Settings.model_validate(settings.model_dump(by_alias=True)) == settings
+    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings

@@ -1,0 +1,233 @@
+"""Sends spans to a collector: OTLP over HTTP, in a task of its own.
+
+Whatever the collector does, requests are not affected: spans wait in a bounded queue, and what does
+not fit, or is refused for good, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import aiohttp
+
+from lb.telemetry.otlp import SpanEncoder, encode_request, encode_resource, rejected_spans
+from lb.telemetry.spans import Span, SpanQueue
+from lb.wire.protobuf import ProtobufError
+
+_log = logging.getLogger(__name__)
+
+BATCH: Final = 512
+"""Spans in one request at most; as the SDKs of OpenTelemetry by default."""
+INTERVAL_S: Final = 1.0
+"""Between two requests, unless a batch is full."""
+_AT_ONCE: Final = 16
+"""Spans that are encoded in one iteration of the event loop: about 0.5 ms."""
+_RETRIED: Final = frozenset({429, 502, 503, 504})
+"""Statuses after which a batch is sent again, by the specification of OTLP."""
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 30.0
+"""Between two tries at a batch, also where the collector asks for more."""
+_MAX_TRIES: Final = 6
+"""A collector that is gone for a minute loses what it was to get."""
+_LOG_EVERY_S: Final = 60.0
+_FLUSH_S: Final = 5.0
+"""For what is left when the process ends."""
+_ANSWER_BYTES: Final = 64 * 1024
+REJECTED: Final = "rejected"
+FAILED: Final = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Where spans go."""
+
+    endpoint: str = ""
+    """URL; empty: nowhere."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 10.0
+    """For one try at a batch."""
+    resource: Mapping[str, str] = field(default_factory=dict)
+    """Attributes of this process."""
+    version: str = ""
+    """Of this program."""
+
+
+class _Refused(Exception):
+    """The collector does not take a batch."""
+
+    def __init__(self, text: str, *, is_final: bool, wait_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+        self.wait_s = wait_s
+
+
+class SpanExporter:
+    """Sends what is in a `SpanQueue`, and tells of failures once a minute."""
+
+    def __init__(
+        self,
+        spans: SpanQueue,
+        rng: Random,
+        *,
+        interval_s: float = INTERVAL_S,
+        first_wait_s: float = _FIRST_WAIT_S,
+    ) -> None:
+        """
+        Args:
+            spans: to be sent.
+            rng: spreads tries.
+            interval_s: between two requests.
+            first_wait_s: before the second try at a batch; it doubles each time.
+        """
+        self._spans = spans
+        self._rng = rng
+        self._interval_s = interval_s
+        self._first_wait_s = first_wait_s
+        self.options = ExportOptions()
+        self.on_interval: Callable[[], None] = lambda: None
+        """Called between two requests."""
+        self._resource = b""
+        self._changed = asyncio.Event()
+        """There are other options."""
+        self._logged_at = 0.0
+        self._unlogged = 0
+
+    def configure(self, options: ExportOptions) -> None:
+        """Send to another place from now on; what waits goes there, too."""
+        if options == self.options:
+            return
+        self.options = options
+        self._resource = encode_resource(options.resource)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Send spans for as long as the process lives."""
+        while True:
+            self._changed.clear()
+            if not self.options.endpoint:
+                self._spans.waiting.clear()
+                await self._changed.wait()
+                continue
+            async with _session(self.options) as session:
+                while not self._changed.is_set():
+                    if len(self._spans.waiting) < BATCH:
+                        await self._pause(self._interval_s)
+                    self.on_interval()
+                    if self._spans.waiting:
+                        await self._send_batch(session, _MAX_TRIES)
+
+    async def flush(self) -> None:
+        """Send what is left, for a few seconds at most. `run` has ended."""
+        if not self.options.endpoint or not self._spans.waiting:
+            return
+        try:
+            async with asyncio.timeout(_FLUSH_S), _session(self.options) as session:
+                while self._spans.waiting:
+                    await self._send_batch(session, 1)
+        except TimeoutError:
+            _log.warning("spans are left", extra={"count": len(self._spans.waiting)})
+
+    async def _pause(self, time_s: float) -> None:
+        """Wait, unless there are other options."""
+        try:
+            async with asyncio.timeout(time_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _send_batch(self, session: aiohttp.ClientSession, tries: int) -> None:
+        """Send the first spans that wait; they are gone then, whether they were taken or not."""
+        waiting = self._spans.waiting
+        batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
+        encoded = await _encode(batch)
+        body = encode_request(self._resource, self.options.version, encoded)
+        wait_s = self._first_wait_s
+        for number in range(tries):
+            try:
+                rejected = await self._send(session, body)
+            except _Refused as refusal:
+                if refusal.is_final or number + 1 == tries or self._changed.is_set():
+                    why = REJECTED if refusal.is_final else FAILED
+                    self._drop(len(encoded), why, str(refusal))
+                    return
+                self._tell(str(refusal), 0)
+                await self._pause(
+                    min(refusal.wait_s or wait_s * self._rng.uniform(0.5, 1.0), _LONGEST_WAIT_S)
+                )
+                wait_s *= 2
+            else:
+                self._spans.exported += len(encoded) - rejected
+                if rejected:
+                    self._drop(rejected, REJECTED, "the collector rejected spans")
+                return
+
+    async def _send(self, session: aiohttp.ClientSession, body: bytes) -> int:
+        """Try once; returns how many spans the collector rejects.
+
+        Raises:
+            _Refused: it takes none of them.
+        """
+        try:
+            async with session.post(
+                self.options.endpoint,
+                data=body,
+                headers={"content-type": "application/x-protobuf"},
+                allow_redirects=False,
+            ) as response:
+                answer = await response.content.read(_ANSWER_BYTES)
+                status = response.status
+                retry_after = response.headers.get("retry-after", "")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            text = str(error) or type(error).__name__
+            raise _Refused(text, is_final=False) from error
+        if status in _RETRIED:
+            wait_s = float(retry_after) if retry_after.isdecimal() else 0.0
+            raise _Refused(f"status {status}", is_final=False, wait_s=wait_s)
+        if not 200 <= status < 300:
+            raise _Refused(f"status {status}", is_final=True)
+        try:
+            return rejected_spans(answer)
+        except ProtobufError:
+            return 0  # it was taken, and what else is said nobody understands
+
+    def _drop(self, count: int, why: str, text: str) -> None:
+        self._spans.dropped[why] += count
+        self._tell(text, count)
+
+    def _tell(self, text: str, dropped: int) -> None:
+        """Log a failure, unless one was logged lately."""
+        self._unlogged += dropped
+        now = time.monotonic()
+        if self._logged_at and now - self._logged_at < _LOG_EVERY_S:
+            return
+        self._logged_at = now
+        extra = {"endpoint": self.options.endpoint, "error": text, "dropped": self._unlogged}
+        _log.warning("the collector does not take spans", extra=extra)
+        self._unlogged = 0
+
+
+def _session(options: ExportOptions) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        headers=dict(options.headers),
+        timeout=aiohttp.ClientTimeout(total=options.timeout_s),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def _encode(batch: list[Span]) -> list[bytes]:
+    """Encode spans, with others' turns in between."""
+    # The clocks may drift apart, so they are compared anew each time.
+    epoch_ns = time.time_ns() - time.monotonic_ns()
+    encoder = SpanEncoder(lambda: epoch_ns)
+    encoded: list[bytes] = []
+    for number, span in enumerate(batch, 1):
+        encoded += encoder.encode(span)
+        if not number % _AT_ONCE:
+            await asyncio.sleep(0)
+    return encoded
