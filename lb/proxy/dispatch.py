@@ -7,7 +7,7 @@ the same three. Whether a request is let in at all is the gate's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lb.access.gate import Claim, Gate
@@ -24,6 +24,7 @@ from lb.proxy.placement import Placer
 from lb.proxy.queue import Queue, QueueOptions, queue_options
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced, Retry, retry_rules
+from lb.proxy.split import SplitRule, Splits, split_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
 from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
@@ -37,6 +38,7 @@ class DispatchOptions:
     retry: RetryRules = field(default_factory=RetryRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
     sequences: SequenceRules = field(default_factory=SequenceRules)
+    splits: Mapping[bytes, SplitRule] = field(default_factory=dict)
 
 
 def dispatch_options(settings: Settings) -> DispatchOptions:
@@ -45,6 +47,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
         retry=retry_rules(settings),
         queue=queue_options(settings),
         sequences=sequence_rules(settings),
+        splits=split_rules(settings),
     )
 
 
@@ -121,6 +124,9 @@ class Dispatcher:
             reruns = Reruns(pool, clock, options.retry)
         self.reruns = reruns
         """Requests that may have run and go again."""
+        self.splits = Splits(pool)
+        """Batches that are cut."""
+        self.splits.configure(options.splits)
         self.blame = blame = Blame(conduct or NoConduct(), clock)
         """How requests fare, and whose fault resets are."""
         self.placer = Placer(pool, clock, ledger, queue, steps, reruns)
@@ -154,6 +160,7 @@ class Dispatcher:
         self.steps.configure(options.sequences)
         self.queue.configure(options.queue)
         self.retry.configure(options.retry)
+        self.splits.configure(options.splits)
         self.accounts.configure(requests)
 
     @property

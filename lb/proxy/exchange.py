@@ -8,7 +8,7 @@ retried or hedged. An attempt ends exactly once, by `Accounts.attempt_ended`.
 from __future__ import annotations
 
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
@@ -84,6 +84,16 @@ class Particulars:
         """Regions of shared memory that it names, as far as not all backends have them."""
 
 
+class SplitParticulars(Particulars):
+    """Those of a whole batch that was cut."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, whole: Particulars | None, parts: int) -> None:
+        super().__init__(*(() if whole is None else (whole.version, 0, whole.priority)))
+        self.parts = parts
+
+
 class Loss(NamedTuple):
     """What a request may have done to servers: the last connection that was lost with it, and
     where it was given up."""
@@ -125,6 +135,9 @@ class Exchange(RequestRecord):
     `finished`, `ticket`, `token` and `permit`; the relay sets `particulars` before it has the
     exchange placed.
     """
+
+    is_part: ClassVar[bool] = False
+    """It is a part of another exchange, which is counted and logged for both."""
 
     __slots__ = (
         "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
@@ -196,6 +209,12 @@ class Exchange(RequestRecord):
         """The id of the sequence that it is a step of."""
         particulars = self.particulars
         return particulars.step.key.id if particulars and particulars.step else None
+
+    @property
+    def parts(self) -> int:
+        """See `RequestRecord`."""
+        particulars = self.particulars
+        return particulars.parts if isinstance(particulars, SplitParticulars) else 0
 
     @property
     def queue_position(self) -> int | None:

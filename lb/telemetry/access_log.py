@@ -156,6 +156,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         f',"sequence":{_sequence(record.sequence)}'
         f',"backend":{backend}'
         f',"attempts":{record.attempts}'
+        f',"parts":{record.parts or "null"}'
         f',"queue_ms":{_ms(record.placed_at, started_at)}'
         f',"queue_position":{"null" if place is None else place}'
         f',"queue_why":{quoted(why) if why else "null"}'

@@ -39,8 +39,10 @@ from lb.telemetry.counts import (
     Reloads,
     RerunCounts,
     ScalingStatus,
+    SplitCounts,
     rerun_rows,
     scaling_rows,
+    split_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -168,6 +170,7 @@ class Sources:
     reloads: Reloads
     scaling: Callable[[], ScalingStatus]
     queue: Callable[[], QueueStatus] = QueueStatus
+    splits: SplitCounts = field(default_factory=SplitCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,7 @@ class LoadBalancerCollector:
             "triton_lb_request_errors_total": self._reasons("reasons"),
             "triton_lb_retries_total": self._traffic("retries"),
             **rerun_rows(sources.reruns),
+            **split_rows(sources.splits),
             "triton_lb_request_bytes_total": self._traffic("bytes_in"),
             "triton_lb_response_bytes_total": self._traffic("bytes_out"),
             "triton_lb_pool_backends": lambda: [((), len(sources.snapshot().backends))],

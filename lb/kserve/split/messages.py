@@ -158,7 +158,7 @@ def join_messages(answers: Sequence[Payload], rows: Sequence[int]) -> tuple[list
                 output.contents.MergeFrom(other.contents)
             if part:
                 output.shape[0] += count
-    for place, output in enumerate(joined.outputs):
+    for output in joined.outputs:
         found = [_named(response.outputs, output.name).parameters for response, _ in read]
         _merge_parameters(output.parameters, found)
     return _message(joined.SerializeToString(), _RAW_OUTPUTS, raw), first.model_version

@@ -234,6 +234,10 @@ class Call(Exchange):
         """Look for what a whole small message says. False when the call has gone its way."""
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
+        if self.model in self.relay.split_models and self.relay.begin_split(
+            self, payload, is_all=True
+        ):
+            return False
         if self.particulars is not None and self.particulars.step is not None:
             if self.request.push(payload):
                 self._place()
@@ -335,6 +339,10 @@ class Call(Exchange):
             and not self._look(payload, end_stream)
         ):
             return True
+        if self.model in self.relay.split_models:
+            is_split = self.relay.begin_split(self, payload, is_all=bool(end_stream))
+            if is_split is not False:
+                return is_split is None
         self.held_back = False
         self._place()
         return not self.finished

@@ -8,6 +8,7 @@ from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.split import split_rules
 from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 
@@ -52,6 +53,8 @@ class Http2Options:
     """Who learns how a request was served."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
+    split_models: frozenset[bytes] = frozenset()
+    """Models whose batches may be cut."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -101,4 +104,5 @@ def http2_options(settings: Settings) -> Http2Options:
         noted=queue_options(settings).noted,
         disclosure=disclosure(settings.diagnostics),
         payloads=payload_rules(settings.payload_log),
+        split_models=frozenset(split_rules(settings)),
     )

@@ -24,7 +24,7 @@ from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import client_allowances
 from lb.wire.http2.fields import encode_field
-from lb.wire.http2.flow import Pipe
+from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.heads import RequestHead
 
 _SHORT_S: Final = 30.0
@@ -72,7 +72,6 @@ class Http2Shared(metaclass=ABCMeta):
         self.draining = False
         self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self.prefixes = PrefixCache()
         self._memory_timer: Timer | None = None
         self.use(options)
 
@@ -81,6 +80,8 @@ class Http2Shared(metaclass=ABCMeta):
     def use(self, options: Http2Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
+        self.split_models = options.split_models
+        self.prefixes = PrefixCache()
         seams = (self.dispatcher.gate.noted | options.noted, masked)
         private = options.private_fields
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
@@ -139,6 +140,20 @@ class Http2Shared(metaclass=ABCMeta):
     @abstractmethod
     def sink_of(self, call: Any) -> Any:
         """Return the `ResponseSink` of a unary call that leads to the client."""
+
+    @abstractmethod
+    def begin_split(self, call: Any, payload: Payload, *, is_all: bool) -> bool | None:
+        """Have a batch run as several, if it is to be cut.
+
+        Args:
+            call: for a model whose batches may be cut; what has come of its request before is
+                in its pipe.
+            payload: what came just now.
+            is_all: there is no more to come.
+
+        Returns:
+            Whether it is; None where more of it is needed to tell.
+        """
 
     @abstractmethod
     def start(self, attempt: Any) -> None:

@@ -110,7 +110,7 @@ BROKEN = {
     "log file without a name": (GOOD + "access_log: {path: ''}", ["3 access_log.path: must not be empty"]),
     "switch that is a number": (GOOD + "metrics: {backends: 7}", ["3 metrics.backends: expected true or false, got 7"]),
     "forwarded as a boolean": (GOOD + "forwarded: true", ["3 forwarded: expected 'off', 'x_forwarded', 'forwarded' or 'both', got true"]),
-    "setting of a model": (GOOD + "models: {resnet: {split: 1}}", ["3 models.resnet.split: unknown key; expected retry, attempt_timeout, max_requests_per_backend, max_queue_size or priority"]),
+    "setting of a model": (GOOD + "models: {resnet: {color: 1}}", ["3 models.resnet.color: unknown key; expected retry, attempt_timeout, max_requests_per_backend, max_queue_size, priority, split, split_max or split_max_bytes"]),
     "variable that is not set": (GOOD + "access_log: {path: '${LOGS}'}", ["3 access_log.path: environment variable LOGS is not set"]),
     "file that is not there": (
         LISTEN + "backends:\n  - http: a:1\n    headers:\n      authorization: ${file:/none}\n",
