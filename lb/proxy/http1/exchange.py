@@ -132,6 +132,10 @@ class Http1Exchange(Exchange):
         """Relay a request whose head is complete, with what there is of its body."""
         self.expect_parts()
         self.relay.accounts.begin(self)
+        self.pass_on(head, pieces, ended=ended)
+
+    def pass_on(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """Relay a request that is counted as open already."""
         if self.is_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))

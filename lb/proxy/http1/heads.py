@@ -61,8 +61,8 @@ class RequestPlan:
     __slots__ = (
         "claim", "cross_origin", "discloses", "expects_continue", "hops", "host", "is_compressed",
         "is_head", "is_http10", "is_inference", "is_plain", "is_sampled", "json_size",
-        "keep_alive", "known_rows", "length", "loop", "method", "model", "noted", "operation",
-        "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
+        "keep_alive", "known_rows", "length", "loop", "may_split", "method", "model", "noted",
+        "operation", "path", "request_id", "route", "sampled", "share", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +115,8 @@ class RequestPlan:
         self.share = 0.0
         """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
         twice for one request."""
+        self.may_split = False
+        """It is an inference of a model whose batches may be cut."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -155,7 +157,7 @@ class HeadReader:
     __slots__ = (
         "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors",
         "_gate", "_identity", "_limits", "_lines", "_marker", "_noted", "_payloads", "_requests",
-        "_responses", "_spend", "known_request", "known_response",
+        "_responses", "_spend", "_split_models", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -171,10 +173,13 @@ class HeadReader:
         cors_origins: frozenset[bytes] = frozenset(),
         payloads: PayloadRules | None = None,
         draws: Callable[[float], bool] = _never,
+        split_models: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
+        self._split_models = split_models
+        """Models whose batches may be cut."""
         self._gate = gate or Gate()
         self._disclosure = disclosure
         self._cors_origins = cors_origins
@@ -262,6 +267,9 @@ class HeadReader:
         plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
         if plan.is_inference:
             _describe_body(plan, head)
+            if plan.model in self._split_models:
+                plan.may_split = True
+                plan.is_plain = False
         if self._identity:
             plan.upstream = request.upstream[:-2] + self._marker
             if request.hops:
@@ -379,14 +387,20 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
 def _describe_body(plan: RequestPlan, head: bytes) -> None:
     """Note how the body of an inference is made up. Of repeated fields the first counts."""
     head = head.lower()
-    at = head.find(_JSON_SIZE)
-    if at >= 0:
-        match = _NUMBER.match(head, at + len(_JSON_SIZE))
-        plan.json_size = int(match[1]) if match is not None else 0
+    plan.json_size = json_size_of(head)
     at = head.find(_ENCODING)
     if at >= 0:
         at += len(_ENCODING)
         plan.is_compressed = head[at : head.index(CRLF, at)].strip() in _ENCODINGS
+
+
+def json_size_of(head: bytes) -> int:
+    """How much of a body is JSON, by its head in lower case; -1 is all of it."""
+    at = head.find(_JSON_SIZE)
+    if at < 0:
+        return _ALL_JSON
+    match = _NUMBER.match(head, at + len(_JSON_SIZE))
+    return int(match[1]) if match is not None else 0
 
 
 def _unreadable(method: bytes) -> RequestPlan:

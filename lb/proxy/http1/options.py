@@ -8,6 +8,7 @@ from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.split import split_rules
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import Settings
 from lb.settings.values import field_name
@@ -62,6 +63,8 @@ class Http1Options:
     """Who learns how a request was served."""
     payloads: PayloadRules | None = None
     """What the payload log samples; None: nothing."""
+    split_models: frozenset[bytes] = frozenset()
+    """Models whose batches may be cut."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -92,4 +95,5 @@ def http1_options(settings: Settings) -> Http1Options:
         cors_origins=frozenset(each.encode() for each in settings.access.cors_origins),
         disclosure=disclosure(settings.diagnostics),
         payloads=payload_rules(settings.payload_log),
+        split_models=frozenset(split_rules(settings)),
     )

@@ -33,6 +33,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.http1.split_request import SplitRequest
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -430,7 +431,9 @@ class ServerConnection(ClientSide):
             exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
-        if plan.is_sampled:
+        elif plan.may_split:
+            exchange.handler = SplitRequest(exchange)
+        if plan.is_sampled and not plan.may_split:
             recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:
                 exchange.handler = RecordedRequest(recording, exchange, exchange.handler)

@@ -68,6 +68,7 @@ class Http1Shared:
             cors_origins=options.cors_origins,
             payloads=options.payloads,
             draws=self.parts.payloads.draws,
+            split_models=options.split_models,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

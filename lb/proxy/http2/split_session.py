@@ -426,6 +426,7 @@ class SplitSession(CallPart):
         self._splits.counts.batches += 1
         self._splits.counts.parts += len(made)
         call.particulars = SplitParticulars(self.particulars, len(made))
+        call.may_have_run = True  # some of it, before an error of ours
         self._parts = Parts(made, plan.rule.at_once)
         self._parts.begin()
 
