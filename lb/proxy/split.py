@@ -206,7 +206,7 @@ class HeldBytes:
 
     def add(self, payload: Payload) -> bool:
         """Hold more. False when the owner had to give way instead."""
-        if not self._ledger.take(self, len(payload)):
+        if payload and not self._ledger.take(self, len(payload)):
             return False
         self.data += payload
         return True
