@@ -8,7 +8,7 @@ retried or hedged. An attempt ends exactly once, by `Accounts.attempt_ended`.
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
@@ -136,12 +136,9 @@ class Exchange(RequestRecord):
     exchange placed.
     """
 
-    is_part: ClassVar[bool] = False
-    """It is a part of another exchange, which is counted and logged for both."""
-
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
-        "permit", "suspicion", "ticket", "tried",
+        "attempt", "finished", "hedge", "held_until", "is_part", "loss", "may_have_run",
+        "particulars", "permit", "suspicion", "ticket", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -176,8 +173,10 @@ class Exchange(RequestRecord):
         self.token = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
-        self.finished = False
+        self.finished = self.is_part = False
 
+    is_part: bool
+    """It is a part of another exchange, which alone is counted and logged."""
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
     where it does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -60,33 +60,32 @@ def wait_for_nothing(balancer: Balancer) -> None:
         )
 
 
-def test_parts_of_a_killed_triton_run_elsewhere(
-    tritons: tuple[Triton, ...], balancer: Balancer
+@pytest.mark.parametrize("fault", [Triton.kill, Triton.freeze])
+def test_parts_of_a_triton_that_dies_or_is_silent_run_elsewhere(
+    tritons: tuple[Triton, ...], balancer: Balancer, fault: Callable[[Triton], None]
 ) -> None:
-    found: list[object] = []
+    messages: list[pb.ModelInferResponse] = []
+    bodies: list[tuple[int, dict[str, str], bytes]] = []
     with grpc.insecure_channel(balancer.grpc) as channel:
         threads = [
-            threading.Thread(target=lambda: found.append(ask(channel, batch(40)))),
+            threading.Thread(target=lambda: messages.append(ask(channel, batch(40)))),
             threading.Thread(
-                target=lambda: found.append(post(balancer.http, *http_body(40, binary=True)))
+                target=lambda: bodies.append(post(balancer.http, *http_body(40, binary=True)))
             ),
         ]
         for thread in threads:
             thread.start()
         wait_for_parts(balancer, 10)
-        tritons[0].kill()
+        fault(tritons[0])
         for thread in threads:
             thread.join(LIMIT_S)
-    for answer in found:
-        if isinstance(answer, pb.ModelInferResponse):
-            assert list(answer.raw_output_contents) == expected(40)
-        else:
-            status, headers, body = answer  # type: ignore[misc]
-            assert status == 200
-            size = int(headers["inference-header-content-length"])
-            assert body[size:] == b"".join(expected(40))
-    assert len(found) == 2
+    [message], [(status, headers, body)] = messages, bodies
+    assert list(message.raw_output_contents) == expected(40)
+    assert status == 200
+    assert body[int(headers["inference-header-content-length"]) :] == b"".join(expected(40))
     wait_for_nothing(balancer)
+    if fault is Triton.freeze:
+        tritons[0].thaw()
 
 
 def test_a_deadline_ends_all_parts(balancer: Balancer) -> None:

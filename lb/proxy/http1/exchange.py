@@ -93,7 +93,7 @@ class Http1Exchange(Exchange):
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
-        self.finished = self.response_begun = self.may_have_run = False
+        self.finished = self.response_begun = self.may_have_run = self.is_part = False
         self.relay = relay
         self.plan = plan
         self.server: ClientSide | None = server

@@ -3,7 +3,7 @@ a client of their own, and it is answered once they are."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import http_error_text
@@ -118,61 +118,59 @@ class PartForm:
         return head.status, message
 
 
-class Http1Part(Http1Exchange):
-    """Some rows of a batch: for whoever places them, counts the attempts, and retries them."""
+class Http1Part:
+    """Some rows of a batch, and the exchange by which they are placed, counted and retried."""
 
-    __slots__ = ("answered_with", "count", "first", "request")
+    __slots__ = ("count", "exchange", "first", "form", "request")
 
-    is_part: ClassVar[bool] = True
-
-    def __init__(
-        self, request: SplitRequest, side: PartSide, plan: RequestPlan, first: int, count: int
-    ) -> None:
+    def __init__(self, request: SplitRequest, side: PartSide, first: int, count: int) -> None:
         """
         Args:
             request: the whole batch.
             side: takes its answer.
-            plan: what a backend gets.
             first: row of the batch.
             count: rows of the part.
         """
         whole = request.exchange
-        super().__init__(whole.relay, side, plan, whole.started_at)
-        self.token = whole.token
         self.request = request
         self.first = first
         self.count = count
-        self.answered_with = PartForm(HeldBytes(whole.relay.ledger, request))
-        self.form = self.answered_with
+        self.form = PartForm(HeldBytes(whole.relay.ledger, request))
+        plan = _plan_of_part(whole.plan)
+        self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
+        self.exchange.is_part = True
+        self.exchange.token = whole.token
+        self.exchange.form = self.form
 
     def begin(self) -> None:
         """See `Part`."""
-        request = self.request
-        body = request.part_body(self)
+        request, exchange = self.request, self.exchange
+        body = request.body_of(self)
+        head = request.head_of(body)
         size = body.size
-        self.particulars = part_particulars(request.particulars, request.plan, self.count, size)
-        head = request.part_head(body)
-        self.plan.upstream = head
-        self.plan.length = self.bytes_in = size
-        self.expect_parts()
-        if self.body.keep_first(head, body.pieces, size, ended=True):
-            self.place()
-
-    @property
-    def due(self) -> float:
-        """See `Exchange`."""
-        return self.request.exchange.due
-
-    def hint(self, name: bytes) -> bytes:
-        """See `Exchange`."""
-        return self.request.exchange.hint(name)
+        exchange.particulars = part_particulars(request.particulars, request.plan, self.count, size)
+        exchange.plan.length = exchange.bytes_in = size
+        exchange.expect_parts()
+        if exchange.body.keep_first(head, body.pieces, size, ended=True):
+            exchange.place()
 
     def cancel(self) -> None:
         """See `Part`: what a Triton computes it computes, and it counts until then."""
-        if not self.finished:
-            self.client_gone(Reason.CLIENT_GONE)
-            take_over_marks(self.request.exchange, self)
-        self.answered_with.held.drop()
+        exchange = self.exchange
+        if not exchange.finished:
+            exchange.client_gone(Reason.CLIENT_GONE)
+            take_over_marks(self.request.exchange, exchange)
+        self.form.held.drop()
+
+
+def _plan_of_part(whole: RequestPlan) -> RequestPlan:
+    """What is done with a part, whose length is not known yet."""
+    head = RequestHead(whole.method, whole.path, is_http10=False)
+    head.request_id = whole.request_id
+    head.length = 0
+    plan = RequestPlan(head, whole.route, fits=False)
+    plan.noted, plan.timeout_s = whole.noted, whole.timeout_s
+    return plan
 
 
 class SplitRequest:
@@ -302,15 +300,10 @@ class SplitRequest:
         self.particulars = exchange.particulars
 
     def _part(self, first: int, count: int) -> Http1Part:
-        exchange = self.exchange
-        assert exchange.server is not None
-        whole = exchange.plan
-        head = RequestHead(whole.method, whole.path, is_http10=False)
-        head.request_id = whole.request_id
-        head.length = 0  # until it is cut
-        side = PartSide(exchange.server)
-        plan = RequestPlan(head, whole.route, fits=False)
-        side.part = part = Http1Part(self, side, plan, first, count)
+        server = self.exchange.server
+        assert server is not None
+        side = PartSide(server)
+        side.part = part = Http1Part(self, side, first, count)
         return part
 
     @property
@@ -319,12 +312,12 @@ class SplitRequest:
         assert self._plan is not None
         return self._plan
 
-    def part_body(self, part: Http1Part) -> Body:
+    def body_of(self, part: Http1Part) -> Body:
         """What a backend gets of the batch."""
         assert self._cut is not None
         return self._cut.part(part.first, part.count)
 
-    def part_head(self, body: Body) -> bytes:
+    def head_of(self, body: Body) -> bytes:
         """The head of a part."""
         head = drop_fields(self.head, _OF_THE_WHOLE)
         head = add_field(head, b"Content-Length", b"%d" % body.size)
@@ -337,8 +330,8 @@ class SplitRequest:
     def part_answered(self, part: Http1Part) -> None:
         """A backend has answered a part."""
         exchange = self.exchange
-        take_over_marks(exchange, part)
-        parts, form = self._parts, part.answered_with
+        take_over_marks(exchange, part.exchange)
+        parts, form = self._parts, part.form
         head = form.head
         if exchange.server is None or parts is None or head is None:
             return
@@ -351,7 +344,7 @@ class SplitRequest:
 
     def _join(self, parts: Parts) -> None:
         exchange, plan = self.exchange, self.plan
-        forms = [part.answered_with for part in parts.parts if isinstance(part, Http1Part)]
+        forms = [part.form for part in parts.parts if isinstance(part, Http1Part)]
         try:
             answers = [
                 (json_size_of(form.head.head.lower()), memoryview(form.held.data))
@@ -383,7 +376,7 @@ class SplitRequest:
 
     def part_failed(self, part: Http1Part, answer: Answer) -> None:
         """There is no answer to a part but this one of ours."""
-        take_over_marks(self.exchange, part)
+        take_over_marks(self.exchange, part.exchange)
         self._fail(part, answer, http_error_text(answer.body))
 
     def _fail(self, part: Http1Part, answer: Answer, text: str) -> None:
@@ -416,12 +409,12 @@ class SplitRequest:
             parts.cancel()
             for part in parts.parts:
                 if isinstance(part, Http1Part):
-                    part.answered_with.held.drop()
-                    self._hand_permit(part)
+                    part.form.held.drop()
+                    self._hand_permit(part.exchange)
         self._held.drop()
         self._cut = None
 
-    def _hand_permit(self, part: Http1Part) -> None:
+    def _hand_permit(self, part: Http1Exchange) -> None:
         """What still runs on a backend is still a request of its client."""
         exchange = self.exchange
         if exchange.permit is not None and part.is_under_way:

@@ -102,7 +102,7 @@ class Call(Exchange):
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
         self.placed_at = self.ended_at = self.held_until = 0.0
-        self.finished = self.begun = self.held_back = self.may_have_run = False
+        self.finished = self.begun = self.held_back = self.may_have_run = self.is_part = False
         options = relay.options
         self.relay = relay
         self.server = server

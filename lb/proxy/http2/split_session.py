@@ -8,7 +8,7 @@ request is: an attempt at a part has pipes of its own, and its response is held 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
@@ -69,8 +69,6 @@ class GrpcPart(Exchange):
 
     __slots__ = ("answer", "count", "first", "pieces", "session")
 
-    is_part: ClassVar[bool] = True
-
     def __init__(self, session: SplitSession, first: int, count: int) -> None:
         """
         Args:
@@ -82,6 +80,7 @@ class GrpcPart(Exchange):
         super().__init__(AppProtocol.GRPC, call.operation, call.client, call.started_at)
         self.model, self.token = call.model, call.token
         self.method, self.path, self.request_id = call.method, call.path, call.request_id
+        self.is_part = True
         self.session = session
         self.first = first
         self.count = count
