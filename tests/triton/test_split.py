@@ -3,9 +3,6 @@ answer is that of the rows one by one."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,16 +145,3 @@ def test_every_triton_gets_parts(
     with grpcclient.InferenceServerClient(splitting.target.grpc) as client:
         client.infer("simple", inputs(grpcclient, "simple", 1000))
     assert all(after > earlier for after, earlier in zip(attempts(), before, strict=True))
-
-
-def test_a_raw_binary_request_is_one_row(tritons: tuple[RealTriton, ...]) -> None:
-    host, _, port = tritons[0].target.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
-    body = b"".join(struct.pack("<I", 1) + letter for letter in (b"a", b"b"))
-    fields = {"Inference-Header-Content-Length": "0"}
-    connection.request("POST", "/v2/models/simple_identity/infer", body, fields)
-    response = connection.getresponse()
-    text = response.read()
-    size = int(response.headers["Inference-Header-Content-Length"])
-    connection.close()
-    assert json.loads(text[:size])["outputs"][0]["shape"] == [1, 2]

@@ -70,7 +70,7 @@ class BodyCut:
             NotSplit: it cannot be cut.
         """
         if not json_size:
-            raise NotSplit("a raw binary request is one row")
+            raise NotSplit("a raw binary request does not say its rows")
         view = memoryview(body)
         head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
         if len(head) > MAX_PARSED:
