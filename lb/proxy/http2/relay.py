@@ -152,6 +152,9 @@ class Http2Relay(Http2Shared):
         if int.from_bytes(data[1:PREFIX_SIZE], "big") > plan.rule.max_bytes:
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
             return True
+        recording = self.parts.payloads.recording_of(call)
+        if recording is not None:
+            self.parts.payloads.drop(recording)  # the session takes the call from it
         SplitSession(call, splits, plan).take(payload, int(is_all))
         return True
 
