@@ -364,6 +364,7 @@ class SplitSession(CallPart):
             plan: how it is cut.
         """
         super().__init__(call)
+        call.part = self
         self.plan = plan
         self.particulars = call.particulars
         """Those of the call before it was cut."""
