@@ -387,7 +387,8 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
 def _describe_body(plan: RequestPlan, head: bytes) -> None:
     """Note how the body of an inference is made up. Of repeated fields the first counts."""
     head = head.lower()
-    plan.json_size = json_size_of(head)
+    if _JSON_SIZE in head:
+        plan.json_size = json_size_of(head)
     at = head.find(_ENCODING)
     if at >= 0:
         at += len(_ENCODING)
