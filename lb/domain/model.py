@@ -32,6 +32,9 @@ class ModelFacts:
     engine that batches by itself."""
     max_batch: int = 0
     """Rows that a dynamic batcher puts into one execution; 0 where there is none."""
+    max_rows: int = 0
+    """Rows that one request may have (`max_batch_size`), where its configuration does not say that
+    they depend on each other; 0 where it does, and where it is not known."""
 
 
 NO_FACTS: Final = ModelFacts()

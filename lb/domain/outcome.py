@@ -107,6 +107,8 @@ class Reason(Enum):
     """The model knows its sequences by numbers, and the request has a text."""
     BACKENDS_DIFFER = "backends_differ"
     """The backends contradict each other where a client expects one answer."""
+    NOT_MERGED = "not_merged"
+    """The answers to the parts of a batch cannot be joined."""
     LOOP = "loop"
     """The request has passed this load balancer before, or too many of them."""
     INTERNAL = "internal"

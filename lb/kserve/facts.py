@@ -114,6 +114,7 @@ def _combined(parts: Sequence[ModelFacts]) -> ModelFacts:
         instances=min(facts.instances for facts in parts),
         is_mixed=any(facts.is_mixed for facts in parts),
         max_batch=min(facts.max_batch for facts in parts),
+        max_rows=min(facts.max_rows for facts in parts),
     )
 
 
@@ -142,9 +143,25 @@ def _configured(config: pb.ModelConfig) -> Configured:
             instances=_executions(config),
             is_mixed=_is_mixed(config),
             max_batch=config.max_batch_size if config.HasField("dynamic_batching") else 0,
+            max_rows=max(config.max_batch_size, 0) if _is_by_row(config) else 0,
         )
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
     return Configured(facts, tuple(steps))
+
+
+def _is_by_row(config: pb.ModelConfig) -> bool:
+    """Whether nothing is said of tensors that have no rows, or share them."""
+    return (
+        not config.model_transaction_policy.decoupled
+        and not config.HasField("sequence_batching")
+        and not config.batch_input
+        and not config.batch_output
+        and not any(
+            each.is_shape_tensor or each.allow_ragged_batch or each.is_non_linear_format_io
+            for each in config.input
+        )
+        and not any(each.is_shape_tensor or each.is_non_linear_format_io for each in config.output)
+    )
 
 
 def _has_number_ids(batching: pb.ModelSequenceBatching) -> bool:

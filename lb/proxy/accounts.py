@@ -90,6 +90,10 @@ class Accounts:
         if exchange.finished:
             return
         exchange.finished = True
+        if exchange.is_part:
+            if not exchange.is_under_way:
+                exchange.attempt = None  # they point at each other
+            return
         self.open_exchanges -= 1
         # What still runs on a backend is still one of its client's requests.
         if exchange.permit is not None and not exchange.is_under_way:

@@ -7,7 +7,7 @@ the same three. Whether a request is let in at all is the gate's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -25,6 +25,7 @@ from lb.proxy.placement import Placer
 from lb.proxy.queue import Queue, QueueOptions, queue_options
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced, Retry, retry_rules
+from lb.proxy.split import SplitRule, Splits, split_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
 from lb.proxy.tracing import Tracer, TraceRules, trace_rules
 from lb.proxy.variants import VariantBook, VariantOptions, variant_options
@@ -44,6 +45,7 @@ class DispatchOptions:
     traces: TraceRules | None = None
     """None: nothing is traced."""
     variants: VariantOptions = field(default_factory=lambda: VariantOptions(names={}))
+    splits: Mapping[bytes, SplitRule] = field(default_factory=dict)
 
 
 def dispatch_options(settings: Settings) -> DispatchOptions:
@@ -54,6 +56,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
         sequences=sequence_rules(settings),
         traces=trace_rules(settings.tracing),
         variants=variant_options(settings),
+        splits=split_rules(settings),
     )
 
 
@@ -140,6 +143,9 @@ class Dispatcher:
             reruns = Reruns(pool, clock, options.retry)
         self.reruns = reruns
         """Requests that may have run and go again."""
+        self.splits = Splits(pool)
+        """Batches that are cut."""
+        self.splits.configure(options.splits)
         self.blame = blame = Blame(conduct or NoConduct(), clock)
         """How requests fare, and whose fault resets are."""
         self.placer = Placer(pool, clock, ledger, queue, steps, reruns)
@@ -174,6 +180,7 @@ class Dispatcher:
         self.variants.configure(options.variants)
         self.queue.configure(options.queue)
         self.retry.configure(options.retry)
+        self.splits.configure(options.splits)
         self.tracer.configure(options.traces)
         tracer = self.tracer if options.traces is not None else None
         self.placer.tracer = tracer

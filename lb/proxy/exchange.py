@@ -91,6 +91,16 @@ class Particulars:
         return ""
 
 
+class SplitParticulars(Particulars):
+    """Those of a whole batch that was cut."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, whole: Particulars | None, parts: int) -> None:
+        super().__init__(*(() if whole is None else (whole.version, 0, whole.priority)))
+        self.parts = parts
+
+
 class Loss(NamedTuple):
     """What a request may have done to servers: the last connection that was lost with it, and
     where it was given up."""
@@ -134,8 +144,8 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
-        "permit", "suspicion", "ticket", "trace", "tried",
+        "attempt", "finished", "hedge", "held_until", "is_part", "loss", "may_have_run",
+        "particulars", "permit", "suspicion", "ticket", "trace", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -170,10 +180,12 @@ class Exchange(RequestRecord):
         self.token = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
-        self.finished = False
+        self.finished = self.is_part = False
         self.trace: RequestTrace | None = None
         """Where it is traced."""
 
+    is_part: bool
+    """It is a part of another exchange, which alone is counted and logged."""
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
     where it does not."""
@@ -226,6 +238,12 @@ class Exchange(RequestRecord):
     def variant(self) -> str:
         """See `RequestRecord`."""
         return "" if self.particulars is None else self.particulars.variant
+
+    @property
+    def parts(self) -> int:
+        """See `RequestRecord`."""
+        particulars = self.particulars
+        return particulars.parts if isinstance(particulars, SplitParticulars) else 0
 
     @property
     def queue_position(self) -> int | None:

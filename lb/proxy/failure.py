@@ -50,6 +50,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
     Reason.SEQUENCE_ID: (400, GrpcStatus.INVALID_ARGUMENT),
     Reason.BACKENDS_DIFFER: (409, GrpcStatus.FAILED_PRECONDITION),
+    Reason.NOT_MERGED: (502, GrpcStatus.INTERNAL),
     Reason.LOOP: (508, GrpcStatus.UNAVAILABLE),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }

@@ -202,6 +202,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         open_sequences=lambda: table.open_by_model(relay.meter.max_models),
         sequence_counts=table.counts,
         reruns=relay.rerun_counts,
+        splits=relay.dispatcher.splits.counts,
         own_calls=relay.fan_out.own_calls,
         conduct=lambda: conduct_statuses(directory),
         discovery=control.discovery.statuses,

@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
-from lb.settings.units import Duration
+from lb.settings.units import Duration, Size
 from lb.settings.values import Boolean, Count, HeaderName, Number, PositiveCount
 from lb.settings.variants import (
     RampSettings,
@@ -222,6 +222,13 @@ class SequenceSettings(Section):
     remembered."""
 
 
+class SplitMode(StrEnum):
+    """Which batches run as several."""
+
+    OFF = "off"
+    OVERSIZE = "oversize"
+
+
 class ModelSettings(Section):
     """Settings of one ML model."""
 
@@ -276,6 +283,23 @@ class ModelSettings(Section):
     """Takes a variant out of service that is worse than the first one.
 
     Set this when nobody watches a new version; otherwise it stays until you change the weights."""
+    split: SplitMode = SplitMode.OFF
+    """`oversize`: a batch of more rows than the model's `max_batch_size` is cut, its parts run on
+    several backends side by side, and the client gets one answer. Results may differ in their last
+    bits where a model computes batches of another size otherwise. Not for sequences, decoupled
+    models, and `retry: never`; see docs/split-batches.md.
+
+    Set this when clients send more rows than the model takes; otherwise Triton refuses them."""
+    split_max: Annotated[PositiveCount, Field(le=1000)] = 8
+    """Parts of one batch that run at once; a batch of more parts runs them as others end.
+
+    Set this when a batch may use more backends, or must leave some to others; otherwise eight parts
+    run at once."""
+    split_max_bytes: Size = 64 << 20
+    """Longest request that is cut, not compressed: it is held whole. A longer one gets 413 or
+    RESOURCE_EXHAUSTED.
+
+    Set this when batches are longer, or memory is short; otherwise 64 MiB are cut."""
 
     def broken_rules(self) -> Iterable[Finding]:
         """See `Section`."""

@@ -254,6 +254,21 @@ CLIENTS: Final = (
         "Hedges that were not sent, since the budget for them was spent.",
     ),
     MetricSpec(
+        "triton_lb_split_batches_total",
+        _COUNTER,
+        "Batches that were cut and ran as several (`models.NAME.split`).",
+    ),
+    MetricSpec(
+        "triton_lb_split_parts_total",
+        _COUNTER,
+        "Parts of those batches. A Triton counts each as a request.",
+    ),
+    MetricSpec(
+        "triton_lb_split_unfit_models_total",
+        _COUNTER,
+        "Models whose batches are cut no more, since their outputs were not by rows.",
+    ),
+    MetricSpec(
         "triton_lb_request_bytes_total",
         _COUNTER,
         "Payload bytes from clients, counted when their request ends.",

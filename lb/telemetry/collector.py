@@ -40,9 +40,11 @@ from lb.telemetry.counts import (
     Reloads,
     RerunCounts,
     ScalingStatus,
+    SplitCounts,
     placement_rows,
     rerun_rows,
     scaling_rows,
+    split_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -175,6 +177,7 @@ class Sources:
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
+    splits: SplitCounts = field(default_factory=SplitCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +301,7 @@ class LoadBalancerCollector:
             "triton_lb_request_errors_total": self._reasons("reasons"),
             "triton_lb_retries_total": self._traffic("retries"),
             **rerun_rows(sources.reruns),
+            **split_rows(sources.splits),
             "triton_lb_request_bytes_total": self._traffic("bytes_in"),
             "triton_lb_response_bytes_total": self._traffic("bytes_out"),
             "triton_lb_pool_backends": lambda: [((), len(sources.snapshot().backends))],

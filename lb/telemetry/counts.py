@@ -66,6 +66,29 @@ class RerunCounts:
     """Requests that were not, since the budget was spent."""
 
 
+class SplitCounts:
+    """Batches that were cut, as plain integers."""
+
+    __slots__ = ("batches", "parts", "unfit")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        """Batches that were cut."""
+        self.parts = 0
+        """Parts of those."""
+        self.unfit = 0
+        """Models whose answers turned out not to be by rows."""
+
+
+def split_rows(counts: SplitCounts) -> dict[str, Rows]:
+    """Rows of the metrics, by name."""
+    return {
+        "triton_lb_split_batches_total": lambda: [((), counts.batches)],
+        "triton_lb_split_parts_total": lambda: [((), counts.parts)],
+        "triton_lb_split_unfit_models_total": lambda: [((), counts.unfit)],
+    }
+
+
 def rerun_rows(read: Callable[[], RerunCounts]) -> dict[str, Rows]:
     """Rows of the metrics, by name."""
 

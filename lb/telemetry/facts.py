@@ -68,6 +68,7 @@ FACTS: Final = (
         lambda record: record.backend.name if record.backend else None,
     ),
     _both("attempts", "triton_lb.attempts", lambda record: record.attempts),
+    _both("parts", "triton_lb.parts", lambda record: record.parts or None),
     _both(
         "queue_ms",
         "triton_lb.queue_ms",

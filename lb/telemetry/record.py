@@ -78,6 +78,11 @@ class RequestRecord:
         return None
 
     @property
+    def parts(self) -> int:
+        """Into how many parts its batch was cut; 0 where it was not."""
+        return 0
+
+    @property
     def queue_position(self) -> int | None:
         """How many waited before it when it joined a queue; None where it did not wait."""
         return None

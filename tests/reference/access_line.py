@@ -30,6 +30,7 @@ def fields(record: RequestRecord) -> dict[str, Any]:
         "sequence": record.sequence,
         "backend": record.backend.name if record.backend else None,
         "attempts": record.attempts,
+        "parts": record.parts or None,
         "queue_ms": ms(record.placed_at, record.started_at),
         "queue_position": record.queue_position,
         "queue_why": record.queue_why or None,

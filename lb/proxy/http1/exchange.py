@@ -97,7 +97,7 @@ class Http1Exchange(Exchange):
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
-        self.finished = self.response_begun = self.may_have_run = False
+        self.finished = self.response_begun = self.may_have_run = self.is_part = False
         self.relay = relay
         self.plan = plan
         self.server: ClientSide | None = server
@@ -136,6 +136,10 @@ class Http1Exchange(Exchange):
         """Relay a request whose head is complete, with what there is of its body."""
         self.expect_parts()
         self.relay.accounts.begin(self)
+        self.pass_on(head, pieces, ended=ended)
+
+    def pass_on(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """Relay a request that is counted as open already."""
         if self.is_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))

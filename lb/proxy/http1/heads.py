@@ -88,9 +88,9 @@ class RequestPlan:
     __slots__ = (
         "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
         "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
-        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "method", "model",
-        "noted", "operation", "origin", "path", "request_id", "route", "sampled", "share", "state",
-        "timeout_s", "upstream",
+        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "may_split",
+        "method", "model", "noted", "operation", "origin", "path", "request_id", "route",
+        "sampled", "share", "state", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +145,8 @@ class RequestPlan:
         self.share = 0.0
         """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
         twice for one request."""
+        self.may_split = False
+        """It is an inference of a model whose batches may be cut."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -235,28 +237,10 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size",
-        "_cors_origins",
-        "_deadline",
-        "_disclosure",
-        "_draws",
-        "_errors",
-        "_find", "_gate",
-        "_identity", "_is_due",
-        "_is_tracing",
-        "_limits",
-        "_lines",
-        "_marker",
-        "_noted",
-        "_payloads",
-        "_requests",
-        "_responses",
-        "_spend",
-        "_traces",
-        "_unlearnt",
-        "_variant_names",
-        "known_request",
-        "known_response",
+        "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors", "_find",
+        "_gate", "_identity", "_is_due", "_is_tracing", "_limits", "_lines", "_marker", "_noted",
+        "_payloads", "_requests", "_responses", "_spend", "_split_models", "_traces", "_unlearnt",
+        "_variant_names", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -274,6 +258,7 @@ class HeadReader:
         payloads: PayloadRules | None = None,
         draws: Callable[[float], bool] = _never,
         variant_names: frozenset[bytes] = frozenset(),
+        split_models: frozenset[bytes] = frozenset(),
         spend: Callable[[int], None] | None = None,
     ) -> None:
         self._traces = traces
@@ -285,6 +270,8 @@ class HeadReader:
         """Names of models that variants serve."""
         self._spend = spend
         """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
+        self._split_models = split_models
+        """Models whose batches may be cut."""
         self._gate = gate or Gate()
         self._disclosure = disclosure
         self._cors_origins = cors_origins
@@ -384,6 +371,9 @@ class HeadReader:
         plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
         if plan.is_inference:
             _describe_body(plan, head)
+            if plan.model in self._split_models:
+                plan.may_split = True
+                plan.is_plain = False
         if self._identity:
             plan.upstream = request.upstream[:-2] + self._marker
             if request.hops:
@@ -563,14 +553,21 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
 def _describe_body(plan: RequestPlan, head: bytes) -> None:
     """Note how the body of an inference is made up. Of repeated fields the first counts."""
     head = head.lower()
-    at = head.find(_JSON_SIZE)
-    if at >= 0:
-        match = _NUMBER.match(head, at + len(_JSON_SIZE))
-        plan.json_size = int(match[1]) if match is not None else 0
+    if _JSON_SIZE in head:
+        plan.json_size = json_size_of(head)
     at = head.find(_ENCODING)
     if at >= 0:
         at += len(_ENCODING)
         plan.is_compressed = head[at : head.index(CRLF, at)].strip() in _ENCODINGS
+
+
+def json_size_of(head: bytes) -> int:
+    """How much of a body is JSON, by its head in lower case; -1 is all of it."""
+    at = head.find(_JSON_SIZE)
+    if at < 0:
+        return _ALL_JSON
+    match = _NUMBER.match(head, at + len(_JSON_SIZE))
+    return int(match[1]) if match is not None else 0
 
 
 def _unreadable(method: bytes) -> RequestPlan:

@@ -8,6 +8,7 @@ from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.payloads.log import PayloadRules, payload_rules
 from lb.proxy.queue import queue_options
+from lb.proxy.split import split_rules
 from lb.proxy.tracing import contexts_of
 from lb.proxy.variants import variant_fields, variant_options
 from lb.settings.listening import HalfCloseMode
@@ -69,6 +70,8 @@ class Http1Options:
     """What the payload log samples; None: nothing."""
     variant_names: frozenset[bytes] = frozenset()
     """Names of models that variants serve."""
+    split_models: frozenset[bytes] = frozenset()
+    """Models whose batches may be cut."""
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -101,4 +104,5 @@ def http1_options(settings: Settings) -> Http1Options:
         traces=contexts_of(settings.tracing),
         payloads=payload_rules(settings.payload_log),
         variant_names=frozenset(variant_options(settings).names),
+        split_models=frozenset(split_rules(settings)),
     )

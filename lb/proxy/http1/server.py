@@ -33,6 +33,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.http1.split_request import SplitRequest
 from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
@@ -442,7 +443,9 @@ class ServerConnection(ClientSide):
             front = self.front
             by_platform = front is not None and front.chooses_variants
             exchange.handler = VariantHandler(exchange, by_platform=by_platform)
-        if plan.is_sampled:
+        elif plan.may_split and exchange.handler is None:
+            exchange.handler = SplitRequest(exchange)
+        if plan.is_sampled and not plan.may_split:
             recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:
                 exchange.handler = RecordedRequest(recording, exchange, exchange.handler)

@@ -73,6 +73,7 @@ class Http1Shared:
             payloads=options.payloads,
             draws=self.parts.payloads.draws,
             variant_names=options.variant_names,
+            split_models=options.split_models,
             spend=self.iteration.spend,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

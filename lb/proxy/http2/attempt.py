@@ -340,10 +340,10 @@ class GrpcAttempt(Attempt):
         """Whether a response without a message does not go on to the client, because another
         backend may do better, or because it claims to be OK."""
         if head.grpc_status > 0:
-            return self.sink.fails_over and self._is_served_elsewhere(head)
+            return self.sink.fails_over and self.is_served_elsewhere(head)
         if head.grpc_status or self.call.operation.kind is not _INFERENCE or head.status != _OK:
             return False
-        self._unusable_answer()
+        self.unusable_answer()
         return True
 
     def _end_held(self, held: ResponseHead, trailers: ResponseHead, end_stream: bool) -> None:
@@ -352,7 +352,7 @@ class GrpcAttempt(Attempt):
         if trailers.status or not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
         if not trailers.grpc_status:
-            self._unusable_answer()
+            self.unusable_answer()
             return
         self._begin_response(held)
         if self.held_text:
@@ -381,14 +381,14 @@ class GrpcAttempt(Attempt):
             request.retained_size = 0
         call.server.send_head(call.client_id, head.block, end_stream=False)
 
-    def _unusable_answer(self) -> None:
+    def unusable_answer(self) -> None:
         """The backend says that all is well, but the response contains no whole message; nothing of
         it went to the client."""
         self._end_stream()
         self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
 
     def _answered_badly(self, block: bytes) -> bytes:
-        """As `_unusable_answer` where some of it did go to the client. The trailers for it: of more
+        """As `unusable_answer` where some of it did go to the client. The trailers for it: of more
         than one message clients make what they like."""
         call = self.call
         if call.bytes_out > self.message_size:
@@ -514,7 +514,7 @@ class GrpcAttempt(Attempt):
         if not self.sink.may_retry(outcome):
             return Next.NOTHING
         call = self.call
-        hedge = call.hedge
+        hedge = self.exchange.hedge
         return call.relay.retry.after_failure(
             self.exchange,
             outcome,
@@ -592,7 +592,7 @@ class GrpcAttempt(Attempt):
 
     # Errors that a backend answers
 
-    def _is_served_elsewhere(self, head: ResponseHead) -> bool:
+    def is_served_elsewhere(self, head: ResponseHead) -> bool:
         """An answer is nothing but an error: whether it shows that another backend may do better,
         and the call goes there."""
         if self._is_cut_off(head) and self._is_mended_elsewhere(Outcome.CUT_OFF):

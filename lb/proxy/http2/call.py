@@ -103,7 +103,7 @@ class Call(Exchange):
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
         self.placed_at = self.ended_at = self.held_until = 0.0
-        self.finished = self.begun = self.held_back = self.may_have_run = False
+        self.finished = self.begun = self.held_back = self.may_have_run = self.is_part = False
         options = relay.options
         self.relay = relay
         self.server = server
@@ -239,6 +239,10 @@ class Call(Exchange):
             self, payload, end_stream=True
         ):
             return False
+        if self.model in self.relay.split_models and self.relay.begin_split(
+            self, payload, is_all=True
+        ):
+            return False
         if self.particulars is not None and self.particulars.step is not None:
             if self.request.push(payload):
                 self._place()
@@ -348,6 +352,10 @@ class Call(Exchange):
             if is_taken:
                 self.held_back = False
                 return False
+        if self.model in self.relay.split_models:
+            is_split = self.relay.begin_split(self, payload, is_all=bool(end_stream))
+            if is_split is not False:
+                return is_split is None
         self.held_back = False
         self._place()
         return not self.finished

@@ -96,7 +96,8 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
     regions = snapshot.regions
     if is_all and name and not regions:
         if route is None or route.is_plain:
-            relay.prefixes.learn(snapshot, data, name, is_plain=route is not None)
+            if name not in relay.split_models:
+                relay.prefixes.learn(snapshot, data, name, is_plain=route is not None)
         elif (
             route.plan is not None
             and route.facts.is_stateful is False
@@ -106,7 +107,8 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
         ):
             version, rows, priority, end = quick
             call.particulars = particulars = Particulars(version, rows, priority)
-            relay.prefixes.learn_work(snapshot, data, name, particulars, end)
+            if name not in relay.split_models or not relay.dispatcher.splits.may_cut(name, rows):
+                relay.prefixes.learn_work(snapshot, data, name, particulars, end)
             return True
     if not regions and route is not None and route.is_plain:
         return True

@@ -9,7 +9,9 @@ from typing import Final
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation
+from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
+from lb.kserve.operations import MODEL_INFER
 from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
@@ -23,10 +25,14 @@ from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.recorded import RecordedResponse, recorded_attempt
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.shared import Http2Shared
+from lb.proxy.http2.split_session import GrpcPart, SplitSession, rows_of_first
 from lb.proxy.http2.variant_call import begin_variant
 from lb.proxy.parts import RelayParts
+from lb.proxy.split import TOO_LARGE
 from lb.telemetry.meter import Traffic
-from lb.wire.http2.heads import RequestHead
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.flow import Payload
+from lb.wire.http2.heads import NO_LENGTH, RequestHead
 
 _PARTING_S: Final = 1.0
 """Between two looks at streams with sequences on a backend that is to become empty."""
@@ -132,6 +138,34 @@ class Http2Relay(Http2Shared):
         split = self.dispatcher.variants.sets.get(call.model)
         return split is not None and begin_variant(call, split, data, end_stream)
 
+    def begin_split(self, call: Call, payload: Payload, *, is_all: bool) -> bool | None:
+        """See `Http2Shared`."""
+        particulars = call.particulars
+        if (
+            call.operation is not MODEL_INFER
+            or call.guard is not None
+            or call.head.content_length != NO_LENGTH
+            or (particulars is not None and particulars.step is not None)
+        ):
+            return False
+        data = b"".join((*(call.request.queue or ()), payload))
+        rows = rows_of_first(data, is_all=is_all)
+        if rows is None:
+            return None
+        splits = self.dispatcher.splits
+        plan = splits.plan(call.model, rows)
+        if plan is None:
+            return False
+        call.held_back = False
+        if int.from_bytes(data[1:PREFIX_SIZE], "big") > plan.rule.max_bytes:
+            call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
+            return True
+        recording = self.parts.payloads.recording_of(call)
+        if recording is not None:
+            self.parts.payloads.drop(recording)  # the session takes the call from it
+        SplitSession(call, splits, plan).take(payload, int(is_all))
+        return True
+
     def start(self, attempt: GrpcAttempt) -> None:
         """See `Http2Shared`."""
         self.pool(attempt.backend).start(attempt)
@@ -180,6 +214,9 @@ class Http2Relay(Http2Shared):
 
     def hedge(self, exchange: Exchange) -> GrpcAttempt | None:
         """Send a unary request to a second backend; None where that cannot be."""
+        if isinstance(exchange, GrpcPart):
+            self.now = self.clock()
+            return exchange.begin_hedge()
         if not isinstance(exchange, Call) or exchange.request.retained is None:
             return None
         self.now = self.clock()
@@ -196,7 +233,7 @@ class Http2Relay(Http2Shared):
 
     def cancel_hedge(self, exchange: Exchange) -> None:
         """End the second attempt of a call."""
-        if isinstance(exchange, Call):
+        if isinstance(exchange, Call | GrpcPart):
             self.now = self.clock()
             exchange.cancel_hedge()
 

@@ -26,7 +26,7 @@ from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import client_allowances
 from lb.wire.http2.fields import encode_field
-from lb.wire.http2.flow import Pipe
+from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.heads import RequestHead
 from lb.wire.trace_context import TRACE_FIELDS, Traces
 
@@ -85,6 +85,7 @@ class Http2Shared(metaclass=ABCMeta):
     def use(self, options: Http2Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
+        self.split_models = options.split_models
         self.prefixes = PrefixCache(self.dispatcher.variants)
         noted = self.dispatcher.gate.noted | options.noted
         private = options.private_fields
@@ -168,6 +169,20 @@ class Http2Shared(metaclass=ABCMeta):
     def begin_variant(self, call: Any, data: bytes, end_stream: int) -> bool | None:
         """Have a call for a name that has variants served by one of them; see
         `lb.proxy.http2.variant_call.begin_variant`."""
+
+    @abstractmethod
+    def begin_split(self, call: Any, payload: Payload, *, is_all: bool) -> bool | None:
+        """Have a batch run as several, if it is to be cut.
+
+        Args:
+            call: for a model whose batches may be cut; what has come of its request before is
+                in its pipe.
+            payload: what came just now.
+            is_all: there is no more to come.
+
+        Returns:
+            Whether it is; None where more of it is needed to tell.
+        """
 
     @abstractmethod
     def start(self, attempt: Any) -> None:

@@ -25,7 +25,44 @@ STATEFUL = Configured(ModelFacts(is_stateful=True, is_decoupled=False, idle_s=5.
 
 
 def test_a_model_without_sequence_batching_is_stateless() -> None:
-    assert read(pb.ModelConfig(name="m", max_batch_size=8)) == STATELESS
+    assert read(pb.ModelConfig(name="m")) == STATELESS
+
+
+def test_rows_of_a_batch_are_independent_unless_the_configuration_says_otherwise() -> None:
+    assert read(pb.ModelConfig(max_batch_size=8)).facts.max_rows == 8
+    assert read(pb.ModelConfig()).facts.max_rows == 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_transaction_policy": pb.ModelTransactionPolicy(decoupled=True)},
+        {"sequence_batching": pb.ModelSequenceBatching()},
+        {"sequence_batching": pb.ModelSequenceBatching(iterative_sequence=True)},
+        {"input": [pb.ModelInput(name="A", is_shape_tensor=True)]},
+        {"input": [pb.ModelInput(name="A", allow_ragged_batch=True)]},
+        {"input": [pb.ModelInput(name="A", is_non_linear_format_io=True)]},
+        {"output": [pb.ModelOutput(name="A", is_shape_tensor=True)]},
+        {"batch_input": [pb.BatchInput()]},
+        {"batch_output": [pb.BatchOutput()]},
+    ],
+)
+def test_models_whose_batches_are_not_cut(config: dict[str, object]) -> None:
+    assert read(pb.ModelConfig(max_batch_size=8, **config)).facts.max_rows == 0
+
+
+def test_an_ensemble_is_cut_if_all_its_steps_are() -> None:
+    rows = [Configured(replace(STATELESS.facts, max_rows=each)) for each in (8, 4, 0)]
+    whole = Configured(replace(STATELESS.facts, max_rows=8, is_mixed=True), (b"a", b"b"))
+    models = {b"e": [whole], b"a": [rows[0]], b"b": [rows[1]], b"c": [rows[2]]}
+    assert resolve(models)[b"e"].max_rows == 4
+    assert resolve({**models, b"b": [rows[2]]})[b"e"].max_rows == 0
+
+
+def test_a_batch_input_of_json_is_read() -> None:
+    body = b"""{"max_batch_size": 8, "batch_input": [{"kind": "BATCH_ELEMENT_COUNT",
+      "target_name": ["A"], "data_type": "TYPE_FP32", "source_input": ["B"]}]}"""
+    assert configured_from_json(body).facts.max_rows == 0
 
 
 def test_direct_batching_has_a_slot_per_batch_entry_and_instance() -> None:

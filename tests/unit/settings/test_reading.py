@@ -110,7 +110,7 @@ BROKEN = {
     "log file without a name": (GOOD + "access_log: {path: ''}", ["3 access_log.path: must not be empty"]),
     "switch that is a number": (GOOD + "metrics: {backends: 7}", ["3 metrics.backends: expected true or false, got 7"]),
     "forwarded as a boolean": (GOOD + "forwarded: true", ["3 forwarded: expected 'off', 'x_forwarded', 'forwarded' or 'both', got true"]),
-    "setting of a model": (GOOD + "models: {resnet: {split: 1}}", ["3 models.resnet.split: unknown key; expected retry, attempt_timeout, max_requests_per_backend, max_queue_size, priority, pin, variants, sticky, ramp or rollback"]),
+    "setting of a model": (GOOD + "models: {resnet: {color: 1}}", ["3 models.resnet.color: unknown key; docs/configuration.md has all keys"]),
     "variants without weights": (GOOD + "models: {m: {variants: [{name: a, model: m}, {name: b, model: n}]}}", ["3 models.m.variants: the weights add up to 0, so that nobody would get a request"]),
     "variant with variants": (GOOD + "models:\n  m: {variants: [{name: a, model: n, weight: 1}]}\n  n: {variants: [{name: a, model: m, weight: 1}]}", ["4 models.m.variants[0].model: 'n' has variants itself; name the model", "5 models.n.variants[0].model: 'm' has variants itself; name the model"]),
     "variant without a model": (GOOD + "models: {m: {variants: [{name: a, weight: 1}]}}", ["3 models.m.variants[0].model: is required"]),

@@ -101,7 +101,7 @@ def test_a_line_has_all_fields_in_order() -> None:
         b'"operation":"ModelInfer","method":"POST",'
         b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","variant":null,'
         b'"sequence":null,'
-        b'"backend":"gpu-0","attempts":2,"queue_ms":1.000,"queue_position":null,'
+        b'"backend":"gpu-0","attempts":2,"parts":null,"queue_ms":1.000,"queue_position":null,'
         b'"queue_why":null,"connect_ms":2.000,"first_byte_ms":10.000,'
         b'"total_ms":12.500,"bytes_in":130,"bytes_out":200,"status":200,'
         b'"grpc_status":"UNAVAILABLE","reason":null,"client":"10.0.0.9:4711","token":null,"trace_id":null}\n'

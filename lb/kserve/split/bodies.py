@@ -1,0 +1,357 @@
+"""Batches of HTTP: the body of an inference is cut by rows, bodies of answers are joined.
+
+Source: Triton's "binary tensor data" and "shared memory" extensions. JSON data is nested or flat,
+both of which Triton takes. Numbers keep the digits that they were written with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final, NamedTuple
+
+from lb.kserve.split.tensors import (
+    BYTE_SIZE,
+    MAX_PARSED,
+    OFFSET,
+    REGION,
+    SEQUENCE,
+    NotMerged,
+    NotSplit,
+    Payload,
+    Rows,
+    check_output,
+    check_shape,
+    check_size,
+    common_rows,
+    stride,
+)
+
+ALL_JSON: Final = -1
+"""In place of the size of the JSON: there is nothing behind it."""
+_BINARY: Final = "binary_data_size"
+_MAX_ANSWER: Final = 16 * 2**20
+"""Bytes of JSON of one answer."""
+
+
+class Body(NamedTuple):
+    """A body, and how much of it is JSON."""
+
+    json_size: int
+    """Bytes, or `ALL_JSON`."""
+    pieces: list[Payload]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return sum(map(len, self.pieces))
+
+
+class _Digits(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+class BodyCut:
+    """The body of an inference that can be cut by rows."""
+
+    __slots__ = ("_binary", "_content", "_inputs", "rows")
+
+    def __init__(self, body: Payload, json_size: int) -> None:
+        """Read a body, not compressed.
+
+        Args:
+            body: all of it.
+            json_size: how much of it is JSON; `ALL_JSON`: all.
+
+        Raises:
+            NotSplit: it cannot be cut.
+        """
+        if not json_size:
+            raise NotSplit("a raw binary request does not say its rows")
+        view = memoryview(body)
+        head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+        if len(head) > MAX_PARSED:
+            raise NotSplit("its JSON is too long")
+        try:
+            self._content = content = _parse(head)
+            self._inputs = inputs = content["inputs"]
+            _check(content)
+            shapes = [_shape(each) for each in inputs]
+            self.rows = common_rows({shape[0] for shape in shapes})
+            """Those of all inputs."""
+            self._binary: dict[int, Rows] = {}
+            """Of inputs with binary data, by their place."""
+            at = 0
+            for place, (each, shape) in enumerate(zip(inputs, shapes, strict=True)):
+                at = self._read_input(place, each, shape, tail, at)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotSplit("it is no inference") from error
+        if at != len(tail):
+            raise NotSplit("binary data is not as long as its parameters say")
+
+    def _read_input(
+        self, place: int, each: dict[str, Any], shape: list[int], tail: memoryview, at: int
+    ) -> int:
+        """Check an input, whose binary data would begin at `at`. Returns where the next one's
+        begins."""
+        parameters = each.get("parameters", {})
+        datatype = each["datatype"]
+        if REGION in parameters:
+            if int(parameters[BYTE_SIZE]) != self.rows * stride(datatype, shape):
+                raise NotSplit("an input in shared memory is not as long as its shape says")
+        elif _BINARY in parameters:
+            end = at + int(parameters[_BINARY])
+            if not at <= end <= len(tail):
+                raise NotSplit("binary data is cut off")
+            self._binary[place] = Rows(tail[at:end], datatype, shape)
+            return end
+        else:
+            _check_data(each["data"], shape)
+        return at
+
+    def part(self, first: int, count: int) -> Body:
+        """The body that asks for `count` rows from row `first` on. Binary data are views of the
+        whole body."""
+        inputs = []
+        pieces: list[Payload] = []
+        for place, each in enumerate(self._inputs):
+            shape = _shape(each)
+            changed = dict(each)
+            changed["shape"] = [count, *shape[1:]]
+            if place in self._binary:
+                data = self._binary[place].slice(first, count)
+                pieces.append(data)
+                changed["parameters"] = {**each["parameters"], _BINARY: len(data)}
+            elif "data" in each and REGION not in each.get("parameters", {}):
+                data = each["data"]
+                step = 1 if len(data) == shape[0] else prod(shape[1:])
+                changed["data"] = data[first * step : (first + count) * step]
+            else:
+                row = stride(each["datatype"], shape)
+                changed["parameters"] = {
+                    **each["parameters"],
+                    OFFSET: int(each["parameters"].get(OFFSET, 0)) + first * row,
+                    BYTE_SIZE: count * row,
+                }
+            inputs.append(changed)
+        head = _encoded({**self._content, "inputs": inputs})
+        return Body(len(head) if pieces else ALL_JSON, [head, *pieces])
+
+
+def join_bodies(answers: Sequence[tuple[int, Payload]], rows: Sequence[int]) -> tuple[Body, str]:
+    """Make one answer of those to the parts of a request.
+
+    Args:
+        answers: how much of each is JSON, and the body, in the order of the rows.
+        rows: of each part.
+
+    Returns:
+        The body, and the version of the model that answered.
+
+    Raises:
+        NotMerged: the outputs are not those of parts, or the parts are of several versions.
+    """
+    read = [_read_answer(json_size, body) for json_size, body in answers]
+    first, _ = read[0]
+    version = str(first.get("model_version", ""))
+    for content, _ in read[1:]:
+        if str(content.get("model_version", "")) != version:
+            raise NotMerged(
+                f"versions {version} and {content.get('model_version')} of the model answered "
+                "parts of the request",
+                is_of_model=False,
+            )
+    outputs = []
+    binary: list[Payload] = []
+    try:
+        for model in first.get("outputs", []):
+            output, pieces = _join_output(model, read, rows)
+            outputs.append(output)
+            binary += pieces
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotMerged("an answer is no inference response", is_of_model=False) from error
+    joined = {**first, "outputs": outputs}
+    if "parameters" in first:
+        joined["parameters"] = _merged([content.get("parameters", {}) for content, _ in read])
+    head = _encoded(joined)
+    has_binary = any(_BINARY in output.get("parameters", {}) for output in outputs)
+    return Body(len(head) if has_binary else ALL_JSON, [head, *binary]), version
+
+
+def _join_output(
+    model: dict[str, Any],
+    read: Sequence[tuple[dict[str, Any], dict[str, memoryview]]],
+    rows: Sequence[int],
+) -> tuple[dict[str, Any], list[Payload]]:
+    """An output of all parts, and its binary data."""
+    name = model["name"]
+    first = model["datatype"], _numbers(model["shape"])
+    found = []
+    pieces: list[Payload] = []
+    data: list[Any] = []
+    for (content, binary), count in zip(read, rows, strict=True):
+        named = [output for output in content["outputs"] if output["name"] == name]
+        if len(named) != 1 or len(content["outputs"]) != len(read[0][0]["outputs"]):
+            raise NotMerged("parts have different outputs")
+        [output] = named
+        shape = _numbers(output["shape"])
+        check_output(name, first, (output["datatype"], shape), count)
+        if (name in binary) is not (_BINARY in model.get("parameters", {})):
+            raise NotMerged("parts have different outputs")
+        if name in binary:
+            check_size(name, output["datatype"], shape, len(binary[name]))
+            pieces.append(binary[name])
+        else:
+            if _count(output["data"]) != prod(shape):
+                raise NotMerged(f"output '{name}' is not as long as its shape says")
+            data += output["data"]
+        found.append(output.get("parameters", {}))
+    joined = {**model, "shape": [sum(rows), *first[1][1:]]}
+    if "parameters" in model:
+        joined["parameters"] = _merged(found)
+    if pieces:
+        joined["parameters"][_BINARY] = sum(map(len, pieces))
+    else:
+        joined["data"] = data
+    return joined, pieces
+
+
+def _read_answer(json_size: int, body: Payload) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """The JSON of an answer, and binary data by the name of its output."""
+    view = memoryview(body)
+    head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+    if len(head) > _MAX_ANSWER:
+        raise NotMerged("an answer is too long to be parsed", is_of_model=False)
+    try:
+        content = _parse(head)
+        binary: dict[str, memoryview] = {}
+        at = 0
+        for output in content.get("outputs", []):
+            parameters = output.get("parameters", {})
+            if _BINARY in parameters:
+                end = at + int(parameters[_BINARY])
+                if not at <= end <= len(tail):
+                    raise NotMerged("binary data of an answer is cut off", is_of_model=False)
+                binary[output["name"]] = tail[at:end]
+                at = end
+    except (NotSplit, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotMerged("an answer is no inference response", is_of_model=False) from error
+    if at != len(tail):
+        raise NotMerged("binary data of an answer is longer than it says", is_of_model=False)
+    return content, binary
+
+
+def _merged(all_parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Parameters that are equal in all parts, and of others those of the first part, unless they
+    are numbers: these may count rows or bytes."""
+    first = all_parts[0]
+    return {
+        key: value
+        for key, value in first.items()
+        if key == _BINARY
+        or not isinstance(value, _Digits)
+        or all(parameters.get(key) == value for parameters in all_parts)
+    }
+
+
+# Requests
+
+
+def _check(content: dict[str, Any]) -> None:
+    """Refuse steps of sequences, and outputs into shared memory.
+
+    Raises:
+        NotSplit: it is one, or asks for that.
+    """
+    parameters = content.get("parameters", {})
+    for name in SEQUENCE & parameters.keys():
+        if parameters[name] not in (False, "", "0"):
+            raise NotSplit("it is a step of a sequence")
+    if any(REGION in output.get("parameters", {}) for output in content.get("outputs", [])):
+        raise NotSplit("outputs go to shared memory")
+
+
+def _shape(each: dict[str, Any]) -> list[int]:
+    shape = _numbers(each["shape"])
+    check_shape(shape)
+    return shape
+
+
+def _numbers(values: list[Any]) -> list[int]:
+    return [int(value) for value in values]
+
+
+def _check_data(data: Any, shape: list[int]) -> None:
+    """Check that JSON data is flat, or has a list for each row, and is as long as its shape says.
+
+    Raises:
+        NotSplit: it is not.
+    """
+    each = prod(shape[1:])
+    if data and isinstance(data[0], list):
+        fits = len(data) == shape[0] and all(_count(row) == each for row in data)
+    else:
+        fits = len(data) == shape[0] * each and _count(data) == len(data)
+    if not isinstance(data, list) or not fits:
+        raise NotSplit("an input is not as long as its shape says")
+
+
+def _count(data: Any) -> int:
+    """Elements of nested lists."""
+    if not isinstance(data, list):
+        return 1
+    if not any(isinstance(each, list) for each in data):
+        return len(data)
+    return sum(map(_count, data))
+
+
+# JSON
+
+
+def _parse(text: Payload) -> dict[str, Any]:
+    """Parse an object, whose numbers stay as they were written.
+
+    Raises:
+        ValueError: it is none.
+        NotSplit: a name stands twice in an object, of which readers take one or the other.
+    """
+    try:
+        content = json.loads(
+            str(text, "utf-8"),
+            parse_int=_Digits,
+            parse_float=_Digits,
+            object_pairs_hook=_unique,
+        )
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError("not an object")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise NotSplit("a name stands twice in its JSON")
+    return found
+
+
+def _encoded(content: dict[str, Any]) -> bytes:
+    # What is no Unicode goes back into the escape that it came from.
+    return _text(content).encode("utf-8", "backslashreplace")
+
+
+def _text(value: Any) -> str:
+    """JSON without spaces, as Triton writes it."""
+    if isinstance(value, _Digits):
+        return value
+    if isinstance(value, dict):
+        members = [f"{json.dumps(k, ensure_ascii=False)}:{_text(v)}" for k, v in value.items()]
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list):
+        is_plain = not value or set(map(type, value)) == {_Digits}
+        return "[" + ",".join(value if is_plain else map(_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,332 @@
+"""Batches of gRPC: a ModelInferRequest is cut by rows, ModelInferResponses are joined.
+
+Source: `grpc_service.proto` of triton-inference-server/common, and how Triton reads it
+(`src/grpc/infer_handler.cc`): raw contents stand in the order of the inputs that have neither typed
+contents nor shared memory, and are not mixed with typed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.split.tensors import (
+    BYTE_SIZE,
+    BYTES,
+    MAX_PARSED,
+    OFFSET,
+    REGION,
+    SEQUENCE,
+    NotMerged,
+    NotSplit,
+    Payload,
+    Rows,
+    check_output,
+    check_shape,
+    check_size,
+    common_rows,
+    stride,
+)
+from lb.wire.grpc.message import message_prefix
+from lb.wire.protobuf import BYTES as DELIMITED
+from lb.wire.protobuf import ProtobufError, fields
+
+_RAW_INPUTS: Final = 7
+_RAW_OUTPUTS: Final = 6
+_TYPED: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
+    "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents",
+    "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
+}  # fmt: skip
+"""The field of typed contents, by data type; FP16 and BF16 have none."""
+_NUMBERS: Final = frozenset({"int64_param", "uint64_param", "double_param"})
+
+
+class MessageCut:
+    """A ModelInferRequest that can be cut by rows."""
+
+    __slots__ = ("_head", "_inputs", "_raw", "rows", "version")
+
+    def __init__(self, message: Payload) -> None:
+        """Read a message, without its prefix and not compressed.
+
+        Raises:
+            NotSplit: it cannot be cut.
+        """
+        try:
+            head, raw = _without_raw(message, _RAW_INPUTS)
+            request = pb.ModelInferRequest.FromString(head)
+        except (DecodeError, ProtobufError, IndexError) as error:
+            raise NotSplit("it is no inference") from error
+        _check_parameters(request)
+        self.version: str = request.model_version
+        """Of the model, as the request names it; empty for any."""
+        self.rows = _rows(request.inputs)
+        """Those of all inputs."""
+        self._raw: list[Rows] = []
+        """Those of the raw contents, in their order."""
+        self._inputs = list(request.inputs)
+        given = iter(raw)
+        is_raw = bool(raw)
+        for each in self._inputs:
+            if REGION in each.parameters:
+                _check_region(each, self.rows)
+            elif not is_raw:
+                _check_typed(each)
+            elif each.HasField("contents"):
+                raise NotSplit("raw and typed contents are mixed")
+            else:
+                data = next(given, None)
+                if data is None:
+                    raise NotSplit("raw contents are missing")
+                self._raw.append(Rows(data, each.datatype, each.shape))
+        if next(given, None) is not None:
+            raise NotSplit("there are more raw contents than inputs")
+        self._head = pb.ModelInferRequest()
+        """All of it but contents."""
+        self._head.CopyFrom(request)
+        for each in self._head.inputs:
+            each.ClearField("contents")
+
+    def part(self, first: int, count: int) -> list[Payload]:
+        """The message, with its prefix, that asks for `count` rows from row `first` on. Raw
+        contents are views of the whole message."""
+        part = pb.ModelInferRequest()
+        part.CopyFrom(self._head)
+        for each, whole in zip(part.inputs, self._inputs, strict=True):
+            if REGION in each.parameters:
+                row = stride(each.datatype, each.shape)
+                each.parameters[OFFSET].int64_param += first * row
+                each.parameters[BYTE_SIZE].int64_param = count * row
+            elif whole.HasField("contents"):
+                name = _TYPED[each.datatype]
+                contents = getattr(whole.contents, name)
+                row = len(contents) // self.rows
+                getattr(each.contents, name).extend(contents[first * row : (first + count) * row])
+            each.shape[0] = count
+        data = [rows.slice(first, count) for rows in self._raw]
+        return _message(part.SerializeToString(), _RAW_INPUTS, [[each] for each in data])
+
+
+def join_messages(answers: Sequence[Payload], rows: Sequence[int]) -> tuple[list[Payload], str]:
+    """Make one answer of those to the parts of a request.
+
+    Args:
+        answers: messages without prefix, not compressed, in the order of the rows.
+        rows: of each part.
+
+    Returns:
+        The message with its prefix, in pieces, and the version of the model that answered.
+
+    Raises:
+        NotMerged: the outputs are not those of parts, or the parts are of several versions.
+    """
+    read = [_read_answer(answer) for answer in answers]
+    first, first_raw = read[0]
+    for response, _ in read[1:]:
+        if response.model_version != first.model_version:
+            raise NotMerged(
+                f"versions {first.model_version} and {response.model_version} of the model "
+                "answered parts of the request",
+                is_of_model=False,
+            )
+    joined = pb.ModelInferResponse()
+    joined.CopyFrom(first)
+    _merge_parameters(joined.parameters, [response.parameters for response, _ in read])
+    raw: list[list[Payload]] = [[] for _ in first_raw]
+    names = [output.name for output in first.outputs]
+    if len(set(names)) != len(names):
+        raise NotMerged("an output stands twice in an answer")
+    for part, ((response, pieces), count) in enumerate(zip(read, rows, strict=True)):
+        outputs = {output.name: (at, output) for at, output in enumerate(response.outputs)}
+        if outputs.keys() != set(names) or len(pieces) != len(first_raw):
+            raise NotMerged("parts have different outputs")
+        for place, output in enumerate(joined.outputs):
+            at, other = outputs[output.name]
+            model = first.outputs[place]
+            check_output(
+                output.name, (model.datatype, model.shape), (other.datatype, other.shape), count
+            )
+            if pieces:
+                check_size(output.name, other.datatype, other.shape, len(pieces[at]))
+                raw[place].append(pieces[at])
+            elif part:
+                output.contents.MergeFrom(other.contents)
+            if part:
+                output.shape[0] += count
+    for output in joined.outputs:
+        found = [_named(response.outputs, output.name).parameters for response, _ in read]
+        _merge_parameters(output.parameters, found)
+    return _message(joined.SerializeToString(), _RAW_OUTPUTS, raw), first.model_version
+
+
+def _named(outputs: Any, name: str) -> Any:
+    return next(output for output in outputs if output.name == name)
+
+
+def first_rows(message: Payload, size: int) -> int | None:
+    """The rows of the first input of a message, of which the first bytes have come.
+
+    Args:
+        message: without its prefix, not compressed.
+        size: bytes of the whole message.
+
+    Returns:
+        None when more of it is needed to tell; 1 where nothing is said of it.
+    """
+    try:
+        for number, kind, begin, end in fields(message, 0, size):
+            if number == 5 and kind == DELIMITED:
+                return _first_dimension(message, begin, end)
+            if number > 5 or end > len(message):
+                return 1 if number > 5 else None
+    except ProtobufError:
+        return 1
+    except IndexError:
+        return None
+    return 1
+
+
+def _first_dimension(message: Payload, begin: int, end: int) -> int:
+    """The first number in the shape of an input.
+
+    Raises:
+        ProtobufError: it is malformed.
+        IndexError: it is cut off.
+    """
+    for number, kind, first, last in fields(message, begin, end):
+        if number != 3:
+            continue
+        at, value, shift = first, 0, 0
+        if kind == DELIMITED and first == last:
+            return 1
+        while True:
+            byte = message[at]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80 or shift > 63:
+                return value
+            at, shift = at + 1, shift + 7
+    return 1
+
+
+def _without_raw(message: Payload, raw_field: int) -> tuple[bytes, list[memoryview]]:
+    """A message without its raw contents, and these.
+
+    Raises:
+        NotSplit: the rest is too long to be parsed.
+        ProtobufError: it is malformed.
+        IndexError: it is cut off.
+    """
+    view = memoryview(message)
+    head = bytearray()
+    raw: list[memoryview] = []
+    done = 0
+    for number, kind, begin, end in fields(view):
+        if number == raw_field:
+            if kind != DELIMITED:
+                raise ProtobufError("raw contents of another type")
+            raw.append(view[begin:end])
+        else:
+            if len(head) + end - done > MAX_PARSED:
+                raise NotSplit("typed contents are too long")
+            head += view[done:end]
+        done = end
+    return bytes(head), raw
+
+
+def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[Payload]]) -> list[Payload]:
+    """A message with its prefix: the head, and raw contents behind it, each in pieces."""
+    pieces: list[Payload] = [head]
+    for contents in raw:
+        size = sum(map(len, contents))
+        pieces.append(bytes((raw_field << 3 | DELIMITED,)) + _varint(size))
+        pieces += contents
+    pieces[0] = message_prefix(sum(map(len, pieces))) + head
+    return pieces
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _check_parameters(request: Any) -> None:
+    """Refuse steps of sequences, and outputs into shared memory.
+
+    Raises:
+        NotSplit: it is one, or asks for that.
+    """
+    for name in SEQUENCE & set(request.parameters):
+        parameter = request.parameters[name]
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is not None and getattr(parameter, choice):
+            raise NotSplit("it is a step of a sequence")
+    if any(REGION in output.parameters for output in request.outputs):
+        raise NotSplit("outputs go to shared memory")
+
+
+def _rows(inputs: Any) -> int:
+    found = set()
+    for each in inputs:
+        check_shape(each.shape)
+        found.add(each.shape[0])
+    return common_rows(found)
+
+
+def _check_region(each: Any, rows: int) -> None:
+    """Check that an input in shared memory is as long as its shape says.
+
+    Raises:
+        NotSplit: it is not, or its rows have no fixed size.
+    """
+    if each.parameters[BYTE_SIZE].int64_param != rows * stride(each.datatype, each.shape):
+        raise NotSplit("an input in shared memory is not as long as its shape says")
+
+
+def _check_typed(each: Any) -> None:
+    """Check that typed contents are what data type and shape say.
+
+    Raises:
+        NotSplit: they are not.
+    """
+    name = _TYPED.get(each.datatype)
+    if name is None or not each.HasField("contents"):
+        raise NotSplit("an input has no contents")
+    elements = 1
+    for dimension in each.shape:
+        elements *= dimension
+    filled = {field.name for field, _ in each.contents.ListFields()}
+    if len(getattr(each.contents, name)) != elements or filled - {name}:
+        raise NotSplit("an input is not as long as its shape says")
+
+
+def _read_answer(answer: Payload) -> tuple[Any, list[memoryview]]:
+    try:
+        head, raw = _without_raw(answer, _RAW_OUTPUTS)
+        response = pb.ModelInferResponse.FromString(head)
+    except NotSplit as error:
+        raise NotMerged("an answer is too long to be parsed", is_of_model=False) from error
+    except (DecodeError, ProtobufError, IndexError) as error:
+        raise NotMerged("an answer is no inference response", is_of_model=False) from error
+    if raw and len(raw) != len(response.outputs):
+        raise NotMerged("an answer has raw contents for some outputs only")
+    return response, raw
+
+
+def _merge_parameters(into: Any, all_parts: Sequence[Any]) -> None:
+    """Keep parameters that are equal in all parts, and of others those of the first part, unless
+    they are numbers: these may count rows or bytes."""
+    for key in list(into):
+        choice = into[key].WhichOneof("parameter_choice")
+        if choice in _NUMBERS and not all(
+            key in parameters and parameters[key] == into[key] for parameters in all_parts
+        ):
+            del into[key]

@@ -1,0 +1,162 @@
+"""What both protocols need to know of tensors to cut and join them by rows.
+
+Source: Triton's "binary tensor data" extension for the sizes and for the layout of BYTES: each
+element is a length of four bytes, little-endian, and so many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+Payload = bytes | memoryview
+
+BYTES: Final = "BYTES"
+SIZES: Final = {
+    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,
+    "INT32": 4, "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
+}  # fmt: skip
+"""Bytes of an element, by data type; an element of BYTES says its own length."""
+MAX_WALKED: Final = 2**16
+"""Elements of a BYTES tensor that are walked over: ten milliseconds."""
+MAX_PARSED: Final = 2**19
+"""Bytes of JSON, or of typed contents, that are parsed: five to ten milliseconds."""
+SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+"""Parameters of a request that is a step of a sequence."""
+REGION: Final = "shared_memory_region"
+OFFSET: Final = "shared_memory_offset"
+BYTE_SIZE: Final = "shared_memory_byte_size"
+
+
+class NotSplit(Exception):
+    """The request cannot be cut by rows; the text says why."""
+
+
+class NotMerged(Exception):
+    """The answers to the parts of a request cannot be joined."""
+
+    def __init__(self, why: str, *, is_of_model: bool = True) -> None:
+        super().__init__(why)
+        self.is_of_model = is_of_model
+        """No other answers of the model could be joined either."""
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Check that a shape has a batch dimension and no negative one.
+
+    Raises:
+        NotSplit: it has not.
+    """
+    if not shape or min(shape) < 0:
+        raise NotSplit("an input has no batch dimension")
+
+
+def common_rows(found: set[int]) -> int:
+    """The rows of a request, given those of its inputs.
+
+    Raises:
+        NotSplit: they differ, or there is nothing to cut.
+    """
+    if len(found) != 1:
+        raise NotSplit("inputs differ in their batch dimension")
+    rows = found.pop()
+    if rows < 2:
+        raise NotSplit("it has one row")
+    return rows
+
+
+def stride(datatype: str, shape: Sequence[int]) -> int:
+    """Bytes of a row of a tensor whose elements have a fixed size.
+
+    Raises:
+        NotSplit: the data type is not known.
+    """
+    size = SIZES.get(datatype)
+    if size is None:
+        raise NotSplit(f"rows of {datatype} have no fixed size")
+    return prod(shape[1:]) * size
+
+
+class Rows:
+    """The data of a tensor as it stands on the wire, by rows. Slices are views, not copies."""
+
+    __slots__ = ("_bounds", "_data", "_stride")
+
+    def __init__(self, data: memoryview, datatype: str, shape: Sequence[int]) -> None:
+        """
+        Raises:
+            NotSplit: the data is not what data type and shape say.
+        """
+        self._data = data
+        self._stride = 0
+        self._bounds: list[int] | None = None
+        if datatype == BYTES:
+            self._bounds = _bounds(data, shape[0], prod(shape[1:]))
+            return
+        self._stride = stride(datatype, shape)
+        if len(data) != shape[0] * self._stride:
+            raise NotSplit("an input is not as long as its shape says")
+
+    def slice(self, first: int, count: int) -> memoryview:
+        """The bytes of `count` rows from row `first` on."""
+        if self._bounds is not None:
+            return self._data[self._bounds[first] : self._bounds[first + count]]
+        return self._data[first * self._stride : (first + count) * self._stride]
+
+
+def _bounds(data: memoryview, rows: int, each: int) -> list[int]:
+    """Where the rows of a BYTES tensor begin, and where the last one ends.
+
+    Raises:
+        NotSplit: it is broken, or has very many elements.
+    """
+    if rows * max(each, 1) > MAX_WALKED:
+        raise NotSplit("a BYTES input has very many elements")
+    at, end = 0, len(data)
+    bounds = [0]
+    for _ in range(rows):
+        for _ in range(each):
+            if at + 4 > end:
+                raise NotSplit("a BYTES input is cut off")
+            at += 4 + int.from_bytes(data[at : at + 4], "little")
+        if at > end:
+            raise NotSplit("a BYTES input is cut off")
+        bounds.append(at)
+    if at != end:
+        raise NotSplit("a BYTES input is longer than its shape says")
+    return bounds
+
+
+def check_output(
+    name: str,
+    first: tuple[str, Sequence[int]],
+    other: tuple[str, Sequence[int]],
+    rows: int,
+) -> None:
+    """Check that an output of one part can stand behind that of the first part.
+
+    Args:
+        name: of the output.
+        first: data type and shape in the answer to the first part.
+        other: the same in the answer to this part.
+        rows: of this part.
+
+    Raises:
+        NotMerged: it cannot.
+    """
+    if other[0] != first[0] or list(other[1][1:]) != list(first[1][1:]):
+        raise NotMerged(f"output '{name}' differs in type or shape between parts")
+    if not other[1] or other[1][0] != rows:
+        raise NotMerged(f"output '{name}' has no batch dimension")
+
+
+def check_size(name: str, datatype: str, shape: Sequence[int], size: int) -> None:
+    """Check that the data of an output is as long as its shape says, where that tells.
+
+    Raises:
+        NotMerged: it is not.
+    """
+    element = SIZES.get(datatype)
+    if element is not None and size != prod(shape) * element:
+        raise NotMerged(f"output '{name}' is not as long as its shape says", is_of_model=False)

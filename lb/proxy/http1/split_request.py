@@ -1,0 +1,430 @@
+"""An HTTP batch that runs as several: it is held whole, its parts are requests to backends without
+a client of their own, and it is answered once they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.outcome import Outcome, Reason
+from lb.kserve.errors import http_error_text
+from lb.kserve.inspect import Findings
+from lb.kserve.regions import http_regions
+from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, join_bodies
+from lb.kserve.split.tensors import MAX_PARSED, NotMerged, NotSplit
+from lb.kserve.work import json_priority, json_rows
+from lb.proxy.exchange import SplitParticulars
+from lb.proxy.failure import http_body, http_status
+from lb.proxy.findings import note_findings
+from lb.proxy.http1.answers import Answer
+from lb.proxy.http1.exchange import Http1Exchange
+from lb.proxy.http1.heads import RequestPlan, json_size_of
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.sides import ClientSide
+from lb.proxy.split import (
+    TOO_LARGE,
+    HeldBytes,
+    Parts,
+    SplitPlan,
+    part_particulars,
+    rows_text,
+    take_over_marks,
+)
+from lb.wire.grpc.compression import inflated, inflated_start
+from lb.wire.http1.body import Payload
+from lb.wire.http1.forwarded import add_field, drop_fields
+from lb.wire.http1.request import RequestHead
+from lb.wire.http1.response import ResponseHead
+
+_LOOKED_AT: Final = 16 * 1024
+"""Bytes of a body that are looked at for its rows."""
+_OF_THE_WHOLE: Final = frozenset({
+    b"accept-encoding", b"content-encoding", b"content-length", b"expect",
+    b"inference-header-content-length", b"te", b"trailer", b"transfer-encoding",
+})  # fmt: skip
+"""Fields that say how a body is framed, or may be: parts have their own, and no compressed
+answers."""
+_JSON_SIZE: Final = b"Inference-Header-Content-Length"
+_ERRORS: Final = 400
+
+
+class PartSide(ClientSide):
+    """Stands in the place of a client for a part: takes answers of ours, and is told of the end of
+    a backend's."""
+
+    __slots__ = (
+        "client", "is_full", "is_leaving", "is_plain", "is_reading", "options", "part", "transport",
+    )  # fmt: skip
+
+    def __init__(self, server: ClientSide) -> None:
+        self.client = server.client
+        self.options: Http1Options = server.options
+        self.transport = None
+        self.is_full = self.is_leaving = self.is_plain = False
+        self.is_reading = True
+        self.part: Http1Part | None = None
+        """None once it has ended."""
+
+    def write(self, pieces: list[Payload]) -> None:
+        """See `ClientSide`: `PartForm` has taken it."""
+
+    def send_answer(self, answer: Answer, plan: RequestPlan) -> None:
+        """See `ClientSide`."""
+        part, self.part = self.part, None
+        if part is not None:
+            part.request.part_failed(part, answer)
+
+    def exchange_over(self, *, keep_alive: bool) -> None:
+        """See `ClientSide`."""
+        part, self.part = self.part, None
+        if part is not None:
+            part.request.part_answered(part)
+
+    def truncate(self, *, reset: bool) -> None:
+        """See `ClientSide`: an answer goes on once it is complete, so none is cut."""
+
+    def update_reading(self) -> None:
+        """See `ClientSide`: all of the part is there."""
+
+    def end_pump(self) -> None:
+        """See `ClientSide`."""
+
+    def charge(self, size: int) -> bool:
+        """See `ClientSide`: the whole is on the ledger."""
+        return True
+
+
+class PartForm:
+    """The answer of a backend to a part, held until it is complete."""
+
+    __slots__ = ("changes_all", "head", "held")
+
+    def __init__(self, held: HeldBytes) -> None:
+        self.changes_all = True
+        self.held = held
+        self.head: ResponseHead | None = None
+
+    def take(
+        self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
+    ) -> tuple[ResponseHead | None, list[Payload]] | None:
+        """See `AnswerForm`."""
+        if head is not None:
+            self.head = head
+            self.held.drop()  # of an attempt that failed
+        if not all(map(self.held.add, pieces)) or not ended:
+            return None
+        return self.head, [memoryview(self.held.data)] if self.held.data else []
+
+    def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
+        """See `AnswerForm`."""
+        return head.status, message
+
+
+class Http1Part:
+    """Some rows of a batch, and the exchange by which they are placed, counted and retried."""
+
+    __slots__ = ("count", "exchange", "first", "form", "request")
+
+    def __init__(self, request: SplitRequest, side: PartSide, first: int, count: int) -> None:
+        """
+        Args:
+            request: the whole batch.
+            side: takes its answer.
+            first: row of the batch.
+            count: rows of the part.
+        """
+        whole = request.exchange
+        self.request = request
+        self.first = first
+        self.count = count
+        self.form = PartForm(HeldBytes(whole.relay.ledger, request))
+        plan = _plan_of_part(whole.plan)
+        self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
+        self.exchange.is_part = True
+        self.exchange.token = whole.token
+        self.exchange.form = self.form
+
+    def begin(self) -> None:
+        """See `Part`."""
+        request, exchange = self.request, self.exchange
+        body = request.body_of(self)
+        head = request.head_of(body)
+        size = body.size
+        exchange.particulars = part_particulars(request.particulars, request.plan, self.count, size)
+        exchange.plan.length = exchange.bytes_in = size
+        exchange.expect_parts()
+        if exchange.body.keep_first(head, body.pieces, size, ended=True):
+            exchange.place()
+
+    def cancel(self) -> None:
+        """See `Part`: what a Triton computes it computes, and it counts until then."""
+        exchange = self.exchange
+        if not exchange.finished:
+            exchange.client_gone(Reason.CLIENT_GONE)
+            take_over_marks(self.request.exchange, exchange)
+        self.form.held.drop()
+
+
+def _plan_of_part(whole: RequestPlan) -> RequestPlan:
+    """What is done with a part, whose length is not known yet."""
+    head = RequestHead(whole.method, whole.path, is_http10=False)
+    head.request_id = whole.request_id
+    head.length = 0
+    plan = RequestPlan(head, whole.route, fits=False)
+    plan.noted, plan.timeout_s = whole.noted, whole.timeout_s
+    return plan
+
+
+class SplitRequest:
+    """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
+
+    __slots__ = (
+        "_cut", "_held", "_parts", "_plan", "collects", "exchange", "head", "particulars",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Http1Exchange) -> None:
+        """
+        Args:
+            exchange: whose request it is.
+        """
+        self.exchange = exchange
+        self.collects = True
+        self.head = b""
+        """As a backend would get it."""
+        self.particulars = exchange.particulars
+        """Those of the whole batch."""
+        self._held = HeldBytes(exchange.relay.ledger, self)
+        self._plan: SplitPlan | None = None
+        """None while nobody knows whether it is cut."""
+        self._cut: BodyCut | None = None
+        self._parts: Parts | None = None
+
+    # The request
+
+    def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """See `RequestHandler`."""
+        exchange = self.exchange
+        exchange.expect_parts()
+        exchange.relay.accounts.begin(exchange)
+        self.head = head
+        server = exchange.server
+        self.add(pieces, ended=ended)
+        if server is not None and exchange.handler is self and not ended:
+            exchange.invite_body(server)
+
+    def may_be_placed(self) -> bool:
+        """See `RequestHandler`."""
+        return True
+
+    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+        """See `RequestHandler`."""
+        exchange = self.exchange
+        if exchange.is_too_large(pieces):
+            return
+        exchange.bytes_in += sum(map(len, pieces))
+        exchange.body.ended = ended
+        if not all(map(self._held.add, pieces)):
+            return
+        if self._plan is None and not self._decides(is_all=ended):
+            return
+        plan = self._plan
+        assert plan is not None
+        if max(exchange.plan.length, len(self._held.data)) > plan.rule.max_bytes:
+            exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, TOO_LARGE)
+        elif ended:
+            self._begin(plan)
+
+    def _decides(self, *, is_all: bool) -> bool:
+        """Whether the batch is to be cut. If not, more of it is needed to tell, or it has gone on
+        as it came."""
+        exchange = self.exchange
+        data = self._held.data
+        text = bytes(data[:_LOOKED_AT])
+        if exchange.plan.is_compressed:
+            text, _ = inflated_start(bytes(data), _LOOKED_AT)
+        rows, end = json_rows(text)
+        if not (end or is_all or len(data) >= _LOOKED_AT):
+            return False
+        self._plan = exchange.relay.dispatcher.splits.plan(exchange.model, rows)
+        if self._plan is None:
+            self._pass_on()
+        return self._plan is not None
+
+    def _pass_on(self) -> None:
+        """Have the request placed like any other, as it came."""
+        exchange = self.exchange
+        data = bytes(self._held.data)
+        ended = exchange.body.ended
+        exchange.handler = None
+        self._held.drop()
+        exchange.bytes_in = 0
+        exchange.pass_on(self.head, [data] if data else [], ended=ended)
+
+    def _begin(self, plan: SplitPlan) -> None:
+        """The request is complete."""
+        exchange = self.exchange
+        request = exchange.plan
+        data: Payload | None = memoryview(self._held.data)
+        try:
+            if request.is_compressed and data is not None:
+                data = inflated(data, plan.rule.max_bytes)
+            if data is None:
+                raise NotSplit("it cannot be inflated, or is too long")
+            self._cut = cut = BodyCut(data, request.json_size)
+            if cut.rows != plan.rows:
+                raise NotSplit("inputs differ in their batch dimension")
+        except NotSplit:
+            self._cut = None
+            self._pass_on()
+            return
+        self._note(bytes(data[: MAX_PARSED if request.json_size < 0 else request.json_size]), plan)
+        parts = []
+        first = 0
+        for count in plan.parts:
+            parts.append(self._part(first, count))
+            first += count
+        splits = exchange.relay.dispatcher.splits
+        splits.counts.batches += 1
+        splits.counts.parts += len(parts)
+        exchange.particulars = SplitParticulars(self.particulars, len(parts))
+        exchange.may_have_run = True  # some of it, before an error of ours
+        self._parts = Parts(parts, plan.rule.at_once)
+        self._parts.begin()
+
+    def _note(self, text: bytes, plan: SplitPlan) -> None:
+        """Note what the JSON of the batch says of where it goes."""
+        exchange = self.exchange
+        snapshot = exchange.relay.dispatcher.pool.current
+        found = Findings(exchange.plan.route.version)
+        found.rows = plan.rows
+        if b'"priority"' in text:
+            found.priority = json_priority(text)
+        if snapshot.regions:
+            found.regions = http_regions(text)
+        route = snapshot.routes.get(exchange.model)
+        note_findings(exchange, found, route, snapshot.regions, exchange.bytes_in)
+        self.particulars = exchange.particulars
+
+    def _part(self, first: int, count: int) -> Http1Part:
+        server = self.exchange.server
+        assert server is not None
+        side = PartSide(server)
+        side.part = part = Http1Part(self, side, first, count)
+        return part
+
+    @property
+    def plan(self) -> SplitPlan:
+        """How the batch is cut."""
+        assert self._plan is not None
+        return self._plan
+
+    def body_of(self, part: Http1Part) -> Body:
+        """What a backend gets of the batch."""
+        assert self._cut is not None
+        return self._cut.part(part.first, part.count)
+
+    def head_of(self, body: Body) -> bytes:
+        """The head of a part."""
+        head = drop_fields(self.head, _OF_THE_WHOLE)
+        head = add_field(head, b"Content-Length", b"%d" % body.size)
+        if body.json_size == ALL_JSON:
+            return head
+        return add_field(head, _JSON_SIZE, b"%d" % body.json_size)
+
+    # The parts
+
+    def part_answered(self, part: Http1Part) -> None:
+        """A backend has answered a part."""
+        exchange = self.exchange
+        take_over_marks(exchange, part.exchange)
+        parts, form = self._parts, part.form
+        head = form.head
+        if exchange.server is None or parts is None or head is None:
+            return
+        if head.status >= _ERRORS:
+            data = bytes(form.held.data)
+            text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
+            self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
+        elif parts.one_done():
+            self._join(parts)
+
+    def _join(self, parts: Parts) -> None:
+        exchange, plan = self.exchange, self.plan
+        forms = [part.form for part in parts.parts if isinstance(part, Http1Part)]
+        try:
+            answers = [
+                (json_size_of(form.head.head.lower()), memoryview(form.held.data))
+                for form in forms
+                if form.head is not None
+            ]
+            body, _ = join_bodies(answers, plan.parts)
+        except NotMerged as error:
+            self._not_merged(error)
+            return
+        is_json = body.json_size == ALL_JSON
+        answer = Answer(
+            200,
+            b"".join(body.pieces),
+            content_type=b"application/json" if is_json else b"application/octet-stream",
+            is_relayed=True,
+        )
+        if not is_json:
+            answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
+        exchange.answer(answer)
+
+    def _not_merged(self, error: NotMerged) -> None:
+        exchange, plan = self.exchange, self.plan
+        if error.is_of_model:
+            exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
+        status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
+        text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
+        exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
+
+    def part_failed(self, part: Http1Part, answer: Answer) -> None:
+        """There is no answer to a part but this one of ours."""
+        take_over_marks(self.exchange, part.exchange)
+        self._fail(part, answer, http_error_text(answer.body))
+
+    def _fail(self, part: Http1Part, answer: Answer, text: str) -> None:
+        """Answer the batch as a part was answered."""
+        exchange = self.exchange
+        if exchange.server is None:
+            return
+        where = rows_text(part.first, part.count, self.plan.rows)
+        exchange.answer(
+            Answer(
+                answer.status,
+                http_body(f"{where}: {text}"),
+                answer.reason,
+                retry_after_s=answer.retry_after_s,
+                is_relayed=answer.is_relayed,
+            )
+        )
+
+    # What the exchange asks of it
+
+    @property
+    def is_busy(self) -> bool:
+        """See `RequestHandler`."""
+        return False
+
+    def close(self) -> None:
+        """See `RequestHandler`."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.cancel()
+            for part in parts.parts:
+                if isinstance(part, Http1Part):
+                    part.form.held.drop()
+                    self._hand_permit(part.exchange)
+        self._held.drop()
+        self._cut = None
+
+    def _hand_permit(self, part: Http1Exchange) -> None:
+        """What still runs on a backend is still a request of its client."""
+        exchange = self.exchange
+        if exchange.permit is not None and part.is_under_way:
+            part.permit, exchange.permit = exchange.permit, None
+
+    def evict(self) -> None:
+        """The ledger wants the bytes of the request, or of an answer, back."""
+        self.exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")

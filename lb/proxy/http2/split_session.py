@@ -1,0 +1,561 @@
+"""A gRPC batch that runs as several: its call, the parts, and their answers.
+
+The call has no attempt of its own. Each part has some rows, and is placed, retried and hedged as a
+request is: an attempt at a part has pipes of its own, and its response is held whole
+(`PartAnswer`) until those of all parts have come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from lb.domain.backend import AppProtocol, Backend, Port
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.kserve.split.messages import MessageCut, first_rows, join_messages
+from lb.kserve.split.tensors import NotMerged, NotSplit
+from lb.proxy.exchange import Exchange, SplitParticulars
+from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
+from lb.proxy.http2.call import Call, CallPart
+from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.replies import trailers_only
+from lb.proxy.split import (
+    TOO_LARGE,
+    HeldBytes,
+    Parts,
+    SplitPlan,
+    Splits,
+    part_particulars,
+    rows_text,
+    take_over_marks,
+)
+from lb.wire.grpc.compression import inflated, inflated_start
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, StreamError, window_update
+from lb.wire.http2.heads import NO_STATUS, ResponseHead
+
+_INFLATED_ANSWER: Final = 64 * 2**20
+"""Bytes that a compressed answer to a part may inflate to."""
+_STATUSES: Final = frozenset(GrpcStatus)
+
+
+class _PartRequest(Pipe[Any]):
+    """The request of an attempt at a part: views of the batch, which is on the ledger already."""
+
+    __slots__ = ()
+
+    def pull(self, limit: int) -> Payload:
+        """See `Pipe`."""
+        queue = self.queue
+        assert queue
+        payload = queue.popleft()
+        if len(payload) > limit:
+            view = memoryview(payload)
+            queue.appendleft(view[limit:])
+            payload = view[:limit]
+        return payload
+
+    def went_out(self, size: int) -> int:
+        """See `Pipe`: the client was credited when the batch came."""
+        return 0
+
+
+class GrpcPart(Exchange):
+    """Some rows of a batch, an attempt at a time, or two with a hedge: for whoever places them,
+    counts the attempts, and retries them."""
+
+    __slots__ = ("answer", "count", "first", "pieces", "session")
+
+    def __init__(self, session: SplitSession, first: int, count: int) -> None:
+        """
+        Args:
+            session: of the whole batch.
+            first: row of it.
+            count: rows of the part.
+        """
+        call = session.call
+        super().__init__(AppProtocol.GRPC, call.operation, call.client, call.started_at)
+        self.model, self.token = call.model, call.token
+        self.method, self.path, self.request_id = call.method, call.path, call.request_id
+        self.is_part = True
+        self.session = session
+        self.first = first
+        self.count = count
+        self.pieces: list[Payload] = []
+        """The message with its prefix."""
+        self.answer: PartAnswer | None = None
+        """The one that counts."""
+
+    # Of the whole
+
+    @property
+    def due(self) -> float:
+        """See `Exchange`."""
+        return self.session.call.due
+
+    def hint(self, name: bytes) -> bytes:
+        """See `Exchange`."""
+        return self.session.call.hint(name)
+
+    @property
+    def is_sent(self) -> bool:
+        """See `Exchange`."""
+        return not self.finished
+
+    # Attempts
+
+    def begin(self) -> None:
+        """See `Part`."""
+        session = self.session
+        assert session.cut is not None
+        self.pieces = session.cut.part(self.first, self.count)
+        self.bytes_in = size = sum(map(len, self.pieces))
+        self.particulars = part_particulars(session.particulars, session.plan, self.count, size)
+        self._place()
+
+    def _place(self) -> None:
+        relay = self.session.call.relay
+        try:
+            attempt = relay.placer.place(self, _make_attempt, relay.now, self)
+        except RequestRefused as refusal:
+            self.refuse(refusal)
+            return
+        if attempt is not None:
+            relay.start(attempt)
+
+    def place_anew(self) -> None:
+        """Begin the next attempt."""
+        relay = self.session.call.relay
+        relay.now = relay.clock()
+        self._place()
+
+    def go_on(self) -> None:
+        """See `Waiting`."""
+        self.place_anew()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """See `Waiting`."""
+        self.session.part_failed(
+            self, refusal.reason, refusal.detail, None, retry_after_s=refusal.retry_after_s
+        )
+
+    def attempt_late(self) -> None:
+        """See `Exchange`."""
+        attempt = self.attempt
+        if isinstance(attempt, GrpcAttempt):
+            attempt.leave_backend(Outcome.LATE)
+
+    def begin_hedge(self) -> GrpcAttempt | None:
+        """Send it to a second backend as well; None where that cannot be."""
+        relay = self.session.call.relay
+        try:
+            attempt = relay.placer.place_beside(self, _make_attempt, relay.now)
+        except RequestRefused:
+            return None
+        relay.start(attempt)
+        return attempt if attempt.outcome is None else None
+
+    def cancel_hedge(self) -> None:
+        """Nobody waits for the second attempt any more."""
+        hedge, self.hedge = self.hedge, None
+        if isinstance(hedge, GrpcAttempt):
+            _drop_answer(hedge)
+            hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+
+    # Ends
+
+    def answered(self, attempt: GrpcAttempt, answer: PartAnswer) -> None:
+        """A whole answer came, the first one; its attempt has ended."""
+        if attempt is self.hedge:
+            first = self.attempt
+            relay = self.session.call.relay
+            relay.accounts.overtake(self)
+            if isinstance(first, GrpcAttempt):
+                _drop_answer(first)
+                first.detach(ErrorCode.CANCEL)
+                first.leave(Outcome.OVERTAKEN)
+            relay.dispatcher.queue.leave(self)  # where it was to be tried again
+        else:
+            self.cancel_hedge()
+        self.answer = answer
+        self._finish()
+        self.session.part_answered()
+
+    def cancel(self) -> None:
+        """See `Part`."""
+        if self.finished:
+            return
+        self.cancel_hedge()
+        attempt = self.attempt
+        if isinstance(attempt, GrpcAttempt):
+            _drop_answer(attempt)
+            attempt.detach(ErrorCode.CANCEL)
+        self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Leave nothing behind but the answer."""
+        call = self.session.call
+        take_over_marks(call, self)
+        call.relay.accounts.finish(self)
+        self.pieces = []
+
+
+def _make_attempt(part: GrpcPart, backend: Backend, port: Port, began_at: float) -> GrpcAttempt:
+    """An attempt at a part, with pipes of its own: its request is complete."""
+    call = part.session.call
+    relay = call.relay
+    options = relay.options
+    attempt = GrpcAttempt(call, backend, port, began_at)
+    attempt.exchange = part
+    attempt.sink = PartAnswer(part)
+    request: Pipe[Any] = _PartRequest(attempt, relay.ledger, 0, 0)
+    response: Pipe[Any] = Pipe(
+        attempt, relay.ledger, options.answer_window, options.stream_window_max
+    )
+    request.opposite, response.opposite = response, request
+    request.ended = True
+    request.queue = deque(part.pieces)
+    request.retained = part.pieces
+    attempt.request, attempt.response = request, response
+    return attempt
+
+
+def _drop_answer(attempt: GrpcAttempt) -> None:
+    """Hold nothing any more of what an attempt has answered so far."""
+    sink = attempt.sink
+    if isinstance(sink, PartAnswer):
+        sink.held.drop()
+
+
+class PartAnswer(ResponseSink):
+    """The response of an attempt at a part, held whole."""
+
+    __slots__ = ("held", "part")
+
+    def __init__(self, part: GrpcPart) -> None:
+        call = part.session.call
+        self.part = part
+        self.held = HeldBytes(call.relay.ledger, call)
+
+    @property
+    def message(self) -> Payload:
+        """The message without its prefix, inflated.
+
+        Raises:
+            NotMerged: it cannot be inflated.
+        """
+        data = memoryview(self.held.data)
+        if not data[0]:
+            return data[PREFIX_SIZE:]
+        message = inflated(data[PREFIX_SIZE:], _INFLATED_ANSWER)
+        if message is None:
+            raise NotMerged("an answer cannot be inflated", is_of_model=False)
+        return message
+
+    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+        """See `ResponseSink`."""
+        if attempt.held_head is not None:
+            if head.status or not end_stream:
+                raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        elif not head.is_answer:
+            return False
+        elif not end_stream:
+            attempt.held_head = head
+            attempt.first_byte_at = attempt.call.relay.now
+            return True
+        status = head.grpc_status
+        if status == NO_STATUS:
+            status = status_of_http(head.status)
+        if not status:
+            self._on_message(attempt)
+        elif self.held.held or not attempt.is_served_elsewhere(head):
+            self._on_error(attempt, status, decode_message(head.grpc_message))
+        return True
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`: nothing goes to the client yet."""
+        if attempt.held_head is None:
+            attempt.broken_response("DATA before the head of a response")
+            return None
+        if not self.held.add(payload):
+            return None
+        response, link = attempt.response, attempt.link
+        increment = response.went_out(len(payload))
+        if increment and link is not None:
+            link.out.append(window_update(response.source_id, increment))
+            link.mark()
+        if end_stream:
+            self._on_error(attempt, GrpcStatus.UNKNOWN, "no status")
+        return None
+
+    def _on_message(self, attempt: GrpcAttempt) -> None:
+        """The status is OK: there is to be one whole message."""
+        data = self.held.data
+        size = int.from_bytes(data[1:PREFIX_SIZE], "big") + PREFIX_SIZE
+        if len(data) < PREFIX_SIZE or len(data) != size:
+            self.held.drop()
+            attempt.unusable_answer()
+            return
+        self._end(attempt, GrpcStatus.OK)
+        self.part.answered(attempt, self)
+
+    def _on_error(self, attempt: GrpcAttempt, status: int, text: str) -> None:
+        """The backend answers with an error that no other backend may mend."""
+        self._end(attempt, status)
+        self.held.drop()
+        part = self.part
+        if attempt is part.hedge:
+            part.hedge = None  # the first attempt goes on
+        else:
+            part.session.part_erred(part, status, text)
+
+    def _end(self, attempt: GrpcAttempt, status: int) -> None:
+        """The backend's part is over."""
+        relay = attempt.call.relay
+        attempt.response.ended = True
+        attempt.port.bytes_sent += self.part.bytes_in
+        attempt.port.bytes_received += len(self.held.data)
+        relay.accounts.attempt_ended(attempt, Outcome.ANSWERED, status, relay.now)
+        attempt.detach(None if attempt.request.finished else ErrorCode.NO_ERROR)
+
+    # Without an answer
+
+    def may_retry(self, outcome: Outcome) -> bool:
+        """See `ResponseSink`: a hedge is not tried again."""
+        hedge = self.part.hedge
+        return not (isinstance(hedge, GrpcAttempt) and hedge.sink is self)
+
+    def retry(self, attempt: GrpcAttempt, outcome: Outcome, *, is_unsent: bool) -> None:
+        """See `ResponseSink`."""
+        self.held.drop()
+        attempt.call.relay.retry.go_again(self.part, outcome, self.part.place_anew)
+
+    def failed(
+        self,
+        attempt: GrpcAttempt,
+        outcome: Outcome,
+        reason: Reason,
+        detail: str,
+        status: GrpcStatus | None,
+    ) -> None:
+        """See `ResponseSink`."""
+        self.held.drop()
+        part = self.part
+        if attempt is part.hedge:
+            part.hedge = None
+        elif attempt is part.attempt or part.attempt is None:
+            part.session.part_failed(part, reason, detail, status)
+
+
+class SplitSession(CallPart):
+    """The request of a batch that is cut: held whole, and answered once all parts are."""
+
+    __slots__ = ("_held", "_parts", "_splits", "cut", "first_answer_at", "particulars", "plan")
+
+    def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
+        """
+        Args:
+            call: whose request it is.
+            splits: counts the batch.
+            plan: how it is cut.
+        """
+        super().__init__(call)
+        call.part = self
+        self.plan = plan
+        self.particulars = call.particulars
+        """Those of the call before it was cut."""
+        self.cut: MessageCut | None = None
+        """The request once it is complete."""
+        self.first_answer_at = 0.0
+        self._splits = splits
+        self._held = HeldBytes(call.relay.ledger, call)
+        self._parts: Parts | None = None
+
+    # The request
+
+    def take(self, payload: Payload, end_stream: int) -> None:
+        """Take what has come of the request, whose call has looked at it."""
+        request = self.call.request
+        pieces = [*(request.queue or ()), payload]
+        request.clear()
+        if all(map(self._held.add, pieces)):
+            self._go_on(len(self._held.data), end_stream)
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        call = self.call
+        if self.cut is not None or call.finished:
+            call.drop_upload(len(payload))
+            return
+        call.bytes_in += len(payload)
+        if call.messages is not None and not call.message_fits(payload):
+            return
+        if self._held.add(payload):
+            self._go_on(len(payload), end_stream)
+
+    def request_trailers(self, block: bytes) -> None:
+        """See `CallPart`."""
+        self._go_on(0, 1)
+
+    def _go_on(self, size: int, end_stream: int) -> None:
+        call = self.call
+        if len(self._held.data) > self.plan.rule.max_bytes + PREFIX_SIZE:
+            call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
+        elif end_stream:
+            call.request.ended = True
+            self._begin()
+        else:
+            call.drop_upload(size)
+
+    def _begin(self) -> None:
+        """The request is complete."""
+        call, plan = self.call, self.plan
+        try:
+            self.cut = cut = MessageCut(self._message())
+            if cut.rows != plan.rows:
+                raise NotSplit("inputs differ in their batch dimension")
+        except NotSplit:
+            self._give_back()
+            return
+        firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
+        made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
+        self._splits.counts.batches += 1
+        self._splits.counts.parts += len(made)
+        call.particulars = SplitParticulars(self.particulars, len(made))
+        call.may_have_run = True  # some of it, before an error of ours
+        self._parts = Parts(made, plan.rule.at_once)
+        self._parts.begin()
+
+    def _message(self) -> Payload:
+        """The message of the request, inflated.
+
+        Raises:
+            NotSplit: it is not exactly one, or cannot be inflated.
+        """
+        data = memoryview(self._held.data)
+        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        if len(data) != size + PREFIX_SIZE or data[0] > 1:
+            raise NotSplit("not exactly one message")
+        if not data[0]:
+            return data[PREFIX_SIZE:]
+        message = inflated(data[PREFIX_SIZE:], self.plan.rule.max_bytes)
+        if message is None:
+            raise NotSplit("it cannot be inflated, or is too long")
+        return message
+
+    def _give_back(self) -> None:
+        """Have the call placed like any other, as it came."""
+        call = self.call
+        request = call.request
+        data = bytes(self._held.data)
+        self._held.drop()
+        self.cut = None
+        call.part, request.owner = None, call
+        request.retained = []
+        request.retained_size = 0
+        request.retain(data, call.relay.options.retained_size)
+        # Its sender was credited for it before.
+        request.replayed = len(data)
+        if request.push(data):
+            call.place_anew()
+
+    # The parts
+
+    def part_answered(self) -> None:
+        """A part has its answer."""
+        call, parts = self.call, self._parts
+        self.first_answer_at = self.first_answer_at or call.relay.now
+        if call.finished or parts is None or not parts.one_done():
+            return
+        plan = self.plan
+        answers = [part.answer for part in parts.parts if isinstance(part, GrpcPart)]
+        try:
+            messages = [answer.message for answer in answers if answer is not None]
+            pieces, _ = join_messages(messages, plan.parts)
+        except NotMerged as error:
+            self._not_merged(error)
+            return
+        call.finish_answer(bytes(pieces[0]), rest=b"".join(pieces[1:]))
+
+    def _not_merged(self, error: NotMerged) -> None:
+        call = self.call
+        if error.is_of_model:
+            self._splits.unfit(call.model, self.plan)
+        status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
+        text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
+        call.fail(Reason.NOT_MERGED, text, status=status)
+
+    def part_erred(self, part: GrpcPart, status: int, text: str) -> None:
+        """A backend answers to a part with an error, which ends the call."""
+        call = self.call
+        if call.finished:
+            return
+        self.ends_attempts(None)
+        where = rows_text(part.first, part.count, self.plan.rows)
+        call.grpc_status = status
+        call.status = 200
+        known = GrpcStatus(status) if status in _STATUSES else GrpcStatus.UNKNOWN
+        call.answer_whole(trailers_only(known, f"{where}: {text}") + call.facts(), None)
+
+    def part_failed(
+        self,
+        part: GrpcPart,
+        reason: Reason,
+        detail: str,
+        status: GrpcStatus | None,
+        *,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        """There is no answer to a part, and no other attempt, which ends the call."""
+        where = rows_text(part.first, part.count, self.plan.rows)
+        self.call.fail(reason, f"{where}: {detail}", status=status, retry_after_s=retry_after_s)
+
+    # What the call asks of it
+
+    def ends_attempts(self, code: ErrorCode | None) -> bool:
+        """See `CallPart`."""
+        if self._parts is not None:
+            self._parts.cancel()
+        return True
+
+    def leave(self, reason: Reason | None) -> None:
+        """See `CallPart`."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.cancel()
+            for part in parts.parts:
+                if isinstance(part, GrpcPart) and part.answer is not None:
+                    part.answer.held.drop()
+                    part.answer = None
+        self._held.drop()
+        self.cut = None
+
+    @property
+    def merged_at(self) -> float:
+        """See `CallPart`."""
+        return self.first_answer_at
+
+
+def rows_of_first(data: bytes, *, is_all: bool) -> int | None:
+    """The rows of the message that a request begins with.
+
+    Args:
+        data: what has come, prefix included.
+        is_all: there is no more to come.
+
+    Returns:
+        None when more of it is needed to tell; 1 where it does not say so.
+    """
+    is_enough = is_all or len(data) >= LOOK_BYTES
+    if len(data) < PREFIX_SIZE:
+        return 1 if is_enough else None
+    size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+    message = data[PREFIX_SIZE : PREFIX_SIZE + size]
+    if data[0]:
+        message, size = inflated_start(message, LOOK_BYTES)
+    rows = first_rows(message, size)
+    return 1 if rows is None and is_enough else rows

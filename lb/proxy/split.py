@@ -1,0 +1,237 @@
+"""One batch over several backends: which batches are cut, and the parts of one.
+
+A part is an exchange of its own for whoever places and retries it, and none for the client, for its
+limits, and in the log: those know the whole. What is done with messages and bodies say
+`lb.kserve.split`, `lb.proxy.http2.split_session` and `lb.proxy.http1.split_request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from lb.domain.model import ModelFacts
+from lb.domain.pool import PoolRef
+from lb.proxy.exchange import Exchange, Particulars
+from lb.settings.model import Settings
+from lb.settings.retry import RetryMode
+from lb.settings.scheduling import SplitMode
+from lb.telemetry.counts import SplitCounts
+from lb.wire.http1.body import Payload
+from lb.wire.ledger import Ledger
+
+_MAX_PARTS: Final = 1024
+"""Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
+ask for millions."""
+TOO_LARGE: Final = "the batch is larger than models.NAME.split_max_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRule:
+    """How batches of a model are cut."""
+
+    at_once: int
+    """Parts of one batch that are under way at most."""
+    max_bytes: int
+    """Bytes of the longest request that is cut, not compressed."""
+
+
+def split_rules(settings: Settings) -> dict[bytes, SplitRule]:
+    """Read from settings which models' batches are cut, by name."""
+    return {
+        name.encode(): SplitRule(at_once=own.split_max, max_bytes=own.split_max_bytes)
+        for name, own in settings.models.items()
+        if own.split is not SplitMode.OFF and own.retry is not RetryMode.NEVER
+    }
+
+
+class Splits:
+    """What the relays of both protocols know of batches that are cut."""
+
+    __slots__ = ("_pool", "_unfit", "counts", "rules")
+
+    def __init__(self, pool: PoolRef) -> None:
+        self._pool = pool
+        self.rules: Mapping[bytes, SplitRule] = {}
+        """By model; most have none."""
+        self._unfit: dict[bytes, ModelFacts] = {}
+        """What was known of models whose answers turned out not to be by rows."""
+        self.counts = SplitCounts()
+
+    def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
+        """Go by these from now on."""
+        self.rules = rules
+        self._unfit = {}
+
+    def may_cut(self, model: bytes, rows: int) -> bool:
+        """Whether a batch may be cut, as far as its rows tell."""
+        return self.plan(model, rows) is not None
+
+    def plan(self, model: bytes, rows: int) -> SplitPlan | None:
+        """How a batch is cut; None where it goes on as it is."""
+        rule = self.rules.get(model)
+        route = self._pool.current.routes.get(model)
+        if rule is None or route is None:
+            return None
+        facts = route.facts
+        limit = facts.max_rows
+        if not 0 < limit < rows <= limit * _MAX_PARTS or self._unfit.get(model) == facts:
+            return None
+        return SplitPlan(rule, facts, even_parts(rows, limit), is_scheduled=route.plan is not None)
+
+    def unfit(self, model: bytes, plan: SplitPlan) -> None:
+        """Cut no batch of a model any more, until its configuration changes."""
+        self._unfit[model] = plan.facts
+        self.counts.unfit += 1
+
+
+def even_parts(rows: int, limit: int) -> tuple[int, ...]:
+    """Rows of as few parts as `limit` rows in each allow, all of about the same size."""
+    parts = -(-rows // limit)
+    each, more = divmod(rows, parts)
+    return tuple([each + (part < more) for part in range(parts)])
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How one batch is cut."""
+
+    rule: SplitRule
+    facts: ModelFacts
+    """What is known of the model."""
+    parts: tuple[int, ...]
+    """Rows of each."""
+    is_scheduled: bool
+    """Parts take their turns with other requests of the model."""
+
+    @property
+    def rows(self) -> int:
+        """Those of all parts."""
+        return sum(self.parts)
+
+
+def part_particulars(
+    whole: Particulars | None, plan: SplitPlan, rows: int, size: int
+) -> Particulars | None:
+    """What decides where a part goes.
+
+    Args:
+        whole: the same of the whole batch.
+        plan: how that is cut.
+        rows: of the part.
+        size: its bytes.
+    """
+    if whole is None and not plan.is_scheduled:
+        return None
+    particulars = Particulars()
+    if whole is not None:
+        particulars.version, particulars.priority = whole.version, whole.priority
+        particulars.regions = whole.regions
+    particulars.rows = rows if plan.is_scheduled else 0
+    particulars.size = size
+    return particulars
+
+
+class Part(Protocol):
+    """Some rows of a batch, under way or not."""
+
+    def begin(self) -> None:
+        """Have it placed for the first time."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody wants its answer any more. Nothing is to be left behind."""
+        ...
+
+
+class Parts:
+    """The parts of one batch, in the order of their rows."""
+
+    __slots__ = ("_at_once", "_begun", "_done", "_is_over", "parts")
+
+    def __init__(self, parts: Sequence[Part], at_once: int) -> None:
+        self.parts = parts
+        self._at_once = at_once
+        self._begun = 0
+        self._done = 0
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Begin as many as may be under way."""
+        while (
+            not self._is_over
+            and self._begun < len(self.parts)
+            and self._begun - self._done < self._at_once
+        ):
+            self._begun += 1
+            self.parts[self._begun - 1].begin()
+
+    def one_done(self) -> bool:
+        """One has been answered. Whether that was the last; otherwise others may begin."""
+        self._done += 1
+        if self._done == len(self.parts):
+            self._is_over = True
+            return True
+        self.begin()
+        return False
+
+    def cancel(self) -> None:
+        """End those that are under way, and begin no others."""
+        if not self._is_over:
+            self._is_over = True
+            for part in self.parts[: self._begun]:
+                part.cancel()
+
+
+class HeldOwner(Protocol):
+    """Whose bytes are held."""
+
+    def evict(self) -> None:
+        """End the work that needs them, and drop them."""
+        ...
+
+
+class HeldBytes:
+    """Bytes of a request or an answer that are held whole, on the ledger."""
+
+    __slots__ = ("_ledger", "_owner", "data", "held")
+
+    def __init__(self, ledger: Ledger, owner: HeldOwner) -> None:
+        self._ledger = ledger
+        self._owner = owner
+        self.data = bytearray()
+        self.held = 0
+        """For the ledger, which writes it."""
+
+    def add(self, payload: Payload) -> bool:
+        """Hold more. False when the owner had to give way instead."""
+        if payload and not self._ledger.take(self, len(payload)):
+            return False
+        self.data += payload
+        return True
+
+    def evict(self) -> None:
+        """The ledger wants these bytes back."""
+        self._owner.evict()
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
+        self.data = bytearray()  # views of the old one may be on their way
+        if self.held:
+            self._ledger.release(self, self.held)
+
+
+def rows_text(first: int, count: int, rows: int) -> str:
+    """Which rows of a batch a part has, for clients: the first row is 0."""
+    return f"rows {first} to {first + count - 1} of {rows}"
+
+
+def take_over_marks(whole: Exchange, part: Exchange) -> None:
+    """The log shows of a batch when its first part was placed, who ran the last one that was
+    placed, and the attempts at all parts."""
+    whole.attempts += part.attempts
+    if part.placed_at and (not whole.placed_at or part.placed_at < whole.placed_at):
+        whole.placed_at = part.placed_at
+    if part.backend is not None:
+        whole.backend = part.backend

@@ -1,0 +1,171 @@
+"""Batches of HTTP, cut by rows and joined."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lb.kserve.split.bodies import ALL_JSON, BodyCut, join_bodies
+from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
+from tests.fakes.batches import answered, body_of, compact, counted
+
+
+@pytest.mark.parametrize("datatype", [*SIZES, "BYTES"])
+def test_binary_data_is_cut_and_joined(datatype: str) -> None:
+    tensors = [counted(datatype, [5, 2]), counted("BYTES", [5], "INPUT1")]
+    json_size, body = body_of(tensors, parameters={"priority": 3})
+    cut = BodyCut(body, json_size)
+    assert cut.rows == 5
+    part = cut.part(2, 2)
+    wanted = body_of([tensor.rows(2, 2) for tensor in tensors], parameters={"priority": 3})
+    whole = b"".join(part.pieces)
+    assert json.loads(whole[: part.json_size]) == json.loads(wanted[1][: wanted[0]])
+    assert whole[part.json_size :] == wanted[1][wanted[0] :]
+    answers = [answered(cut.part(first, count)) for first, count in ((0, 2), (2, 2), (4, 1))]
+    joined, version = join_bodies(answers, [2, 2, 1])
+    unsplit = answered(cut.part(0, 5))
+    assert (joined.json_size, b"".join(joined.pieces)) == unsplit
+    assert version == "1"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[1, 2, 3, 4, 5, 6], [[1, 2], [3, 4], [5, 6]], [[[1], [2]], [[3], [4]], [[5], [6]]]],
+)
+def test_json_data_is_cut_flat_and_nested(data: list[Any]) -> None:
+    tensor = {"name": "INPUT0", "shape": [3, 2], "datatype": "INT32", "data": data}
+    cut = BodyCut(compact({"inputs": [tensor]}), ALL_JSON)
+    part = cut.part(1, 2)
+    assert part.json_size == ALL_JSON
+    [found] = json.loads(b"".join(part.pieces))["inputs"]
+    assert found["shape"] == [2, 2]
+    assert found["data"] == (data[2:] if len(data) == 6 else data[1:])
+
+
+def test_numbers_keep_their_digits() -> None:
+    body = (
+        b'{"inputs":[{"name":"A","shape":[3],"datatype":"FP64",'
+        b'"data":[1.10,1E-7,123456789012345678901234567890]}]}'
+    )
+    cut = BodyCut(body, ALL_JSON)
+    assert b'"data":[1.10,1E-7]' in cut.part(0, 2).pieces[0]
+    assert b'"data":[123456789012345678901234567890]' in cut.part(2, 1).pieces[0]
+
+
+def test_text_keeps_what_it_says() -> None:
+    texts = ['a"\\', "ünï", "\ud800", "\n"]
+    body = json.dumps({"inputs": [{"name": "A", "shape": [4], "datatype": "BYTES", "data": texts}]})
+    part = BodyCut(body.encode(), ALL_JSON).part(0, 4)
+    assert json.loads(b"".join(part.pieces))["inputs"][0]["data"] == texts
+
+
+def test_binary_and_json_inputs_may_be_mixed() -> None:
+    json_size, body = body_of([counted("INT32", [4, 2])])
+    content = json.loads(body[:json_size])
+    content["inputs"].insert(
+        0, {"name": "J", "shape": [4], "datatype": "INT32", "data": [1, 2, 3, 4]}
+    )
+    head = compact(content)
+    part = BodyCut(head + body[json_size:], len(head)).part(2, 2)
+    whole = b"".join(part.pieces)
+    found = json.loads(whole[: part.json_size])
+    assert found["inputs"][0]["data"] == [3, 4]
+    assert whole[part.json_size :] == counted("INT32", [4, 2]).rows(2, 2).raw
+
+
+def test_inputs_in_shared_memory_are_cut_by_offset() -> None:
+    parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 320}
+    tensor = {"name": "A", "shape": [8, 10], "datatype": "FP32", "parameters": parameters}
+    part = BodyCut(compact({"inputs": [tensor]}), ALL_JSON).part(2, 3)
+    assert json.loads(b"".join(part.pieces))["inputs"][0]["parameters"] == {
+        "shared_memory_region": "r",
+        "shared_memory_offset": 80,
+        "shared_memory_byte_size": 120,
+    }
+
+
+def _input(**changes: Any) -> dict[str, Any]:
+    return {"name": "A", "shape": [4], "datatype": "INT32", "data": [1, 2, 3, 4], **changes}
+
+
+_IN_MEMORY = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"inputs": [_input(shape=[1, 4])]},
+        {"inputs": [_input(), _input(name="B", shape=[2, 2])]},
+        {"inputs": [_input()], "parameters": {"sequence_id": 5}},
+        {"inputs": [_input()], "parameters": {"sequence_start": True}},
+        {"inputs": [_input()], "outputs": [{"name": "O", "parameters": _IN_MEMORY}]},
+        {"inputs": [_input(datatype="BYTES", parameters=_IN_MEMORY)]},
+        {"inputs": [_input(data=[1, 2, 3])]},
+        {"inputs": [_input(data=[[1, 2], [3, 4]])]},
+        {"inputs": [_input(shape=[2, 2], data=[[1], [2, 3, 4]])]},
+        {"inputs": [_input(data={"a": 1})]},
+        {"inputs": [_input(shape=[])]},
+        {"inputs": [_input(shape=[-1])]},
+        {"inputs": [{"name": "A"}]},
+        {"inputs": []},
+        {"inputs": {"name": "A"}},
+        {},
+        [],
+        {"inputs": [_input(parameters={"binary_data_size": 16})]},
+    ],
+)
+def test_requests_that_are_not_cut(content: Any) -> None:
+    with pytest.raises(NotSplit):
+        BodyCut(compact(content), ALL_JSON)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 5000,
+        b'{"inputs":[],"inputs":[]}',
+        b'{"inputs":[{"name":"A","name":"B","shape":[2],"datatype":"INT8","data":[1,2]}]}',
+    ],
+)
+def test_what_is_no_inference_is_not_cut(body: bytes) -> None:
+    with pytest.raises(NotSplit):
+        BodyCut(body, ALL_JSON)
+
+
+def test_a_raw_binary_request_is_not_cut() -> None:
+    with pytest.raises(NotSplit, match="does not say its rows"):
+        BodyCut(b"abcd", 0)
+
+
+def test_binary_data_that_is_longer_or_shorter_is_not_cut() -> None:
+    json_size, body = body_of([counted("INT32", [4, 2])])
+    for spoilt in (body[:-1], body + b"x"):
+        with pytest.raises(NotSplit):
+            BodyCut(spoilt, json_size)
+
+
+def _answer(**changes: Any) -> bytes:
+    output = {"name": "O", "datatype": "INT32", "shape": [2], "data": [1, 2], **changes}
+    return compact({"model_name": "m", "model_version": "1", "outputs": [output]})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _answer(shape=[1]), _answer(shape=[]), _answer(datatype="INT64"), _answer(name="P"),
+        _answer(shape=[2, 1]), _answer(data=[1]), b"{}", b"x", _answer().replace(b'"1"', b'"2"'),
+    ],
+)  # fmt: skip
+def test_answers_that_cannot_be_joined(other: bytes) -> None:
+    with pytest.raises(NotMerged):
+        join_bodies([(ALL_JSON, _answer()), (ALL_JSON, other)], [2, 2])
+
+
+def test_json_answers_are_joined() -> None:
+    joined, _ = join_bodies([(ALL_JSON, _answer()), (ALL_JSON, _answer())], [2, 2])
+    assert b"".join(joined.pieces) == _answer(shape=[4], data=[1, 2, 1, 2])

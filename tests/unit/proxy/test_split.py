@@ -1,0 +1,154 @@
+"""Which batches are cut, into which parts, and how many of these run at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
+from lb.proxy.exchange import Particulars
+from lb.proxy.split import (
+    HeldBytes,
+    Parts,
+    SplitPlan,
+    SplitRule,
+    Splits,
+    even_parts,
+    part_particulars,
+    rows_text,
+    split_rules,
+)
+from lb.settings.model import Settings
+from lb.wire.ledger import Ledger
+
+RULE = SplitRule(at_once=2, max_bytes=1000)
+FACTS = ModelFacts(is_stateful=False, is_decoupled=False, max_rows=8)
+
+
+def splits(facts: ModelFacts = FACTS) -> Splits:
+    nowhere = Placement((), None, None)  # type: ignore[arg-type]
+    routes = {b"m": ModelRoute(facts=facts)}
+    made = Splits(PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes)))
+    made.configure({b"m": RULE})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "parts"),
+    [(9, 8, (5, 4)), (16, 8, (8, 8)), (20, 8, (7, 7, 6)), (3, 1, (1, 1, 1)), (8, 8, (8,))],
+)
+def test_parts_are_few_and_of_about_the_same_size(
+    rows: int, limit: int, parts: tuple[int, ...]
+) -> None:
+    assert even_parts(rows, limit) == parts
+
+
+def test_only_batches_above_the_limit_of_their_model_are_cut() -> None:
+    made = splits()
+    assert made.plan(b"m", 8) is None
+    plan = made.plan(b"m", 9)
+    assert plan is not None
+    assert (plan.parts, plan.rows, plan.is_scheduled) == ((5, 4), 9, False)
+    assert made.plan(b"other", 9) is None
+
+
+def test_batches_without_rows_are_not_cut() -> None:
+    assert splits(ModelFacts(max_rows=0)).plan(b"m", 9) is None
+
+
+def test_a_batch_of_very_many_parts_is_not_cut() -> None:
+    made = splits()
+    assert made.plan(b"m", 8 * 1024) is not None
+    assert made.plan(b"m", 8 * 1024 + 1) is None
+
+
+def test_a_model_that_turned_out_unfit_is_left_whole() -> None:
+    made = splits()
+    plan = made.plan(b"m", 9)
+    assert plan is not None
+    made.unfit(b"m", plan)
+    assert made.plan(b"m", 9) is None
+    assert made.counts.unfit == 1
+    made.configure({b"m": RULE})
+    assert made.plan(b"m", 9) is not None
+
+
+def test_the_settings_name_models_whose_batches_are_cut() -> None:
+    settings = Settings.model_validate(
+        {
+            "listen": {"http": "127.0.0.1:8000"},
+            "models": {
+                "on": {"split": "oversize", "split_max": 3, "split_max_bytes": "1KiB"},
+                "off": {},
+                "once": {"split": "oversize", "retry": "never"},
+            },
+        }
+    )
+    assert split_rules(settings) == {b"on": SplitRule(at_once=3, max_bytes=1024)}
+
+
+def test_a_part_is_as_urgent_as_its_whole_and_has_its_own_rows() -> None:
+    plan = SplitPlan(RULE, FACTS, (5, 4), is_scheduled=True)
+    part = part_particulars(Particulars(b"2", 9, 3), plan, 5, 100)
+    assert part is not None
+    assert (part.version, part.rows, part.priority, part.size) == (b"2", 5, 3, 100)
+    unscheduled = SplitPlan(RULE, FACTS, (5, 4), is_scheduled=False)
+    assert part_particulars(None, unscheduled, 5, 100) is None
+
+
+def test_rows_are_named_from_zero() -> None:
+    assert rows_text(8, 4, 20) == "rows 8 to 11 of 20"
+
+
+class Piece:
+    """A part that notes what becomes of it."""
+
+    def __init__(self) -> None:
+        self.state = "new"
+
+    def begin(self) -> None:
+        self.state = "begun"
+
+    def cancel(self) -> None:
+        self.state = "cancelled"
+
+
+def test_parts_begin_as_others_end() -> None:
+    pieces = [Piece() for _ in range(4)]
+    parts = Parts(pieces, 2)
+    parts.begin()
+    assert [each.state for each in pieces] == ["begun", "begun", "new", "new"]
+    assert not parts.one_done()
+    assert [each.state for each in pieces] == ["begun", "begun", "begun", "new"]
+    assert [parts.one_done() for _ in range(3)] == [False, False, True]
+
+
+def test_cancelled_parts_are_those_that_have_begun() -> None:
+    pieces = [Piece() for _ in range(3)]
+    parts = Parts(pieces, 2)
+    parts.begin()
+    parts.cancel()
+    assert [each.state for each in pieces] == ["cancelled", "cancelled", "new"]
+    parts.begin()
+    assert pieces[2].state == "new"
+
+
+class Owner:
+    """Gives way when it is asked to."""
+
+    held: HeldBytes
+
+    def evict(self) -> None:
+        self.held.drop()
+
+
+def test_held_bytes_are_on_the_ledger() -> None:
+    ledger = Ledger(100)
+    owner = Owner()
+    owner.held = held = HeldBytes(ledger, owner)
+    assert held.add(b"")
+    assert not len(ledger)
+    assert held.add(b"x" * 60)
+    assert (ledger.held, bytes(held.data)) == (60, b"x" * 60)
+    assert not held.add(b"y" * 60)
+    assert (ledger.held, len(ledger), bytes(held.data)) == (0, 0, b"")
