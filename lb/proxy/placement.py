@@ -32,7 +32,9 @@ _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 class Placer:
     """Begins attempts. To be used from one event loop."""
 
-    __slots__ = ("_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing")
+    __slots__ = (
+        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "on_shortage",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +62,8 @@ class Placer:
         self._reruns = reruns
         self.on_placing: Callable[[], None] | None = None
         """Called before the next request is placed: somebody rests while none is open."""
+        self.on_shortage: Callable[[], None] | None = None
+        """Called when a request is refused because memory is short."""
 
     def place(
         self,
@@ -93,6 +97,8 @@ class Placer:
             # What it holds is given back soonest when it goes on.
             exchange.ticket is None or exchange.ticket is not self._queue.turn
         ):
+            if self.on_shortage is not None:
+                self.on_shortage()
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
         particulars = exchange.particulars
         if particulars is None and not exchange.tried:

@@ -74,6 +74,8 @@ class Http2Shared(metaclass=ABCMeta):
         """Stands for the other direction of a call that is over."""
         self.prefixes = PrefixCache()
         self._memory_timer: Timer | None = None
+        # What calls hold has requests of HTTP/1.1 refused as well.
+        self.placer.on_shortage = self.watch_memory
         self.use(options)
 
     # Options
