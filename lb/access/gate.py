@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lb.access.limits import Limit
+from lb.access.limits import Limit, client_key
 from lb.access.origin import address_key
 from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
 from lb.domain.access import Role
@@ -160,7 +160,7 @@ class Gate:
         claim = Claim(operation, is_control=is_control)
         claim.digest = shown_digest(rules.header, _values(fields, rules.header))
         claim.headers = tuple(
-            b",".join(_values(fields, rule.by_header)) if rule.by_header else b""
+            client_key(b",".join(_values(fields, rule.by_header))) if rule.by_header else b""
             for rule in rules.limits
         )
         claim.forwarded_for = forwarded_for

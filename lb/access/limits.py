@@ -11,11 +11,13 @@ under way is never forgotten, so the count of those is exact.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from itertools import islice
 from typing import Final
 
 MAX_CLIENTS: Final = 10_000
 """Clients remembered per rule: about 2 MiB."""
+_DIGEST_BYTES: Final = 32
 _SWEEP: Final = 2
 """Old entries looked at for each new one: more than one, so that a table of idle ones shrinks."""
 _EVICTION_LOOK: Final = 8
@@ -34,6 +36,12 @@ class _Usage:
         """When its bucket will be empty."""
         self.open = 0
         """Its requests under way."""
+
+
+def client_key(value: bytes) -> bytes:
+    """What stands for the client with this header, however long: clients choose its length, and
+    many are remembered."""
+    return value if len(value) <= _DIGEST_BYTES else sha256(value).digest()
 
 
 class Limit:

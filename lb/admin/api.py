@@ -344,6 +344,8 @@ class AdminApi:
     async def _change_log_level(self, request: web.Request) -> LogLevelInForce:
         try:
             wanted = LogLevelChange.model_validate_json(await request.text())
+            if wanted.level not in list(LogLevel):
+                raise ValueError(f"level: expected {', '.join(LogLevel)}, got {wanted.level!r}")
             level = LogLevel(wanted.level)
             for_s = parse_duration(wanted.duration)
         except ValidationError as error:

@@ -30,6 +30,9 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 IDLE_FACTOR: Final = 10.0
 """A pin is kept for this many times as long as Triton remembers a sequence, which bounds memory: a
 late step should get Triton's answer from the backend that knows best."""
+REFUSED_LIFETIME_S: Final = 5.0
+"""A sequence of which no step was taken yet is kept for at most this long after a refusal. The
+error may have come after the sequence began, so its next step still finds the backend."""
 _EXPIRED_PER_STEP: Final = 2
 """Looked at per step; one step adds at most one pin."""
 _EVICTION_TRIES: Final = 16
@@ -61,11 +64,13 @@ class OpenSequence(NamedTuple):
 class Pin:
     """An open sequence with steps under way."""
 
-    __slots__ = ("backend", "row", "starts", "steps", "way")
+    __slots__ = ("backend", "is_unproven", "row", "starts", "steps", "way")
 
-    def __init__(self, backend: Backend, row: int) -> None:
+    def __init__(self, backend: Backend, row: int, *, is_unproven: bool) -> None:
         self.backend = backend
         self.row = row
+        self.is_unproven = is_unproven
+        """The backend has taken no step of it yet, as far as is known."""
         self.steps = 0
         """Attempts under way."""
         self.starts = 0
@@ -91,6 +96,7 @@ class SequenceTable:
         """By row: those with steps under way."""
         self._queues: dict[float, int] = {}
         """By lifetime: of rows that live equally long without a step."""
+        self._refused_queue = self._queue(REFUSED_LIFETIME_S)
         self._models: dict[bytes, OpenModel] = {}
         self._latencies: dict[bytes, StepLatencies] = {}
         self._models_seen = 0
@@ -145,6 +151,7 @@ class SequenceTable:
         queue = self._queue(lifetime_s)
         self._expire(queue, lifetime_s, now, _EXPIRED_PER_STEP)
         row = self._running(step, placement, lifetime_s, now)
+        is_unproven = True
         if row == NO_ROW:
             if not step.is_start and self.affinity is not Affinity.RENDEZVOUS:
                 return None, None
@@ -156,10 +163,12 @@ class SequenceTable:
             if row == NO_ROW:
                 return backend, None
         else:
+            is_unproven = self._rows.queue[row] == self._refused_queue
             self._rows.touch(row, queue, now)
         pin = self._pins.get(row)
         if pin is None:
-            pin = self._pins[row] = Pin(self._open_sequences[self._rows.owner[row]].backend, row)
+            backend = self._open_sequences[self._rows.owner[row]].backend
+            pin = self._pins[row] = Pin(backend, row, is_unproven=is_unproven)
         if step.is_start:
             pin.starts += 1
             self.started += 1
@@ -194,6 +203,7 @@ class SequenceTable:
         now: float,
         *,
         surely_not_run: bool = False,
+        is_refused: bool = False,
         began_at: float = 0.0,
     ) -> None:
         """An attempt at a step is over, however it ended.
@@ -204,6 +214,7 @@ class SequenceTable:
             starts: `pin.starts` right after it was placed.
             now: monotonic seconds.
             surely_not_run: the backend certainly did nothing: no sequence began, or ended.
+            is_refused: the backend answered that the request is wrong.
             began_at: when it was sent, if it was answered well; its time teaches.
         """
         pin.steps -= 1
@@ -212,6 +223,7 @@ class SequenceTable:
             return  # it was freed meanwhile
         if began_at:
             self._open_sequences[self._rows.owner[row]].latency.ended(began_at, now)
+            pin.is_unproven = False
         is_over = step.is_start if surely_not_run else step.is_end
         if is_over and pin.starts == starts:
             self._close(row)
@@ -219,6 +231,24 @@ class SequenceTable:
         self._rows.touch(row, self._rows.queue[row], now)
         if not pin.steps:
             del self._pins[row]
+            if is_refused and pin.is_unproven:
+                self._shorten(row, now)
+
+    def refused(self, key: SequenceKey, backend: Backend, now: float) -> None:
+        """A backend has refused a step whose pin was unproven, and which had ended in this table
+        when it was sent."""
+        model = self._models.get(key.model)
+        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        if row == NO_ROW or row in self._pins:
+            return
+        found = self._open_sequences[self._rows.owner[row]]
+        if found.backend is backend and not found.is_lost:
+            self._shorten(row, now)
+
+    def _shorten(self, row: int, now: float) -> None:
+        """Keep a row for `REFUSED_LIFETIME_S` at most, unless another step comes."""
+        if self._lifetime(self._rows.queue[row]) > REFUSED_LIFETIME_S:
+            self._rows.touch(row, self._refused_queue, now)
 
     def unknown(self, pin: Pin) -> None:
         """The backend says that it does not know the sequence: it has been restarted, or has
@@ -387,6 +417,10 @@ class SequenceTable:
             queue = self._queues[lifetime_s] = self._rows.new_queue()
         return queue
 
+    def _lifetime(self, queue: int) -> float:
+        """Seconds that rows of a queue live without a step."""
+        return next(each for each, known in self._queues.items() if known == queue)
+
     def _find(self, key: SequenceKey, lifetime_s: float, now: float) -> int:
         model = self._models.get(key.model)
         if model is None:
@@ -420,8 +454,7 @@ class SequenceTable:
         self._turn += 1
         backend.last_sequence = self._turn
         if self.told is not None:
-            lifetime_s = next(each for each, known in self._queues.items() if known == queue)
-            self.told(OpenSequence(key, backend.name, lifetime_s))
+            self.told(OpenSequence(key, backend.name, self._lifetime(queue)))
         return self._rows.add(model.row_key(key.id), found.number, queue, now)
 
     def _close(self, row: int, *, is_told: bool = True) -> None:

@@ -40,8 +40,8 @@ class Placer:
     """Begins attempts. To be used from one event loop."""
 
     __slots__ = (
-        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "tracer",
-        "wanted",
+        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "on_shortage",
+        "tracer", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,8 @@ class Placer:
         """Called before the next request is placed: somebody rests while none is open."""
         self.tracer: Tracer | None = None
         """Is told of hedges; None while nothing is traced."""
+        self.on_shortage: Callable[[], None] | None = None
+        """Called when a request is refused because memory is short."""
 
     def place(
         self,
@@ -107,6 +109,8 @@ class Placer:
             # What it holds is given back soonest when it goes on.
             exchange.ticket is None or exchange.ticket is not self._queue.turn
         ):
+            if self.on_shortage is not None:
+                self.on_shortage()
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
         particulars = exchange.particulars
         if particulars is None and not exchange.tried:

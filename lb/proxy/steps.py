@@ -21,9 +21,26 @@ from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
 from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.settings.model import Settings
+from lb.wire.grpc.status import GrpcStatus
 
 _SWEEP_S: Final = 1.0
 _HTTP_GOOD: Final = range(200, 300)
+_REFUSED: Final = (
+    frozenset(range(400, 500)) - {408, 429, 499},
+    frozenset(
+        {
+            GrpcStatus.INVALID_ARGUMENT,
+            GrpcStatus.NOT_FOUND,
+            GrpcStatus.PERMISSION_DENIED,
+            GrpcStatus.FAILED_PRECONDITION,
+            GrpcStatus.OUT_OF_RANGE,
+            GrpcStatus.UNIMPLEMENTED,
+            GrpcStatus.UNAUTHENTICATED,
+        }
+    ),
+)
+"""By protocol: codes that say that the request is wrong, so most likely it did not run. Codes of a
+timeout, a limit or a cancellation say nothing about that."""
 _SWEPT: Final = 5000
 """Sequences that one sweep forgets at most, which takes about 6 ms."""
 _MAX_SEQUENCES: Final = 1_000_000
@@ -133,6 +150,7 @@ class Steps:
             particulars.starts,
             now,
             surely_not_run=REPLAY_TABLE[outcome].ran is Ran.NO,
+            is_refused=outcome is Outcome.ANSWERED and code in _REFUSED[attempt.exchange.protocol],
             began_at=attempt.began_at if is_good else 0.0,
         )
         particulars.pin = None

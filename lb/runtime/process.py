@@ -28,7 +28,7 @@ from aiohttp import web
 
 from lb.admin.api import cannot, not_done
 from lb.admin.models import Reload, Upgrade
-from lb.domain.backend import BackendState
+from lb.domain.backend import Address, BackendState
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
@@ -161,6 +161,7 @@ class Process:
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
+        self._doors: Doors | None = None
         self._reloader: Reloader | None = None
         self._upgrader: Upgrader | None = None
         self._succession: Succession | None = None
@@ -177,6 +178,7 @@ class Process:
         balancer = LoadBalancer(self._settings, self._logs, self._start.digest)
         self._handle_signals()
         doors = Doors(balancer, self._listeners, await self._own_servers(balancer))
+        self._doors = doors
         try:
             reloader = Reloader(balancer, doors, self._start.file, self._pass_on)
             upgrader = Upgrader(
@@ -306,6 +308,11 @@ class Process:
             goes_on = "" if self._is_stopping else ", this process goes on"
             raise not_done(f"upgrade failed{goes_on}", [str(failure)]) from None
 
+    def _listening(self) -> Mapping[str, Address]:
+        """Where the process listens now, by listener."""
+        listeners = self._listeners if self._doors is None else self._doors.listeners
+        return listeners.addresses
+
     async def _give_way(self, balancer: LoadBalancer, doors: Doors, successor: int) -> None:
         """Another process accepts at our sockets.
 
@@ -341,7 +348,7 @@ class Process:
         servers = {}
         apps = {
             "metrics": metrics_app(balancer, lambda: self.is_ready),
-            "admin": admin_app(balancer, self._reload, self._upgrade),
+            "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
         }
         for name, app in apps.items():
             # Whoever has its answer must not hold one of the few connections for more of its body.

@@ -21,7 +21,7 @@ from lb.admin.models import Reload, Upgrade
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.role import ControlRole
 from lb.control.statuses import conduct_statuses, port_statuses
-from lb.domain.backend import AppProtocol, BackendPort
+from lb.domain.backend import Address, AppProtocol, BackendPort
 from lb.domain.pool import PoolSnapshot
 from lb.net.file_thread import FileThread
 from lb.net.iteration import IterationBudget
@@ -266,15 +266,29 @@ def admin_app(
     balancer: LoadBalancer,
     reload: Callable[[], Awaitable[Reload]],
     upgrade: Callable[[], Awaitable[Upgrade]],
+    listening: Callable[[], Mapping[str, Address]],
 ) -> web.Application:
-    """The application of the admin listener."""
+    """The application of the admin listener.
+
+    Args:
+        balancer: it shows and changes.
+        reload: the configuration.
+        upgrade: the process.
+        listening: where the process listens, by listener, with the ports that the kernel chose.
+    """
+
+    def ours() -> dict[str, Address]:
+        bound = listening()
+        owners = own_addresses(balancer.settings)
+        return {name: bound.get(name.partition(".")[2], owners[name]) for name in owners}
+
     app = make_admin_app(
         balancer.control.directory,
         balancer.control.membership,
         version=version(),
         clock=balancer.relay.dispatcher.clock,
         access=balancer.access.admin,
-        own_addresses=lambda: own_addresses(balancer.settings),
+        own_addresses=ours,
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
         placement=balancer.control.placement.status,

@@ -258,7 +258,8 @@ class ListenSettings(Section):
         for name, listener in listeners.items():
             if listener is None:
                 continue
-            if name in _PAIRS[1] and tls[name] is None:
+            # A listener that cannot be read may be the one that holds it for both.
+            if name in _PAIRS[1] and tls[name] is None and self.unreadable.isdisjoint(_PAIRS[1]):
                 yield (name,), "needs tls"
             if listener.proxy_protocol and not self.trusted_proxies:
                 yield (name, "proxy_protocol"), "needs listen.trusted_proxies"

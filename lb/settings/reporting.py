@@ -141,8 +141,8 @@ class DiagnosticsSettings(Section):
     headers: Audience = Audience.NOBODY
     """Who gets `x-triton-lb-backend`, `x-triton-lb-request-id`, `x-triton-lb-attempts` and
     `server-timing` (queue, connect, backend) with a response. In gRPC they are trailing metadata.
-    `off`: nobody. `role`: callers whose token has the role `read` or `operate` beside `infer`.
-    `all`: everybody.
+    `off`: nobody. `role`: callers whose token has the role `read` or `operate`; health requests
+    take no token, so their responses carry none. `all`: everybody.
 
     Set this when you need to know which backend answered a request; otherwise responses are what
     the backend sent."""

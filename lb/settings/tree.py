@@ -155,6 +155,22 @@ _SCALARS: Final[dict[str, Callable[[str], object]]] = {
 }
 
 
+def _text(node: yaml.ScalarNode) -> str:
+    """The text of a scalar. JSON escapes a character beyond U+FFFF as two surrogates (RFC 8259,
+    section 7), which PyYAML leaves apart.
+
+    Raises:
+        ValueError: one surrogate stands alone.
+    """
+    text: str = node.value
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        found = text.encode("utf-16-le", "surrogatepass")[error.start : error.start + 2]
+        escape = f"\\u{int.from_bytes(found, 'little'):04x}"
+        raise ValueError(f"{escape} is half of a pair of surrogates, without the other") from None
+
+
 class _Builder:
     """Turns nodes into values, and notes lines and problems on the tree."""
 
@@ -171,7 +187,11 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._note(path, line, "a key must be a word")
                 continue
-            key = key_node.value
+            try:
+                key = _text(key_node)
+            except ValueError as error:
+                self._note(path, line, f"a key: {error}")
+                continue
             here = (*path, key)
             self._tree.lines[here] = line
             if key in seen:
@@ -202,7 +222,7 @@ class _Builder:
             return None
         try:
             if node.tag == _STR:
-                return self._substitute(node.value)
+                return self._substitute(_text(node))
             return _SCALARS[node.tag](node.value)
         except ValueError as error:
             self._note(path, line, str(error))

@@ -748,6 +748,11 @@ class Relay:
         """Sequences that are bound to a backend."""
         return len(self.parts.dispatcher.steps.table)
 
+    def sweep_sequences(self, later_s: float) -> None:
+        """Forget the sequences that will have expired then, as the sweep of every second does."""
+        dispatcher = self.parts.dispatcher
+        dispatcher.steps.table.sweep(dispatcher.clock() + later_s, 1000)
+
     def home_of(self, model: bytes, sequence: int) -> Backend | None:
         """The backend that a sequence is bound to."""
         return self.parts.dispatcher.steps.table.backend_of(SequenceKey(model, sequence))

@@ -262,6 +262,8 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     ]  # fmt: skip
     for body in bad:
         admin.check("POST", level, 400, body=json.dumps(body).encode())
+    loud = admin.check("POST", level, 400, body={"level": "loud"})
+    assert loud["error"] == "level: expected debug, info, warning, error, got 'loud'"
 
     # The configuration in force
     text = json.dumps(config := admin.check("GET", "/api/v1/config", 200))

@@ -18,7 +18,11 @@ from tests.fakes.stream_backend import StreamClient, step, stream_backend
 from tests.wire.http1 import RawClient, raw_client, scripted_backend
 from tests.wire.waiting import eventually
 
-SECRETS = {"user": "0123456789abcdef", "operator": "fedcba9876543210"}
+SECRETS = {
+    "user": "0123456789abcdef",
+    "operator": "fedcba9876543210",
+    "switch": "0011223344556677",
+}
 TOKENS = TokenBook(
     [
         Token("user", digest_of(SECRETS["user"].encode()), frozenset({Role.INFER})),
@@ -27,6 +31,7 @@ TOKENS = TokenBook(
             digest_of(SECRETS["operator"].encode()),
             frozenset({Role.INFER, Role.READ}),
         ),
+        Token("switch", digest_of(SECRETS["switch"].encode()), frozenset({Role.OPERATE})),
     ]
 )
 FIELDS = (
@@ -111,6 +116,11 @@ async def test_http_callers_with_a_role_learn_it() -> None:
             bearer = f"Authorization: Bearer {SECRETS[name]}".encode()
             assert bool(await ask(client, bearer)) is learns
         assert await ask(client) == {}  # 401
+        switch = f"Authorization: Bearer {SECRETS['switch']}".encode()
+        assert "x-triton-lb-backend" not in (refused := await ask(client, switch))
+        assert refused  # 403
+        await client.send(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n" + switch + b"\r\n\r\n")
+        assert facts((await client.answer("GET")).fields) == {}  # it takes no token
 
 
 async def test_backends_get_an_id_where_the_client_has_none() -> None:

@@ -125,6 +125,16 @@ def entry(name: str, ports: Ports) -> dict[str, Any]:
     return {"name": name, "http": f"{ports.host}:{ports.http_port}"}
 
 
+def test_no_backend_is_at_a_port_that_the_kernel_chose_for_us(
+    tmp_path: Path, tritons: tuple[Ports, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, backends=[entry("one", tritons[0])]) as running:
+        for listener, address in (("http", running.http), ("admin", running.admin)):
+            assert running.run("add", "ours", "--http", address) != 0
+            assert f"{address} is our own listener listen.{listener}" in capsys.readouterr().err
+        assert list(running.backends()) == ["one"]
+
+
 def test_commands_change_the_pool_over_reloads_and_until_the_end(
     tmp_path: Path, tritons: tuple[Ports, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

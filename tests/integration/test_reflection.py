@@ -135,9 +135,47 @@ async def test_what_no_client_asks_ends_the_stream() -> None:
             grpc.StatusCode.RESOURCE_EXHAUSTED
         )
         assert await failure(channel, b"\x22\x01a", 1000) is grpc.StatusCode.OK
-        assert await failure(channel, b"\x22\x01a", 1001) is grpc.StatusCode.INTERNAL  # reset
         await channel.close()
         await relay.until_clean()
+
+
+async def answers_of(questions: int) -> tuple[int, int, grpc.StatusCode]:
+    """Ask for a long answer again and again, and read only then.
+
+    Returns:
+        Answers, the most bytes that the relay held meanwhile, and the status.
+    """
+    async with (
+        running_relay("127.0.0.1:1") as relay,
+        grpc_channel(relay.target) as channel,
+    ):
+        call = channel.stream_stream(V1)()
+        question = pb.ServerReflectionRequest(file_containing_symbol=SERVICES[0])
+        for _ in range(questions):
+            await call.write(question.SerializeToString())
+        await call.done_writing()
+        answers = most = 0
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                answers += 1
+                most = max(most, relay.ledger.held)
+        except grpc.aio.AioRpcError:
+            pass
+        status = await call.code()
+        await channel.close()
+        await relay.until_clean()
+        return answers, most, status
+
+
+async def test_questions_wait_while_their_client_does_not_read() -> None:
+    answers, most, status = await answers_of(1000)
+    assert (answers, status) == (1000, grpc.StatusCode.OK)
+    assert most < 256 * 1024
+
+
+async def test_too_many_questions_end_the_stream_after_their_answers() -> None:
+    answers, _, status = await answers_of(1001)
+    assert (answers, status) == (1000, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 async def test_it_needs_a_token_where_requests_do() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from lb.balancing.sequences import REFUSED_LIFETIME_S
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
@@ -109,6 +110,21 @@ async def test_sequences_of_one_stream_are_spread_and_stay_where_they_began() ->
         assert await stream.end() is grpc.StatusCode.OK
         assert [backend.half_closed for backend in setup.backends] == [1, 1, 1]
         assert setup.in_flight == [0, 0, 0]
+
+
+@pytest.mark.parametrize("streams", [1, 10])
+async def test_starts_that_are_refused_are_soon_forgotten(two: Setup, streams: int) -> None:
+    for backend in two.backends:
+        backend.errors["seq"] = "unexpected inference input"
+    for first in range(1, 11, 10 // streams):
+        stream = two.stream()
+        count = 10 // streams
+        await stream.send(*(step("seq", first + n, start=True) for n in range(count)))
+        assert len(await stream.answers(count)) == count
+        assert await stream.end() is grpc.StatusCode.OK
+    assert two.open_sequences == [5, 5]
+    two.relay.sweep_sequences(REFUSED_LIFETIME_S)
+    assert two.open_sequences == [0, 0]
 
 
 async def test_a_sequence_goes_on_over_another_stream(two: Setup) -> None:

@@ -78,6 +78,8 @@ class Http2Shared(metaclass=ABCMeta):
         self._memory_timer: Timer | None = None
         self.draw: Draw | None = None
         """Whether the call at hand is traced, if nothing else says so; None: none is."""
+        # What calls hold has requests of HTTP/1.1 refused as well.
+        self.placer.on_shortage = self.watch_memory
         self.use(options)
 
     # Options

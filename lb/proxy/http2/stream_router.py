@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
+from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
@@ -80,10 +82,8 @@ class StreamRouter:
         particulars.version, particulars.regions = message.version, message.regions
         placement = placement_of(asked, dispatcher.pool)
         if step is not None:
-            backend = self._backend_of(step, placement, route)
+            backend = self._backend_of(message, step, placement, route)
             if backend is not None:
-                if message.has_one_answer:
-                    self._note_step(step, backend)
                 return backend
         elif message.rows:
             backend = self._best_for(message, asked, particulars)
@@ -123,11 +123,16 @@ class StreamRouter:
             self._work = ticket
         return backend
 
-    def _note_step(self, step: SequenceStep, backend: Backend) -> None:
-        """A step goes to a backend, which answers it once: its time teaches."""
-        latency = self._call.relay.dispatcher.steps.table.latency(step.key.model, backend)
+    def _note_step(self, step: SequenceStep, backend: Backend, pin: Pin | None) -> None:
+        """A step goes to a backend, which answers it once: its time teaches, and an error may mean
+        that its sequence did not begin."""
+        table = self._call.relay.dispatcher.steps.table
+        latency = table.latency(step.key.model, backend)
         if latency is not None:
-            self._work = StepUnderway(latency, self._call.relay.now)
+            on_error = None
+            if pin is not None and pin.is_unproven:
+                on_error = partial(table.refused, step.key, backend)
+            self._work = StepUnderway(latency, self._call.relay.now, on_error)
 
     def take_work(self) -> Work | None:
         """What keeps accounts of the request that `backend_for` was asked about last."""
@@ -135,9 +140,13 @@ class StreamRouter:
         return work
 
     def _backend_of(
-        self, step: SequenceStep, placement: Placement, route: ModelRoute | None
+        self,
+        message: StreamMessage,
+        step: SequenceStep,
+        placement: Placement,
+        route: ModelRoute | None,
     ) -> Backend | None:
-        """The backend of a step, if the table of sequences has one for it.
+        """The backend of a message that is a step, if the table of sequences has one for it.
 
         Raises:
             RequestRefused: the sequence is lost, its backend cannot take the step, or the model
@@ -158,6 +167,8 @@ class StreamRouter:
             table.ended(step, pin, pin.starts, now, surely_not_run=refused is not None)
         if refused is not None:
             raise refused
+        if backend is not None and message.has_one_answer:
+            self._note_step(step, backend, pin)
         return backend
 
     @property

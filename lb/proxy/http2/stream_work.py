@@ -8,6 +8,7 @@ ticket; the latency of a step of a sequence is learnt.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from lb.balancing.step_latency import StepLatency
@@ -29,6 +30,8 @@ class StepUnderway(NamedTuple):
 
     latency: StepLatency
     began_at: float
+    on_error: Callable[[float], None] | None = None
+    """To be called with the time if its answer is an error. Errors on a stream have no code."""
 
 
 Work = Ticket | StepUnderway
@@ -75,6 +78,8 @@ class Underway:
                 )
             elif is_good:
                 work.latency.ended(work.began_at, now)
+            elif work.on_error is not None and count == 1:  # else the others may be good
+                work.on_error(now)
 
     def arrived(self, payload: Payload, now: float) -> None:
         """Some bytes of answers came, where these are not counted otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
@@ -191,6 +192,26 @@ def test_limits_tell_clients_apart_as_their_rule_says() -> None:
         assert refusal(gate, made(gate, INFER, same[1]), same[0]) is None
         assert refusal(gate, made(gate, INFER, same[1]), same[0]) is Reason.RATE_LIMITED
         assert refusal(gate, made(gate, INFER, other[1]), other[0]) is None
+
+
+def test_limits_tell_clients_apart_by_the_end_of_a_long_header() -> None:
+    gate = Gate(GateRules(limits=(LimitRule(Limit(rate=1.0), by_header=b"x-tenant"),)))
+    for end, expected in (b"a", None), (b"a", Reason.RATE_LIMITED), (b"b", None):
+        fields = [(b"x-tenant", b"t" * 20_000 + end)]
+        assert refusal(gate, made(gate, INFER, fields), REMOTE) is expected
+
+
+def test_long_headers_of_clients_are_not_kept() -> None:
+    gate = Gate(GateRules(limits=(LimitRule(Limit(rate=0.001), by_header=b"x-tenant"),)))
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            fields = [(b"x-tenant", b"%d" % number + b"t" * 20_000)]
+            assert refusal(gate, made(gate, INFER, fields), REMOTE) is None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
 
 
 def test_a_limit_says_when_to_come_again() -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from lb.balancing.policies import make_policy
 from lb.balancing.rendezvous import CHOICES
-from lb.balancing.sequences import IDLE_FACTOR, Affinity, OpenSequence, Pin, SequenceTable
+from lb.balancing.sequences import (
+    IDLE_FACTOR,
+    REFUSED_LIFETIME_S,
+    Affinity,
+    OpenSequence,
+    Pin,
+    SequenceTable,
+)
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -344,6 +351,77 @@ def test_a_start_that_surely_did_not_run_leaves_no_pin() -> None:
     assert home.open_sequences == 0
     again, _ = play.begin(first, tried=(home,))
     assert again is not home
+
+
+def refuse(play: Play, refused: SequenceStep) -> None:
+    """A step that its backend answers with a refusal."""
+    _, pin = play.begin(refused)
+    assert pin is not None
+    play.table.ended(refused, pin, pin.starts, play.now, is_refused=True)
+
+
+def test_a_start_that_was_refused_is_kept_for_a_few_seconds() -> None:
+    play = Play(*make_backends(0, 0))
+    for number in range(10):
+        refuse(play, step(number, start=True))
+    assert [backend.open_sequences for backend in play.eligible] == [5, 5]
+    play.now += REFUSED_LIFETIME_S
+    play.table.sweep(play.now, 100)
+    assert [backend.open_sequences for backend in play.eligible] == [0, 0]
+
+
+def test_the_next_step_of_a_refused_start_finds_its_backend_and_restores_its_life() -> None:
+    play = Play(*make_backends(0, 0))
+    refuse(play, step(1, start=True))
+    home = play.table.backend_of(SequenceKey(b"m", 1))
+    assert home is not None
+    play.now += REFUSED_LIFETIME_S - 0.1
+    assert play.run(step(1)) is home
+    play.now += LIFETIME_S - 0.1
+    play.table.sweep(play.now, 100)
+    assert play.run(step(1)) is home
+
+
+def test_steps_that_are_refused_after_their_start_leave_its_life_short() -> None:
+    play = Play(*make_backends(0, 0))
+    refuse(play, step(1, start=True))
+    refuse(play, step(1))
+    play.now += REFUSED_LIFETIME_S
+    play.table.sweep(play.now, 100)
+    assert len(play.table) == 0
+
+
+def test_a_refusal_says_nothing_of_a_sequence_that_was_open() -> None:
+    play = Play(*make_backends(0, 0))
+    home = play.start(1)
+    refuse(play, step(1, start=True))
+    refuse(play, step(1))
+    play.now += LIFETIME_S - 0.1
+    play.table.sweep(play.now, 100)
+    assert play.run(step(1)) is home
+
+
+def test_a_refusal_says_nothing_beside_a_step_that_was_taken() -> None:
+    play = Play(*make_backends(0, 0))
+    first = step(1, start=True)
+    home, pin = play.begin(first)
+    play.begin(step(1))
+    assert home is not None
+    assert pin is not None
+    play.table.ended(first, pin, pin.starts, play.now, began_at=play.now - 0.1)
+    play.table.ended(step(1), pin, pin.starts, play.now, is_refused=True)
+    play.now += LIFETIME_S - 0.1
+    play.table.sweep(play.now, 100)
+    assert play.run(step(1)) is home
+
+
+def test_a_refusal_makes_no_life_longer() -> None:
+    play = Play(*make_backends(0, 0))
+    play.idle_s = REFUSED_LIFETIME_S / IDLE_FACTOR / 2
+    refuse(play, step(1, start=True))
+    play.now += REFUSED_LIFETIME_S / 2
+    play.table.sweep(play.now, 100)
+    assert len(play.table) == 0
 
 
 def test_an_end_that_surely_did_not_run_keeps_the_pin() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lb.balancing.sequences import Affinity
+from lb.balancing.sequences import REFUSED_LIFETIME_S, Affinity
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
@@ -101,6 +101,32 @@ def test_what_nobody_started_is_placed_like_any_request() -> None:
     parts = two()
     parts.backends[0].in_flight = 1
     assert parts.run(parts.step()) is parts.backends[1]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code", "is_short"),
+    [
+        (AppProtocol.HTTP, 400, True),
+        (AppProtocol.HTTP, 404, True),
+        (AppProtocol.HTTP, 200, False),
+        (AppProtocol.HTTP, 429, False),
+        (AppProtocol.HTTP, 500, False),
+        (AppProtocol.GRPC, GrpcStatus.INVALID_ARGUMENT, True),
+        (AppProtocol.GRPC, GrpcStatus.NOT_FOUND, True),
+        (AppProtocol.GRPC, GrpcStatus.OK, False),
+        (AppProtocol.GRPC, GrpcStatus.DEADLINE_EXCEEDED, False),
+        (AppProtocol.GRPC, GrpcStatus.INTERNAL, False),
+    ],
+)
+def test_a_start_that_its_backend_refuses_is_soon_forgotten(
+    protocol: AppProtocol, code: int, is_short: bool
+) -> None:
+    parts = two()
+    attempt = parts.place(parts.step(start=True, protocol=protocol))
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, code)
+    table = parts.dispatcher.steps.table
+    table.sweep(parts.loop.time() + REFUSED_LIFETIME_S + 0.1, 10)
+    assert attempt.backend.open_sequences == (not is_short)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.LOST, Outcome.RESET])

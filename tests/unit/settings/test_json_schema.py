@@ -46,6 +46,7 @@ UNSEEN = {
     "sample that is no number",
     "variable that is not set",
     "file that is not there",
+    "half of a character",
     "HTTPS without TLS",
     "admin API open to all",
     "PROXY protocol from anyone",

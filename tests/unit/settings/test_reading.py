@@ -160,6 +160,8 @@ BROKEN = {
     "listener without a host": ("listen: {http: ':8000'}\n" + BACKENDS, ["1 listen.http: expected HOST:PORT, [IPV6]:PORT or unix:PATH, got ':8000'"]),
     "listener with a misspelt key": ("listen: {http: {adress: 'a:1'}}\n" + BACKENDS, ['1 listen.http.adress: unknown key; did you mean address?']),
     "TLS without certificates": ("listen: {http: {address: 'a:1', tls: {}}}\n" + BACKENDS, ['1 listen.http.tls.certificates: is required']),
+    "HTTPS with bad TLS that gRPC shares": ("listen: {https: {address: '127.0.0.1:8443', tls: {}}, grpcs: '127.0.0.1:8443'}\n" + BACKENDS, ['1 listen.https.tls.certificates: is required']),
+    "half of a character": ('{"listen": {"http": "127.0.0.1:8000"},\n"backends": [{"name": "\\ud83d", "http": "a:1"}]}', ["2 backends[0].name: \\ud83d is half of a pair of surrogates, without the other"]),
     "HTTPS without TLS": ("listen: {https: '127.0.0.1:8443'}\n" + BACKENDS, ['1 listen.https: needs tls']),
     "admin API open to all": ("listen: {http: '127.0.0.1:8000', admin: '0.0.0.0:8003'}\n" + BACKENDS, ['1 listen.admin: 0.0.0.0:8003 can be reached from elsewhere: needs an access.tokens entry with the role read or operate, or admin.insecure']),
     "PROXY protocol from anyone": ("listen: {http: {address: '127.0.0.1:8000', proxy_protocol: true}}\n" + BACKENDS, ['1 listen.http.proxy_protocol: needs listen.trusted_proxies']),

@@ -57,6 +57,12 @@ def test_keys_are_the_text_that_stands_there() -> None:
     assert parse("5: a\ntrue: b\n").root == {"5": "a", "true": "b"}
 
 
+def test_a_character_that_json_escapes_as_two_is_one() -> None:
+    smile = "\\ud83d\\ude00"
+    assert parse(f'{{"a": "x{smile}", "{smile}": 1}}').root == {"a": "x\U0001f600", "\U0001f600": 1}
+    assert parse(f"a: '{smile}'\n").root == {"a": smile}
+
+
 def test_lines_are_known_for_every_value_and_fall_back_to_what_holds_it() -> None:
     tree = parse("a:\n  - b: 1\n    c: 2\n  - d\n")
     assert tree.line_of(("a", 0, "c")) == 3
@@ -113,6 +119,8 @@ def test_a_text_that_is_no_mapping_has_one_problem_and_an_empty_tree(
         ("x:\n  ? [a]\n  : 1\n", Problem("x", "a key must be a word", 2)),
         ("a: !!python/name:os.system ''\n", Problem("a", "the tag tag:yaml.org,2002:python/name:os.system is not supported", 1)),
         ("a: !own {b: 1}\n", Problem("a", "the tag !own is not supported", 1)),
+        ('{"a":\n "\\ud83d"}', Problem("a", "\\ud83d is half of a pair of surrogates, without the other", 2)),
+        ('{"\\ude00\\ud83d": 1}', Problem("", "a key: \\ude00 is half of a pair of surrogates, without the other", 1)),
         ("a: !!int x\n", Problem("a", "invalid literal for int() with base 10: 'x'", 1)),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.proxy.http2.options import Http2Options
 from tests.fakes.links import PaperRelay, Side
 from tests.wire.frames import (
@@ -165,6 +166,25 @@ async def test_stalled_holders_give_way_when_memory_stays_short() -> None:
     assert [(f.kind, f.stream, f.code) for f in stalled.gets()] == [(RST_STREAM, 1, 11)]
     client.sends(call(5))
     assert len(backend.link.streams) == 2
+    client.goes()
+    stalled.goes()
+    assert relay.is_clean()
+
+
+async def test_stalled_holders_give_way_to_requests_of_http1_alone() -> None:
+    relay = PaperRelay(ceiling=80_000)
+    stalled = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    backend = relay.backend()
+    stalled.sends(call(1), call(3))
+    backend.sends(headers(1, RESPONSE_FIELDS) + data(1, bytes(50_000)))
+    backend.sends(headers(3, RESPONSE_FIELDS) + data(3, bytes(25_000)))
+    stalled.gets()
+    client = Side(relay, relay.server_protocol(AppProtocol.HTTP))
+    client.sends(b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert client.transport.take().startswith(b"HTTP/1.1 503 ")
+    relay.loop.advance(31)
+    relay.relay.flush()
+    assert [(f.kind, f.stream, f.code) for f in stalled.gets()] == [(RST_STREAM, 1, 11)]
     client.goes()
     stalled.goes()
     assert relay.is_clean()
