@@ -55,7 +55,7 @@ from lb.admin.views import (
     status_view,
     variant_set_view,
 )
-from lb.control.directory import BackendDirectory, StillLeavingError
+from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
@@ -225,7 +225,7 @@ class AdminApi:
             record = self._find(request)
             try:
                 self._directory.set_admin(record.backend.name, state, self._clock(), limit_s)
-            except StillLeavingError as error:
+            except StillRemovingError as error:
                 raise refused(409, str(error)) from error
             return self._view(record)
 
@@ -246,7 +246,7 @@ class AdminApi:
             name, directory = record.backend.name, self._directory
             try:
                 directory.drain_model(name, model, is_drained=is_drained, now=self._clock())
-            except StillLeavingError as error:
+            except StillRemovingError as error:
                 raise refused(409, str(error)) from error
             return model_drain_view(record, model, directory.model_use)
 

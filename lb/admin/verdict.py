@@ -25,7 +25,7 @@ OF_CLIENTS: Final = frozenset(
     )
 )  # fmt: skip
 """Errors that a client may cause whatever the backends do: shown, but no reason for alarm."""
-_INTENDED: Final = frozenset({BackendState.DRAINING, BackendState.DISABLED, BackendState.LEAVING})
+_INTENDED: Final = frozenset({BackendState.DRAINING, BackendState.DISABLED, BackendState.REMOVING})
 """States that an operator wanted."""
 _FINE: Final = _INTENDED | {BackendState.UP}
 

@@ -69,7 +69,7 @@ _UPGRADE_S: Final = 3600.0
 _LOOK_S: Final = 0.2
 """How often it is looked whether what is waited for has happened."""
 _UP: Final = "up"
-_LEAVING: Final = "leaving"
+_REMOVING: Final = "removing"
 _ADDRESSES: Final = frozenset({"http", "grpc", "metrics"})
 
 
@@ -271,7 +271,7 @@ def _wait_until_removed(admin: AdminTarget, name: str) -> str:
             backend = admin.call("GET", _path_of(name), Backend)
         except NoSuchBackendError:
             return f"{printable(name)}: removed"
-        if backend.state != _LEAVING:
+        if backend.state != _REMOVING:
             raise AdminError(f"{printable(name)} has been added again")
         time.sleep(_LOOK_S)
 

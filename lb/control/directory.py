@@ -51,8 +51,8 @@ _SEARCH_S: Final = 1.0
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
 _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
-_UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
-LEAVING_S: Final = 300.0
+_UNASKED: Final = (AdminState.DISABLED, AdminState.REMOVING)
+REMOVAL_S: Final = 300.0
 """Unless told otherwise."""
 _MOST_NAMED: Final = 8
 """How many backends a refusal names, so that it stays a short line."""
@@ -82,7 +82,7 @@ def _no_use(_backend: Backend, _model: bytes) -> ModelUse:
     return ModelUse(0, 0)
 
 
-class StillLeavingError(LoadBalancerError):
+class StillRemovingError(LoadBalancerError):
     """A backend was removed: all that can be done is to add it again."""
 
 
@@ -92,7 +92,7 @@ class BackendDirectory:
     def __init__(self, policy: Policy) -> None:
         self._roll = Roll()
         self._records = self._roll.records
-        self.leaving_s = LEAVING_S
+        self.removal_s = REMOVAL_S
         """How long what runs on a backend that was removed may take."""
         self.cut: Callable[[Backend], None] = _nobody_cuts
         """Closes all connections to a backend, whatever runs over them."""
@@ -206,12 +206,12 @@ class BackendDirectory:
 
     def replace(self, members: Sequence[Member], now: float) -> None:
         """Make `members` the whole pool. A backend lives on while its name and addresses do; one
-        that is left out finishes what it has, within `leaving_s`.
+        that is left out finishes what it has, within `removal_s`.
 
         What the operator said about a name stays, even when its addresses change.
         """
         before = {name: record.admin for name, record in self._records.items()}
-        self._roll.replace(members, now, self.leaving_s)
+        self._roll.replace(members, now, self.removal_s)
         for name, record in self._records.items():
             if name not in before:
                 added = StateChange(
@@ -229,7 +229,7 @@ class BackendDirectory:
         record.is_dismissed = True
         if record.stands_in:
             record.stands_in = frozenset()
-            record.finish_by = now + self.leaving_s
+            record.finish_by = now + self.removal_s
 
     def _forget(self, gone: Sequence[BackendRecord], now: float) -> None:
         """End what is left of backends that are not in the pool any more."""
@@ -262,11 +262,11 @@ class BackendDirectory:
 
         Raises:
             LookupError: there is no such backend.
-            StillLeavingError: it has been removed.
+            StillRemovingError: it has been removed.
         """
         record = self.find(name)
-        if record.admin is AdminState.LEAVING:
-            raise StillLeavingError(f"backend {name} has been removed; add it again")
+        if record.admin is AdminState.REMOVING:
+            raise StillRemovingError(f"backend {name} has been removed; add it again")
         is_limited = state is AdminState.DRAINING and limit_s is not None
         record.finish_by = now + (limit_s or 0.0) if is_limited else None
         self._set_admin(record, state, "operator", now)
@@ -283,11 +283,11 @@ class BackendDirectory:
 
         Raises:
             LookupError: there is no such backend.
-            StillLeavingError: the backend has been removed.
+            StillRemovingError: the backend has been removed.
         """
         record = self.find(name)
-        if record.admin is AdminState.LEAVING:
-            raise StillLeavingError(f"backend {name} has been removed; add it again")
+        if record.admin is AdminState.REMOVING:
+            raise StillRemovingError(f"backend {name} has been removed; add it again")
         if (model in record.drained_models) is is_drained:
             return
         record.drained_models ^= {model}
@@ -555,7 +555,7 @@ class BackendDirectory:
         if record.admin is AdminState.ENABLED:
             for port in record.ports:
                 if port.health.state in _BEST:
-                    self._roll.relieve(port.protocol, now, self.leaving_s)
+                    self._roll.relieve(port.protocol, now, self.removal_s)
 
     def _begin_slowly(self, backend: Backend, now: float) -> None:
         self.ramps.begin(backend, now)

@@ -189,7 +189,7 @@ class Membership:
             LookupError: there is no such backend.
         """
         record = self._directory.find(name)
-        if record.admin is not AdminState.LEAVING:
+        if record.admin is not AdminState.REMOVING:
             self._added.pop(name, None)
             self._removed.add(name)  # which is forgotten where nobody names it
         self._directory.dismiss(record, self._clock())

@@ -28,7 +28,7 @@ from lb.probes.probe import ProbeResult
 _ADMIN_STATES: Final = {
     AdminState.DRAINING: BackendState.DRAINING,
     AdminState.DISABLED: BackendState.DISABLED,
-    AdminState.LEAVING: BackendState.LEAVING,
+    AdminState.REMOVING: BackendState.REMOVING,
 }
 PAST_STATES: Final = 30
 """How many states of a backend are remembered: a minute of one that flaps every two seconds."""
@@ -173,7 +173,7 @@ class BackendRecord:
     @property
     def word(self) -> AdminState:
         """What the operator said of it."""
-        return self.admin_before if self.admin is AdminState.LEAVING else self.admin
+        return self.admin_before if self.admin is AdminState.REMOVING else self.admin
 
     @property
     def why(self) -> str:
@@ -183,7 +183,7 @@ class BackendRecord:
             reasons.append(self.conduct)
         if self.drained_models:
             reasons.append(f"drained models: {', '.join(map(text, sorted(self.drained_models)))}")
-        if self.admin is AdminState.LEAVING:
+        if self.admin is AdminState.REMOVING:
             reasons.insert(0, "removed")
         elif self.admin is not AdminState.ENABLED:
             reasons.insert(0, "operator")

@@ -17,7 +17,7 @@ from lb.domain.backend import AdminState, AppProtocol, BackendState
 
 _log = logging.getLogger(__name__)
 
-MOST_LEAVING: Final = 1000
+MOST_REMOVED: Final = 1000
 """Beyond that the first ones go at once: a source that keeps changing its mind must not fill the
 memory."""
 _SERVING: Final = {BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED}
@@ -72,9 +72,9 @@ class Roll:
             and not any(_serves(each, protocol) for each in staying)
         )
 
-    def leaving(self) -> Iterator[BackendRecord]:
+    def removed(self) -> Iterator[BackendRecord]:
         """Those that nobody wants any more."""
-        return (each for each in self.records.values() if each.admin is AdminState.LEAVING)
+        return (each for each in self.records.values() if each.admin is AdminState.REMOVING)
 
     def serving(self, protocol: AppProtocol) -> Iterator[tuple[BackendRecord, PortRecord]]:
         """Backends that may get requests over a protocol if their health lets them, and their
@@ -96,21 +96,21 @@ class Roll:
             now: monotonic seconds.
             limit_s: how long what runs on the others may take.
         """
-        for record in self.leaving():
+        for record in self.removed():
             if protocol in record.stands_in:
                 record.stands_in -= {protocol}
                 record.finish_by = now + limit_s
 
     def remove_finished(self, now: float) -> list[BackendRecord]:
         """Forget those that have finished, or had their time; returns them."""
-        leaving = list(self.leaving())
-        if not leaving:
+        removed = list(self.removed())
+        if not removed:
             return []
-        surplus = len(leaving) - MOST_LEAVING
+        surplus = len(removed) - MOST_REMOVED
         needed = {record for protocol in AppProtocol for record, _ in self.serving(protocol)}
         gone = [
             record
-            for number, record in enumerate(leaving)
+            for number, record in enumerate(removed)
             if (record.is_empty and record not in needed)
             or (record.is_overdue(now) and record not in needed)
             or number < surplus
@@ -137,7 +137,7 @@ class Roll:
             addresses = {each.protocol.label: str(each.port.address) for each in record.ports}
             _log.log(self.news, "backend added", extra={"backend": spec.name, **addresses})
             return record
-        if record.admin is AdminState.LEAVING:
+        if record.admin is AdminState.REMOVING:
             record.admin, record.finish_by, record.empty_since = admin, None, None
             record.stands_in, record.is_dismissed = frozenset(), False
             _log.info("backend taken back", extra={"backend": spec.name})
@@ -176,10 +176,10 @@ def _let_go(
     record: BackendRecord, now: float, limit_s: float, stands_in: frozenset[AppProtocol]
 ) -> None:
     """Let a backend finish what it has, and go on with what nobody else can take over."""
-    if record.admin is AdminState.LEAVING:
+    if record.admin is AdminState.REMOVING:
         return
     record.admin_before = record.admin
-    record.admin = AdminState.LEAVING
+    record.admin = AdminState.REMOVING
     record.stands_in = stands_in
     record.finish_by = now + limit_s
     record.empty_since = None

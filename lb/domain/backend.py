@@ -59,7 +59,7 @@ class AdminState(Enum):
     ENABLED = "enabled"
     DRAINING = "draining"
     DISABLED = "disabled"
-    LEAVING = "leaving"
+    REMOVING = "removing"
     """It is not wanted in the pool any more: as draining, and then it is gone."""
 
 
@@ -82,7 +82,7 @@ class BackendState(Enum):
     DOWN = "down"
     DRAINING = "draining"
     DISABLED = "disabled"
-    LEAVING = "leaving"
+    REMOVING = "removing"
     """Removed from the pool; it finishes what it has."""
 
 

@@ -656,7 +656,7 @@ _RULES: Final = """
   A model that succeeds over both protocols has 21 series. With streams and many error codes it
   has up to 75.
 - **`backend`**: series of a backend end when it is gone, and start at 0 when it returns. While it
-  finishes its requests, its state is `leaving`. If another backend takes its name, it is
+  finishes its requests, its state is `removing`. If another backend takes its name, it is
   `NAME~1`.
 - **Process**: `process_*` and `python_*` are those of `prometheus-client`.
 - `GET /livez` is 200 while the process works. `GET /readyz` is 200 while it takes requests,

@@ -15,7 +15,7 @@ import yaml
 from tests.deploy.test_prometheus import (
     LIMIT_S,
     Prometheus,
-    ask_sleeper,
+    ask,
     promtool,
     watched_pair,
 )
@@ -124,7 +124,7 @@ def test_queries_are_answered_by_a_prometheus(tmp_path: Path) -> None:
         down = quote('sum(triton_lb_backend_state{backend="gpu-1",state="down"})')
 
         def has_seen_it_all() -> bool:
-            ask_sleeper(addresses["http"], [1] * 10)
+            ask(addresses["http"], "sleeper", "INT32", [1] * 10)
             return not unanswered(prometheus) - QUIET and bool(prometheus.value(down))
 
         wait_until(has_seen_it_all, timeout_s=LIMIT_S, what="series for all panels")

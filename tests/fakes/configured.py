@@ -50,7 +50,7 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
         "discovery": (
             [source.name for source in product.control.discovery._sources],
             product.control.discovery._names.interval_s,
-            product.control.directory.leaving_s,
+            product.control.directory.removal_s,
             product.control.membership.most,
         ),
     }

@@ -217,7 +217,7 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     admin.check("DELETE", BACKEND, 400, name="d", query="?limit=soon")
     admin.check("DELETE", BACKEND, 200, name="d", query="?limit=1s")
     admin.check("DELETE", BACKEND, 404, name="nobody")
-    assert admin.check("DELETE", BACKEND, 200, name="b")["state"] == "leaving"  # it runs a request
+    assert admin.check("DELETE", BACKEND, 200, name="b")["state"] == "removing"  # it runs a request
     for action in ("drain", "enable", "disable"):
         path = f"{BACKEND}/{action}"
         admin.check("POST", path, 409, name="b")

@@ -195,7 +195,7 @@ def test_a_removal_lets_a_request_finish_and_sends_no_other(
             thread.join()
     assert statuses == [200] * 4
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("one: leaving, ")
+    assert lines[0].startswith("one: removing, ")
     assert lines[-1] == "one: removed"
 
 

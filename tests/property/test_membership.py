@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lb.control.directory import BackendDirectory, StillLeavingError
+from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.record import PortRecord
 from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
@@ -44,7 +44,7 @@ class Pool(RuleBasedStateMachine):
         super().__init__()
         self.now = 100.0
         self.directory = BackendDirectory(named_policy("least_loaded"))
-        self.directory.leaving_s = DRAIN_S
+        self.directory.removal_s = DRAIN_S
         self.directory.cut = self.cut_off
         self.membership = Membership(self.directory, clock=self.clock, most=6)
         self.membership.configure([], HealthSettings(), ["dns"])
@@ -77,7 +77,7 @@ class Pool(RuleBasedStateMachine):
             self.membership.add(entry)
         except MembershipError:
             return
-        assert self.directory.find(entry.spec().name).admin is not AdminState.LEAVING
+        assert self.directory.find(entry.spec().name).admin is not AdminState.REMOVING
 
     @rule(name=names, limit_s=st.sampled_from((None, 0.0, 5.0)))
     def operator_removes(self, name: str, limit_s: float | None) -> None:
@@ -86,7 +86,7 @@ class Pool(RuleBasedStateMachine):
         except LookupError:
             return
         assert all(
-            record.admin is AdminState.LEAVING
+            record.admin is AdminState.REMOVING
             for record in self.directory.records
             if record.backend.name == name
         )
@@ -102,7 +102,7 @@ class Pool(RuleBasedStateMachine):
     def operator_says(self, name: str, word: AdminState, limit_s: float | None) -> None:
         try:
             self.directory.set_admin(name, word, self.now, limit_s)
-        except (LookupError, StillLeavingError):
+        except (LookupError, StillRemovingError):
             return
 
     # Time and health
@@ -212,14 +212,14 @@ class Pool(RuleBasedStateMachine):
     @invariant()
     def who_stands_in_leaves_and_nobody_else_is_up(self) -> None:
         for record in self.directory.records:
-            assert not record.stands_in or record.admin is AdminState.LEAVING
+            assert not record.stands_in or record.admin is AdminState.REMOVING
             assert not record.stands_in or record.word is AdminState.ENABLED
             assert not (record.stands_in and record.is_dismissed)
             for protocol in record.stands_in:
                 wanted = [
                     (other, other.port(protocol))
                     for other in self.directory.records
-                    if other.admin is not AdminState.LEAVING
+                    if other.admin is not AdminState.REMOVING
                 ]
                 assert wanted, "there is somebody to stand in for"
                 assert not any(
@@ -231,7 +231,7 @@ class Pool(RuleBasedStateMachine):
     @invariant()
     def who_leaves_has_a_reason_to_be_there(self) -> None:
         for record in self.directory.records:
-            if record.admin is AdminState.LEAVING:
+            if record.admin is AdminState.REMOVING:
                 assert record.finish_by is not None
                 assert record.finish_by <= self.now + DRAIN_S
 

@@ -126,7 +126,7 @@ async def test_a_body_that_is_not_json_is_refused(bench: Bench, data: bytes) -> 
 
 async def test_a_removed_backend_can_be_taken_back_by_its_name(bench: Bench) -> None:
     status, answer = await bench.ask("DELETE", f"{BACKENDS}/a")
-    assert (status, answer["state"], answer["empty"]) == (200, "leaving", True)
+    assert (status, answer["state"], answer["empty"]) == (200, "removing", True)
     assert bench.names == ["b"]
     assert await bench.refused("GET", f"{BACKENDS}/a") == (
         404,
@@ -140,7 +140,7 @@ async def test_a_removed_backend_can_be_taken_back_by_its_name(bench: Bench) -> 
 async def test_a_removed_backend_shows_when_the_rest_is_cut(bench: Bench) -> None:
     bench.directory.find("a").backend.in_flight = 1
     _, answer = await bench.ask("DELETE", f"{BACKENDS}/a?limit=1m")
-    assert (answer["state"], answer["why"], answer["cut_in_s"]) == ("leaving", "removed", 60.0)
+    assert (answer["state"], answer["why"], answer["cut_in_s"]) == ("removing", "removed", 60.0)
     _, answer = await bench.ask("DELETE", f"{BACKENDS}/a?limit=5s")
     assert answer["cut_in_s"] == 5.0
     for action in ("drain", "enable", "disable"):

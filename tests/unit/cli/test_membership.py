@@ -85,13 +85,13 @@ def test_a_drain_waits_until_nothing_runs_any_more(
 def test_a_removal_waits_until_the_backend_is_gone(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leaving = backend("leaving", in_flight=2)
+    leaving = backend("removing", in_flight=2)
     gone = error(404, "there is no backend 'a'")
     assert (
         script.run("remove", "a", "--wait", "--limit", "1m", answers=[leaving, leaving, gone]) == 0
     )
     assert script.asked[0] == "DELETE /api/v1/backends/a?limit=1m"
-    assert capsys.readouterr().out.splitlines() == ["a: leaving, 2 in flight", "a: removed"]
+    assert capsys.readouterr().out.splitlines() == ["a: removing, 2 in flight", "a: removed"]
 
 
 def test_a_drained_backend_is_not_waited_for(
@@ -105,7 +105,7 @@ def test_a_drained_backend_is_not_waited_for(
 def test_the_removal_of_an_empty_backend_ends_with_the_same_word(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leaving = backend("leaving", empty=True)
+    leaving = backend("removing", empty=True)
     gone = error(404, "there is no backend 'a'")
     assert script.run("remove", "a", "--wait", answers=[leaving, leaving, gone]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "a: removed"
@@ -114,7 +114,7 @@ def test_the_removal_of_an_empty_backend_ends_with_the_same_word(
 def test_waiting_ends_when_somebody_adds_the_backend_again(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert script.run("remove", "a", "--wait", answers=[backend("leaving"), backend("up")]) == 1
+    assert script.run("remove", "a", "--wait", answers=[backend("removing"), backend("up")]) == 1
     assert capsys.readouterr().err == "triton-lb: a has been added again\n"
 
 

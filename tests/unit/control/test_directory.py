@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
-from lb.control.directory import LEAVING_S, BackendDirectory, StillLeavingError
+from lb.control.directory import REMOVAL_S, BackendDirectory, StillRemovingError
 from lb.control.record import Member, PortRecord
 from lb.domain.backend import (
     Address,
@@ -684,7 +684,7 @@ def test_a_removed_backend_finishes_what_it_has_and_gets_nothing_new(count: str)
     cut = without_a(directory, 105.0)
     directory.look(105.1)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
-    assert directory.find("a").state is BackendState.LEAVING
+    assert directory.find("a").state is BackendState.REMOVING
     assert directory.ref.current.backends == (backend_of(directory, "b"), a)
     assert [reach.backend.name for reach in directory.roster()] == ["b"]
     assert (cut, a.deaths) == ([], 0)
@@ -696,7 +696,7 @@ def test_a_removed_backend_finishes_what_it_has_and_gets_nothing_new(count: str)
 
 def test_what_a_removed_backend_does_not_finish_in_time_is_cut() -> None:
     directory = make_directory("a", "b")
-    directory.leaving_s = 1.0
+    directory.removal_s = 1.0
     a = backend_of(directory, "a")
     a.in_flight = a.open_sequences = 1
     cut = without_a(directory, 105.0)
@@ -733,10 +733,10 @@ def test_those_that_leave_stand_in_until_one_newcomer_has_been_up() -> None:
     directory.replace([Member(make_spec("c"))], 105.0)
     for protocol in (HTTP, GRPC):
         found(directory, port_of(directory, "c", protocol), REFUSED, 105.2)
-    for now in (110.0, 110.1, 105.0 + 2 * LEAVING_S, 105.1 + 2 * LEAVING_S):
+    for now in (110.0, 110.1, 105.0 + 2 * REMOVAL_S, 105.1 + 2 * REMOVAL_S):
         directory.look(now)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
-    now = 106.0 + 2 * LEAVING_S
+    now = 106.0 + 2 * REMOVAL_S
     backend_of(directory, "a").in_flight = 1
     for protocol in (HTTP, GRPC):
         for _ in range(3):
@@ -797,7 +797,7 @@ def test_nothing_can_be_said_of_a_backend_that_leaves() -> None:
     directory = make_directory("a", "b")
     backend_of(directory, "a").in_flight = 1
     without_a(directory, 105.0)
-    with pytest.raises(StillLeavingError, match="backend a has been removed; add it again"):
+    with pytest.raises(StillRemovingError, match="backend a has been removed; add it again"):
         directory.set_admin("a", AdminState.ENABLED, 106.0)
 
 

@@ -126,7 +126,7 @@ async def test_a_file_cannot_name_ourselves(bench: Bench, tmp_path: Path) -> Non
 
 async def test_time_to_leave_is_what_is_configured(bench: Bench) -> None:
     bench.discovery.configure(settings(backends=[{"http": "c:1"}], discovery={"drain": "7s"}))
-    assert bench.directory.leaving_s == 7.0
+    assert bench.directory.removal_s == 7.0
 
 
 async def test_connections_are_renewed_of_backends_whose_name_leads_elsewhere() -> None:

@@ -175,7 +175,7 @@ def test_a_removal_may_have_a_limit_of_its_own_also_afterwards() -> None:
     record = bench.directory.find("a")
     record.backend.in_flight = 1
     bench.membership.remove("a")
-    assert (record.admin, record.finish_by) == (AdminState.LEAVING, 400.0)
+    assert (record.admin, record.finish_by) == (AdminState.REMOVING, 400.0)
     bench.membership.remove("a", 5.0)
     assert record.finish_by == 105.0
     assert bench.names == ["b", "a"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from lb.control.record import BackendRecord, Member
-from lb.control.roll import MOST_LEAVING, Roll
+from lb.control.roll import MOST_REMOVED, Roll
 from lb.domain.backend import Address, AdminState
 from tests.fakes.backends import make_spec
 
@@ -35,7 +35,7 @@ def test_those_that_leave_come_last() -> None:
     roll = make_roll(member("a"), member("b"))
     roll.replace([member("c"), member("b")], 101.0, 60.0)
     assert names(roll) == ["c", "b", "a"]
-    assert [each.backend.name for each in roll.leaving()] == ["a"]
+    assert [each.backend.name for each in roll.removed()] == ["a"]
 
 
 def test_a_backend_leaves_when_its_requests_are_over_or_its_time_is() -> None:
@@ -54,7 +54,7 @@ def test_a_backend_that_is_wanted_again_in_time_lives_on() -> None:
     a = roll.records["a"]
     a.admin = AdminState.DRAINING
     roll.replace([], 101.0, 60.0)
-    assert a.admin is AdminState.LEAVING
+    assert a.admin is AdminState.REMOVING
     roll.replace([member("a", weight=2.0)], 102.0, 60.0)
     assert roll.records["a"] is a
     assert (a.admin, a.finish_by, a.backend.inverse_weight) == (AdminState.DRAINING, None, 0.5)
@@ -103,8 +103,8 @@ def test_the_word_of_the_operator_goes_with_the_name() -> None:
 
 
 def test_only_so_many_leave_at_a_time() -> None:
-    roll = make_roll(*(member(f"b{number}") for number in range(MOST_LEAVING + 2)))
+    roll = make_roll(*(member(f"b{number}") for number in range(MOST_REMOVED + 2)))
     first = list(roll.records.values())[:2]
     roll.replace([], 101.0, 60.0)
     assert gone(roll, 101.0) == first
-    assert len(names(roll)) == MOST_LEAVING
+    assert len(names(roll)) == MOST_REMOVED
