@@ -22,7 +22,8 @@ BOUNDS = {
     "capacity.NO_LIMIT", "adaptive._MAX", "least_latency._SPARE", "model_backend._ENDS",
     "model_queue._MAX_ELIGIBLE_SETS", "pin_rows._SHARDS",
     "scheduler._CLEANUP_MIN", "scheduler._MAX_MODEL_QUEUES", "sequences.IDLE_FACTOR",
-    "sequences._MAX_MODELS", "waiting._CLEANUP_MIN", "waiting._COMPACT",
+    "sequences.REFUSED_LIFETIME_S", "sequences._MAX_MODELS", "waiting._CLEANUP_MIN",
+    "waiting._COMPACT",
     # Work in one call
     "model_backend_index._TRIES", "model_queue._TRIES", "scheduler._LATE_AT_ONCE",
     "scheduler._RENEWED_AT_ONCE", "sequences._EVICTION_TRIES", "sequences._EXPIRED_PER_STEP",

@@ -10,7 +10,6 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from lb.balancing.sequences import REFUSED_LIFETIME_S
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
@@ -123,7 +122,7 @@ async def test_starts_that_are_refused_are_soon_forgotten(two: Setup, streams: i
         assert len(await stream.answers(count)) == count
         assert await stream.end() is grpc.StatusCode.OK
     assert two.open_sequences == [5, 5]
-    two.relay.sweep_sequences(REFUSED_LIFETIME_S)
+    two.relay.sweep_sequences(5.0)  # as docs/protocols.md says
     assert two.open_sequences == [0, 0]
 
 
