@@ -202,6 +202,7 @@ class RequestPlan:
         plan.hops = self.hops
         plan.loop = self.loop
         plan.has_variants = self.has_variants
+        plan.may_split = self.may_split
         plan.share = self.share
         plan.is_sampled = self.is_sampled
         sampled = self.sampled
@@ -238,7 +239,8 @@ class HeadReader:
 
     __slots__ = (
         "_body_size", "_cors_origins", "_deadline", "_disclosure", "_draws", "_errors", "_find",
-        "_gate", "_identity", "_is_due", "_is_tracing", "_limits", "_lines", "_marker", "_noted",
+        "_gate", "_identity", "_is_due", "_is_tracing", "_limits", "_lines", "_looks_further",
+        "_marker", "_noted",
         "_payloads", "_requests", "_responses", "_spend", "_split_models", "_traces", "_unlearnt",
         "_variant_names", "known_request", "known_response",
     )  # fmt: skip
@@ -283,6 +285,9 @@ class HeadReader:
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
         """Likewise of the field with the time that a request may take; empty: there is none."""
+        self._looks_further = bool(
+            noted or deadline or cors_origins or variant_names or split_models
+        )
         self._identity = identity
         """Ours, in hop markers; empty: requests get none."""
         self._marker = b"%b: %b\r\n\r\n" % (HOPS, identity)
@@ -371,28 +376,15 @@ class HeadReader:
         plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
         if plan.is_inference:
             _describe_body(plan, head)
-            if plan.model in self._split_models:
-                plan.may_split = True
-                plan.is_plain = False
         if self._identity:
             plan.upstream = request.upstream[:-2] + self._marker
             if request.hops:
                 plan.take_hops(request.hops, self._identity)
-        if self._noted or self._deadline:
-            self._note(plan, head)
         plan.discloses = self._disclosure.may_concern(plan.claim)
         if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
             plan.is_plain = False
-        if self._cors_origins:
-            self._note_origin(plan, head, request, line)
-        route = line.route
-        if (
-            route.model in self._variant_names
-            and not (route.version or route.is_asked or route.is_ours)
-            and request.target.startswith(b"/v2/models/")
-        ):
-            plan.has_variants = True
-            plan.is_plain = False
+        if self._looks_further:
+            self._look_further(plan, head, request, line)
         if share:
             plan.share, plan.is_sampled, plan.is_plain = share, True, False
             return plan
@@ -405,6 +397,24 @@ class HeadReader:
         elif at < 0:
             self._requests.put(head, plan)
         return plan
+
+    def _look_further(
+        self, plan: RequestPlan, head: bytes, request: RequestHead, line: _Line
+    ) -> None:
+        """Note what only some configurations ask for."""
+        if self._noted or self._deadline:
+            self._note(plan, head)
+        if self._cors_origins:
+            self._note_origin(plan, head, request, line)
+        route = line.route
+        plan.may_split = plan.is_inference and plan.model in self._split_models
+        plan.has_variants = (
+            route.model in self._variant_names
+            and not (route.version or route.is_asked or route.is_ours)
+            and request.target.startswith(b"/v2/models/")
+        )
+        if plan.may_split or plan.has_variants:
+            plan.is_plain = False
 
     def _is_ordinary(self, head: bytes) -> bool:
         """Whether a head is within the limits as it stands, however it is read."""
