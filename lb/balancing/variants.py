@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from math import inf, log
+from math import fsum, inf, log
 
 
 class WeightedChoice:
@@ -32,7 +32,7 @@ class WeightedChoice:
             if weight > 0
         ]
         """Index, what is hashed before the key, and the inverse of the weight."""
-        total = sum(weights)
+        total = fsum(weights)
         below = 0.0
         self._steps: list[tuple[float, int]] = []
         """Where the share of a variant ends, for `by_draw`."""
@@ -77,11 +77,11 @@ def with_shares(weights: Sequence[float], percents: Sequence[float | None]) -> t
     given = [each for each in percents if each is not None]
     if any(not 0 <= each <= 100 for each in given):
         raise ValueError("a share is a number from 0 to 100 percent")
-    left = 100 - sum(given)
+    left = 100.0 - fsum(given)
     rest = [weight for weight, each in zip(weights, percents, strict=True) if each is None]
     if round(left, 6) < 0 or (not rest and round(left, 6)):
-        raise ValueError(f"the shares add up to {sum(given):g} percent")
-    total = sum(rest)
+        raise ValueError(f"the shares add up to {fsum(given):g} percent")
+    total = fsum(rest)
     return tuple(
         each
         if each is not None

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any, Final
 
 from lb.balancing.variants import WeightedChoice, with_shares
@@ -235,7 +236,7 @@ class VariantSet:
 
     def use(self, weights: Sequence[float]) -> None:
         """Choose by other weights from now on."""
-        total = sum(weights) or 1.0
+        total = fsum(weights) or 1.0
         self.percents = [100.0 * each / total for each in weights]
         self._choice = WeightedChoice([each.rules.name for each in self.variants], weights)
 
@@ -334,7 +335,7 @@ class VariantSet:
 
     def _share_in_file(self) -> float:
         weights = [each.weight for each in self.rules.variants]
-        return 100.0 * weights[-1] / (sum(weights) or 1.0)
+        return 100.0 * weights[-1] / (fsum(weights) or 1.0)
 
     def _judge(self, least: int, is_ready: Callable[[VariantRules], bool]) -> bool:
         first = self.variants[0]
@@ -574,7 +575,7 @@ class VariantBook:
     def statuses_of(self, split: VariantSet) -> Iterable[VariantStatus]:
         """The variants of a name as they are now, the first one first."""
         in_file = {each.name: each.weight for each in split.rules.variants}
-        total = sum(in_file.values()) or 1.0
+        total = fsum(in_file.values()) or 1.0
         for index, each in enumerate(split.variants):
             rules = each.rules
             yield VariantStatus(

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lb.runtime.wiring import LoadBalancer
 from tests.fakes.relay import relay_configuration
 
+_OF_THE_PROCESS = "service.instance.id"
+
+
+def _lasting(resource: Mapping[str, str]) -> dict[str, str]:
+    """What is told of the resource but for the process."""
+    return {name: value for name, value in resource.items() if name != _OF_THE_PROCESS}
+
 
 def configuration_of(product: LoadBalancer) -> dict[str, Any]:
     """What the parts of a product were told, as values that can be compared."""
     rules = product.access.gate.rules
+    exporter = product.exporter.options
     return {
         **relay_configuration(product),
         "settings": product.settings,
@@ -45,7 +55,7 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
             product.control.placement.options,
             product.control.placement.planner.rules,
         ),
-        "exporter": product.exporter.options,
+        "exporter": replace(exporter, resource=_lasting(exporter.resource)),
         "warm_up": product.control.warm_up.options,
         "discovery": (
             [source.name for source in product.control.discovery._sources],

@@ -29,6 +29,11 @@ DEFECT = 500
 """The status of answers that no request can bring about."""
 
 
+def concrete(path: str, name: str = "a") -> str:
+    """A path of the document, of a backend of that name and of a model that is there."""
+    return path.replace("{name}", name).replace("{model}", "simple")
+
+
 class Admin:
     """The admin API of a process with the backends `a` and `b`, and `c` of a source. Each runs a
     request, another request is queued."""
@@ -111,7 +116,7 @@ class Admin:
 
     def headers(self, method: str, path: str) -> Mapping[str, str]:
         """The header fields of an answer."""
-        return self._exchange(method, path.replace("{name}", "a"), OPERATE, None, "")[1]
+        return self._exchange(method, concrete(path), OPERATE, None, "")[1]
 
     def _exchange(
         self, method: str, path: str, token: str, body: bytes | None, kind: str
@@ -152,7 +157,7 @@ class Admin:
             more: see `ask`.
         """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        target = path.replace("{name}", name) + query
+        target = concrete(path, name) + query
         got, answer = self.ask(method, target, token, data, **more)
         assert got == status, (method, target, answer)
         assert answer_problems(self.document, method, path, got, answer) == []
@@ -227,6 +232,11 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
         admin.check("POST", path, 200)
         admin.check("POST", path, 200, body={})
     admin.check("POST", f"{BACKEND}/drain", 200, query="?limit=1h")
+    for action in ("drain", "enable"):
+        path = f"{BACKEND}/models/{{model}}/{action}"
+        admin.check("POST", path, 200)
+        admin.check("POST", path, 404, name="nobody")
+        admin.check("POST", path, 409, name="b")
     admin.check("POST", BACKENDS, 201, body={"name": "b"})
 
     # Variants
@@ -336,5 +346,5 @@ def test_unknown_paths_and_methods_get_documented_errors(admin: Admin) -> None:
 def test_every_view_has_head(admin: Admin) -> None:
     for method, path in admin.operations:
         if method == "GET":
-            status, body = admin.ask("HEAD", path.replace("{name}", "a"), READ)
+            status, body = admin.ask("HEAD", concrete(path), READ)
             assert (status, body) == (200, None)

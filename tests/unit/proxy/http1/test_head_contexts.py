@@ -24,7 +24,9 @@ def head(number: int, more: bytes = b"", flags: bytes = b"00") -> bytes:
 
 
 def facts(plan: RequestPlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in plan.__slots__ if name not in PER_HEAD}
+    """All attributes but those; a compiled class has no `__slots__`."""
+    names = {name for name in dir(plan) if not name.startswith("_")} - PER_HEAD
+    return {name: value for name in names if not callable(value := getattr(plan, name))}
 
 
 def reader(traces: Traces) -> HeadReader:
