@@ -77,7 +77,7 @@ def with_shares(weights: Sequence[float], percents: Sequence[float | None]) -> t
     given = [each for each in percents if each is not None]
     if any(not 0 <= each <= 100 for each in given):
         raise ValueError("a share is a number from 0 to 100 percent")
-    left = 100.0 - fsum(given)
+    left = 100 - fsum(given)
     rest = [weight for weight, each in zip(weights, percents, strict=True) if each is None]
     if round(left, 6) < 0 or (not rest and round(left, 6)):
         raise ValueError(f"the shares add up to {fsum(given):g} percent")
