@@ -216,6 +216,19 @@ def test_a_trace_shows_who_died_and_who_answered(
     assert roots <= {second.span_id}
 
 
+def is_hedged(spans: Collector, target: Target, ask: Ask, number: int) -> bool:
+    """Trace a long request after some short ones; whether it was sent twice. How long is usual is
+    sampled a few times a second, so it may take some rounds until that is known."""
+    for _ in range(60):
+        ask(target, {}, 1)
+    ask(target, context(number), 1500)
+    try:
+        trace(spans, number, 3, 0, timeout_s=5.0)
+    except TimeoutError:
+        return False
+    return True
+
+
 HEDGED = {"hedging": {"enabled": True, "quantile": 0.5, "max_ratio": 1.0}}
 
 
@@ -224,10 +237,10 @@ HEDGED = {"hedging": {"enabled": True, "quantile": 0.5, "max_ratio": 1.0}}
 def test_both_attempts_of_a_hedged_request_are_in_its_trace(
     balancer: RunningBalancer, spans: Collector, ask: Ask
 ) -> None:
-    number = 0x4000 + [ask_http, ask_grpc].index(ask)
-    for _ in range(60):  # so that it is known what is usual
-        ask(balancer.target, {}, 1)
-    ask(balancer.target, context(number), 1500)
+    first = 0x4000 + 0x100 * [ask_http, ask_grpc].index(ask)
+    number = next(
+        each for each in range(first, first + TRIES) if is_hedged(spans, balancer.target, ask, each)
+    )
     found = trace(spans, number, 3, 2 * int(ask is ask_http))
     (server,) = (span for span in found if span.kind == "SERVER" and span.is_ours)
     attempts = {span.attributes["triton_lb.why"]: span for span in found if span.kind == "CLIENT"}
