@@ -80,6 +80,7 @@ class Documents:
             "backends_total": count,
             "models": self._models,
             "models_total": 10 * len(self._models),
+            "variants": [],
             "changes": [self._change(number) for number in range(100 if count else 0)],
         }
 
