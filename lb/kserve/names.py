@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields
+from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields, write_varint
 
 _NAME: Final = 1
 _VERSION: Final = 2
@@ -31,16 +31,7 @@ _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
 def _field(number: int, value: bytes) -> bytes:
-    return bytes((number << 3 | BYTES,)) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return bytes((number << 3 | BYTES,)) + write_varint(len(value)) + value
 
 
 def _spans(part: bytes, size: int, numbers: frozenset[int]) -> list[tuple[int, int, int, int]]:
@@ -104,7 +95,7 @@ def renamed_inside(part: bytes, size: int, number: int, name: Callable[[bytes], 
     renamed = renamed_answer(inner, end - begin, name)
     if renamed is inner:
         return part
-    length = _varint(end - begin + len(renamed) - len(inner))
+    length = write_varint(end - begin + len(renamed) - len(inner))
     return part[:tag] + bytes((number << 3 | BYTES,)) + length + renamed + part[end:]
 
 

@@ -36,7 +36,7 @@ _FORMATS: Final = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
     "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
 }  # fmt: skip
-"""Of `struct`, by data type. FP16 and BF16 have no form in Triton's JSON."""
+"""Format of `struct` by data type. FP16 and BF16 have no form in Triton's JSON."""
 _SIZE: Final = "binary_data_size"
 _REGION: Final = "shared_memory_region"
 

@@ -124,3 +124,13 @@ def varint(message: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
             return value & _U64, place + 1
         shift += 7
     raise ProtobufError("a number is cut off or too long")
+
+
+def write_varint(number: int) -> bytes:
+    """Encode a number that is not negative: what `varint` reads."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -8,13 +8,12 @@ from typing import Final
 from google.protobuf.message import Message
 
 from lb.kserve.merge.steps import Pace, Steps
-from lb.wire.protobuf import BYTES, FieldBudget, fields
+from lb.wire.protobuf import BYTES, FieldBudget, fields, write_varint
 
 _MAX_FIELDS: Final = 2**18
 """Fields of one answer: ten thousand models with some versions each are below a tenth of it."""
 _FIELD_WORK: Final = 32
 """What a field costs to be found, in bytes that a step may read."""
-_VARINT_LAST: Final = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +66,9 @@ class ListWriter:
     def add(self, entry: Message) -> bool:
         """Write an entry. True when the step should end."""
         encoded = entry.SerializeToString(deterministic=True)
-        self._pieces += (self._tag, _varint(len(encoded)), encoded)
+        self._pieces += (self._tag, write_varint(len(encoded)), encoded)
         return self._pace.is_due(len(encoded) + _FIELD_WORK)
 
     def finish(self, others: bytes) -> bytes:
         """The message, with its other fields."""
         return b"".join((*self._pieces, others))
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number >= _VARINT_LAST:
-        found.append(number & 0x7F | _VARINT_LAST)
-        number >>= 7
-    found.append(number)
-    return bytes(found)

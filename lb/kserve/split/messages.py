@@ -32,7 +32,7 @@ from lb.kserve.split.tensors import (
 )
 from lb.wire.grpc.message import message_prefix
 from lb.wire.protobuf import BYTES as DELIMITED
-from lb.wire.protobuf import ProtobufError, fields
+from lb.wire.protobuf import ProtobufError, fields, write_varint
 
 _RAW_INPUTS: Final = 7
 _RAW_OUTPUTS: Final = 6
@@ -243,19 +243,10 @@ def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[Payload]]) -> l
     pieces: list[Payload] = [head]
     for contents in raw:
         size = sum(map(len, contents))
-        pieces.append(bytes((raw_field << 3 | DELIMITED,)) + _varint(size))
+        pieces.append(bytes((raw_field << 3 | DELIMITED,)) + write_varint(size))
         pieces += contents
     pieces[0] = message_prefix(sum(map(len, pieces))) + head
     return pieces
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 def _check_parameters(request: Any) -> None:
