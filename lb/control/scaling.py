@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from lb.domain.load import LoadSample
 from lb.net.timers import TimerWheel
-from lb.settings.reporting import ScalingSettings
+from lb.settings.standby import StandbySettings
 from lb.telemetry.counts import ScalingStatus
 
 TICK_S: Final = 5.0
@@ -47,6 +47,8 @@ IDLE_S: Final = 300.0
 """Without an inference for so long, no backend is needed."""
 _MEAN_OF: Final = 3
 """Ticks."""
+_PREDICTED_FROM: Final = 12
+"""Ticks in which enough inferences for a prediction are looked for: a minute."""
 _LEAST: Final = 20
 """Inferences that make a point of the curve."""
 _LONGEST_S: Final = 60.0
@@ -188,6 +190,11 @@ class Scaling:
         self._usually_open = 0.0
         self._seen_at: float | None = None
         """When the last inference was there."""
+        self.predicted_s = 0.0
+        """Mean time that an inference which arrives now is predicted to take; 0: nothing arrives.
+        It is what the latest ones took, or by Little's law what the queue takes, if that is more:
+        time in a queue is seen only when it is over."""
+        self._latest: deque[tuple[LoadSample, float]] = deque(maxlen=_PREDICTED_FROM)
         self._mean_weight = 1.0
         self._wrong_s = 0.0
         """How long less was done than was learnt, and more slowly."""
@@ -204,11 +211,31 @@ class Scaling:
         return None if rate is None else rate * self._mean_weight
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no inference was there for `IDLE_S`."""
+        if self._last is None or self._seen_at is None:
+            return True
+        return self._last[1] - self._seen_at > IDLE_S
+
+    @property
+    def needed_weight(self) -> float | None:
+        """Weight of the backends that the demand needs within the budget; None: nothing was learnt
+        yet."""
+        if self.is_idle:
+            return 0.0
+        rate = self.curve.rate_within(self.budget_s)
+        return self.demand / rate if rate else None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what arrives now is predicted to take longer than the budget."""
+        budget = self.curve.budget(self.budget_s)
+        return 0.0 < budget < self.predicted_s
+
+    @property
     def desired(self) -> int:
         """How many backends, of the mean weight of those there are, the load needs."""
-        if self._last is None or self._seen_at is None:
-            return 0
-        if self._last[1] - self._seen_at > IDLE_S:
+        if self.is_idle:
             return 0
         rate = self.rate
         return 1 if not rate else max(1, ceil(self.demand / rate - 1e-9))
@@ -240,6 +267,20 @@ class Scaling:
         while now - self._demands[0][0] >= HOLD_S:
             self._demands.popleft()
         self._learn(sample, before, now)
+        self._predict(sample, now)
+
+    def _predict(self, sample: LoadSample, now: float) -> None:
+        """Predict from the shortest recent time that has enough inferences."""
+        self.predicted_s = 0.0
+        for before, at in reversed(self._latest):
+            answered = sample.answered - before.answered
+            if answered >= _LEAST or (answered > 0 and before is self._latest[0][0]):
+                took_s = (sample.seconds - before.seconds) / answered
+                alone_s = min((point.time for point in self.curve.points()), default=0.0)
+                queue_s = sample.queued * (now - at) / answered
+                self.predicted_s = max(took_s, alone_s + queue_s if sample.queued else 0.0)
+                break
+        self._latest.append((sample, now))
 
     def _waiting(self, sample: LoadSample, before: LoadSample) -> float:
         """How many more than usual are under way while they take too long."""
@@ -289,12 +330,12 @@ class ScalingSignal:
         Args:
             sample: reads the counters.
         """
-        self.options = ScalingSettings()
+        self.options = StandbySettings()
         """The options in force."""
         self.scaling = Scaling()
         self._sample = sample
 
-    def configure(self, options: ScalingSettings) -> None:
+    def configure(self, options: StandbySettings) -> None:
         """Go by other options from now on."""
         self.options = options
         self.scaling.budget_s = options.latency
