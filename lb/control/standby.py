@@ -282,9 +282,9 @@ class StandbyControl:
                 standby.not_ready_since = None
             elif standby.not_ready_since is None:
                 standby.not_ready_since = now
-            elif now - standby.not_ready_since >= _LOST_S:
-                self._fail(standby, "it is not ready any more", now)
-                self._release(standby, standby.error)
+            elif now - standby.not_ready_since >= _LOST_S or (self._wanted and not record.answers):
+                self._count(standby, "lost")
+                self._release(standby, "it is not ready any more")
         if (
             standby.phase is StandbyPhase.RELEASING
             and standby.task is None
@@ -331,7 +331,8 @@ class StandbyControl:
         pending = [
             each
             for each in self._standbys.values()
-            if each.phase is not StandbyPhase.ACTIVE and self._is_operable(each)
+            if self._is_operable(each)
+            and (each.phase is not StandbyPhase.ACTIVE or each.rule.start or each.rule.load)
         ]
         made_of = (self.options.hold, [(e.record, e.failures, e.cold_start_s) for e in pending])
         if made_of != self._held[0]:
@@ -398,13 +399,15 @@ class StandbyControl:
         began = self._clock()
         fields = {"backend": record.backend.name, "why": standby.cause}
         try:
-            async with asyncio.timeout(rule.start_limit_s):
-                if rule.start:
-                    await self._command(record.backend, rule.start, rule.start_limit_s)
+            if rule.start:
+                await self._command(record.backend, rule.start, rule.start_limit_s)
+            async with asyncio.timeout(rule.start_limit_s - (self._clock() - began)):
                 await self._until(standby, lambda: record.answers)
                 for model in rule.load:
                     await self._load(record, model, rule.start_limit_s)
                 await self._until(standby, lambda: standby.is_ready)
+                # Requests are scheduled by what it says of its models.
+                await self._watch.settled((record.backend,))
         except (CommandError, _NotActivatedError, UpstreamError, TimeoutError) as error:
             why = str(error) or f"it was not ready after {rule.start_limit_s:g} s"
             _log.warning("standby backend not activated", extra={**fields, "error": why})

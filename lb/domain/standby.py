@@ -76,7 +76,7 @@ class StandbyCounts:
     """What was done since the start."""
 
     activations: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
-    """By backend, cause and result: ok or failed."""
+    """By backend, cause and result: ok, failed, or lost for one that did not stay ready."""
     cold_start_s: float = 0.0
     """Seconds that all successful activations took."""
     phases: Mapping[str, int] = field(default_factory=dict)

@@ -630,6 +630,7 @@ class Queue:
             waiting.go_on()
         elif self._placement(exchange).eligible:
             exchange.tried = ()
+            self._schedule_late(exchange)
             waiting.go_on()
         elif (on_demand := self.on_demand(exchange)) is not None and on_demand.error:
             waiting.refuse(no_backend(on_demand, on_demand.error))
@@ -638,6 +639,19 @@ class Queue:
             waiting.refuse(no_backend(on_demand, NOT_LOADED if is_loading else NO_BACKEND))
         else:
             self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
+
+    def _schedule_late(self, exchange: Exchange) -> None:
+        """Have a request take its turn whose model was not known when it came: all that wait for a
+        backend would go there at once. It counts as one row, since nobody looked at it."""
+        route = self._pool.current.routes.get(exchange.model)
+        if (
+            exchange.particulars is None
+            and route is not None
+            and route.plan is not None
+            and exchange.operation.kind is OperationKind.INFERENCE
+        ):
+            exchange.particulars = particulars = Particulars()
+            particulars.rows = 1
 
     def on_demand(self, exchange: Exchange) -> OnDemand | None:
         """What an exchange waits for that no backend would take: its model, which is loaded for it,
