@@ -141,7 +141,7 @@ class ControlRole:
         )
         self.scaling = ScalingSignal(lambda: self._relay.load_sample())
         self.scaling.keep(parts.timers, monotonic)
-        self.standby = StandbyControl(directory, self.models, questions, self.scaling.scaling)
+        self.standby = StandbyControl(directory, self.models, questions, self.scaling)
 
     def side(self) -> ControlSide:
         """What a relay has of this role."""

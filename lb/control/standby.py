@@ -20,7 +20,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
-from lb.control.scaling import Scaling
+from lb.control.scaling import ScalingSignal
 from lb.control.standby_plan import Load, StandbyBackend, StandbyPlanner, Wanted
 from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
 from lb.domain.errors import LoadBalancerError, UpstreamError
@@ -130,7 +130,7 @@ class StandbyControl:
         directory: BackendDirectory,
         watch: ModelWatch,
         questions: Questions,
-        scaling: Scaling,
+        scaling: ScalingSignal,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.options = StandbySettings()
@@ -257,7 +257,8 @@ class StandbyControl:
         for standby in tuple(self._standbys.values()):
             self._look_at(standby, now)
         self._forget_wanted(now)
-        load = Load(self._scaling.is_late, self._scaling.needed_weight, self._serving())
+        scaling = self._scaling.predict(now)
+        load = Load(scaling.is_late, scaling.needed_weight, self._serving())
         plan = self._planner.plan(
             [_planned(each) for each in self._standbys.values() if self._is_operable(each)],
             load,
