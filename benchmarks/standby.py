@@ -86,24 +86,32 @@ class Slices:
         self.slices[at] = self.slices[at]._replace(phase=phase, since=now)
 
 
-def day(seed: int, always: int = ALWAYS, standby: int = SLICES - ALWAYS) -> Outcome:
-    """Play a day."""
+def day(
+    seed: int,
+    always: int = ALWAYS,
+    standby: int = SLICES - ALWAYS,
+    *,
+    budget_s: float = BUDGET_S,
+    start_s: float = 0.0,
+    seconds: float = DAY_S,
+) -> Outcome:
+    """Play a day, or a part of it."""
     rng = Random(seed)
     traffic = Traffic(rng, SCALE)
     servers = Servers(1, up=always)
     slices = Slices(standby)
-    scaling = Scaling(BUDGET_S)
+    scaling = Scaling(budget_s)
     outcome = Outcome()
     answered = late = total = 0
     seconds = 0.0
-    for number in range(int(DAY_S / TICK_S)):
-        at = number * TICK_S
+    for number in range(int(seconds / TICK_S)):
+        at = start_s + number * TICK_S
         rate = traffic.rate(at)
         servers.up = always + slices.count(StandbyPhase.ACTIVE)
         came = max(0.0, rng.gauss(rate * TICK_S, math.sqrt(rate * TICK_S)))
         tick = servers.serve(at, came)
         total += tick.answered
-        late += tick.answered if tick.time_s > BUDGET_S else 0
+        late += tick.answered if tick.time_s > budget_s else 0
         answered += tick.answered
         seconds += tick.answered * tick.time_s
         under_way = int(servers.waiting + tick.answered * tick.time_s / TICK_S)
@@ -117,7 +125,7 @@ def day(seed: int, always: int = ALWAYS, standby: int = SLICES - ALWAYS) -> Outc
         outcome.active += used * TICK_S
         outcome.history.append((at, rate, tick.time_s, servers.up))
     outcome.late = late / total
-    outcome.active /= max(1, standby) * DAY_S
+    outcome.active /= max(1, standby) * seconds
     outcome.activations, outcome.too_soon = slices.activations, slices.too_soon
     return outcome
 

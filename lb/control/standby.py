@@ -135,6 +135,8 @@ class StandbyControl:
     ) -> None:
         self.options = StandbySettings()
         """The options in force."""
+        self.is_leaving = False
+        """The process ends: another one may use what is active, so nothing is released."""
         self._directory = directory
         self._watch = watch
         self._questions = questions
@@ -269,7 +271,7 @@ class StandbyControl:
         by_name = {each.record.backend.name: each for each in self._standbys.values()}
         for name, cause in plan.activate:
             self._activate(by_name[name], cause)
-        for name in plan.release:
+        for name in plan.release if not self.is_leaving else ():
             self._release(by_name[name], "not needed")
         self._hold(now)
 

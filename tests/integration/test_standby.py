@@ -17,6 +17,8 @@ import pytest
 from lb.control.record import BackendRecord
 from lb.domain.backend import BackendState
 from lb.domain.standby import StandbyPhase
+from lb.simulator.process import Ports, Simulator
+from lb.simulator.server import SimulatedTriton
 from tests.fakes.balancer import Balancer, running_balancer
 from tests.fakes.process import free_ports
 from tests.wire.waiting import eventually
@@ -267,3 +269,34 @@ async def test_what_runs_already_is_used_after_a_restart_and_released_when_idle(
             await eventually(lambda: phase(balancer, "gpu-1") is StandbyPhase.STANDBY)
             assert slices.lines("stopped") == ["gpu-1"]
             assert slices.lines("started") == ["gpu-1"]
+
+
+async def test_a_latency_above_the_budget_activates_a_backend(slices: Slices) -> None:
+    # 20 ms for an execution: a client alone keeps the budget, and sixteen do not.
+    always = {**slices.backend("gpu-0", 1, "--speed", "0.1")}
+    del always["standby"], always["activate"], always["deactivate"]
+    triton = SimulatedTriton(("simple",), 0.1)
+    config = tree(
+        always, slices.backend("gpu-1", 1, "--speed", "0.1"), latency="100ms", **{"for": "1s"}
+    )
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Simulator(triton, Ports()) as simulator,
+        aiohttp.ClientSession() as client,
+    ):
+        always["http"] = f"{simulator.ports.host}:{simulator.ports.http_port}"
+        async with running_balancer(config) as balancer:
+            address = balancer.address("http")
+            assert {(await infer(client, address))[0] for _ in range(30)} == {200}
+            assert phase(balancer, "gpu-1") is StandbyPhase.STANDBY
+
+            async def repeat() -> set[int]:
+                statuses = set()
+                while phase(balancer, "gpu-1") is not StandbyPhase.ACTIVE:
+                    statuses.add((await infer(client, address))[0])
+                return statuses
+
+            found = await asyncio.gather(*(repeat() for _ in range(64)))
+            assert set[int]().union(*found) == {200}
+            counts = balancer.product.control.standby.counts()
+            assert counts.activations == {("gpu-1", "latency", "ok"): 1}
