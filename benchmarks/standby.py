@@ -92,10 +92,8 @@ def day(
     standby: int = SLICES - ALWAYS,
     *,
     budget_s: float = BUDGET_S,
-    start_s: float = 0.0,
-    seconds: float = DAY_S,
 ) -> Outcome:
-    """Play a day, or a part of it."""
+    """Play a day."""
     rng = Random(seed)
     traffic = Traffic(rng, SCALE)
     servers = Servers(1, up=always)
@@ -104,8 +102,8 @@ def day(
     outcome = Outcome()
     answered = late = total = 0
     seconds = 0.0
-    for number in range(int(seconds / TICK_S)):
-        at = start_s + number * TICK_S
+    for number in range(int(DAY_S / TICK_S)):
+        at = number * TICK_S
         rate = traffic.rate(at)
         servers.up = always + slices.count(StandbyPhase.ACTIVE)
         came = max(0.0, rng.gauss(rate * TICK_S, math.sqrt(rate * TICK_S)))
@@ -125,7 +123,7 @@ def day(
         outcome.active += used * TICK_S
         outcome.history.append((at, rate, tick.time_s, servers.up))
     outcome.late = late / total
-    outcome.active /= max(1, standby) * seconds
+    outcome.active /= max(1, standby) * DAY_S
     outcome.activations, outcome.too_soon = slices.activations, slices.too_soon
     return outcome
 
