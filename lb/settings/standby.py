@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from lb.settings.problems import Finding
-from lb.settings.section import Section
+from lb.settings.section import Section, one_needed
 from lb.settings.units import Duration, PositiveDuration
 
 Argument = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00]*$")]
@@ -19,9 +19,7 @@ ModelName = Annotated[str, StringConstraints(min_length=1)]
 class ActivateSettings(Section):
     """How a standby backend is activated, if its server does not run with its models loaded."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["exec"]}, {"required": ["load"]}]}
-    )
+    model_config = one_needed("exec", "load")
 
     exec_: tuple[Argument, ...] = ()
     """Command that starts the server, and its arguments; no shell reads it. It must end by itself:

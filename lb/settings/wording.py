@@ -56,7 +56,7 @@ _OTHER_NAMES: Final = {
 }
 """Keys of development versions and of other products, and what they may mean here: they resemble
 our keys too little for `get_close_matches`."""
-_MOST_LISTED: Final = 15
+_MOST_LISTED: Final = 12
 """A message does not list more keys than a backend has."""
 
 
