@@ -527,9 +527,9 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_queue_waits_total",
         _COUNTER,
-        "Queued requests, by why. limit: all backends were full. faster: a slower backend was "
-        "free. reserved: free room is kept for priority 1. no_backend: its model is empty. "
-        "loading: `placement`. activating: `standby`.",
+        "Queued requests, by why: limit (all backends were full), faster (a slower one was free), "
+        "reserved (room for priority 1), no_backend (without a model), loading (`placement`), "
+        "activating (`standby`).",
         ("model", "why"),
     ),
     MetricSpec(
