@@ -173,7 +173,7 @@ class Backend(View):
         description="Seconds until a draining or removed backend's remaining requests are cut; "
         "null: never."
     )
-    standby: Standby | None = Field(default=None, description="null: the backend always serves.")
+    standby: Standby | None = Field(description="null: the backend always serves.")
     load: Load
     ports: dict[str, Port] = Field(description="Ports by protocol: `http`, `grpc`.")
 
