@@ -255,6 +255,8 @@ class AdminApi:
         """Make the operation that activates a standby backend, or releases it."""
 
         async def order(request: web.Request) -> Backend:
+            for key in request.query:
+                raise refused(400, f"{key}: unknown; nothing may be given")
             record = self._find(request)
             try:
                 self._order_standby(record, is_active=is_active)
