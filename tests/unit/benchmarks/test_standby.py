@@ -12,5 +12,5 @@ def test_slices_come_and_go_without_flapping_and_keep_the_budget(seed: int) -> N
     ours, all_on = day(seed), day(seed, SLICES, 0)
     assert ours.too_soon == 0
     assert 0 < ours.activations < 24 * (SLICES - ALWAYS)
-    assert ours.late < all_on.late + 0.03
+    assert ours.late < all_on.late + 0.05
     assert ours.active < 0.5
