@@ -155,7 +155,7 @@ soak: $(VENV)/.test triton
 placement: $(VENV)/.test triton
 	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s tests/triton/test_placement.py
 
-# A thousand days of seven slices, of which five stand by: a quarter of an hour.
+# A thousand days of seven slices, of which five stand by: about 20 minutes.
 standby: $(VENV)/.test
 	$(BIN)/python -m benchmarks.standby
 
