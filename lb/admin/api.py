@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -59,6 +59,7 @@ from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
+from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
 from lb.proxy.variants import VariantBook, VariantSet
 from lb.settings.listed import read_backend
@@ -106,6 +107,21 @@ MAX_LOG_LEVEL_S: Final = 86400.0
 """How long another level of the log may last."""
 
 
+class OrderStandby(Protocol):
+    """Activates or releases a standby backend, or raises `NotStandbyError`."""
+
+    def __call__(self, record: BackendRecord, *, is_active: bool) -> None: ...
+
+
+def no_standby(record: BackendRecord, *, is_active: bool) -> None:  # a protocol
+    """Stand for the activation of backends in a process that has none.
+
+    Raises:
+        NotStandbyError: always.
+    """
+    raise NotStandbyError(f"backend {record.backend.name} is no standby backend")
+
+
 class AdminApi:
     """The operations, each as a method."""
 
@@ -120,6 +136,7 @@ class AdminApi:
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
         placement: Callable[[], PlacementStatus],
+        order_standby: OrderStandby,
         variants: VariantBook,
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
@@ -135,6 +152,7 @@ class AdminApi:
         self._sources = sources
         self._queue = queue
         self._placement = placement
+        self._order_standby = order_standby
         self._variants = variants
         self._reload = reload
         self._upgrade = upgrade
@@ -155,6 +173,8 @@ class AdminApi:
             "drainBackend": self._changer(AdminState.DRAINING),
             "enableBackend": self._changer(AdminState.ENABLED),
             "disableBackend": self._changer(AdminState.DISABLED),
+            "activateBackend": self._orderer(is_active=True),
+            "deactivateBackend": self._orderer(is_active=False),
             "getModel": self._get_model,
             "drainModel": self._model_changer(is_drained=True),
             "enableModel": self._model_changer(is_drained=False),
@@ -230,6 +250,21 @@ class AdminApi:
             return self._view(record)
 
         return change
+
+    def _orderer(self, *, is_active: bool) -> Act:
+        """Make the operation that activates a standby backend, or releases it."""
+
+        async def order(request: web.Request) -> Backend:
+            for key in request.query:
+                raise refused(400, f"{key}: unknown; nothing may be given")
+            record = self._find(request)
+            try:
+                self._order_standby(record, is_active=is_active)
+            except NotStandbyError as error:
+                raise refused(409, str(error)) from error
+            return self._view(record)
+
+        return order
 
     async def _get_model(self, request: web.Request) -> ModelDrain:
         record, model = self._find_model(request)

@@ -14,11 +14,13 @@ from lb.admin.answers import Refused, error_response, response
 from lb.admin.api import (
     Act,
     AdminApi,
+    OrderStandby,
     OwnAddresses,
     SetLogLevel,
     SourceStatuses,
     cannot,
     no_log_level,
+    no_standby,
 )
 from lb.admin.departure import let_go
 from lb.admin.models import Reload, Upgrade
@@ -56,6 +58,7 @@ def make_admin_app(
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
     placement: Callable[[], PlacementStatus] = PlacementStatus,
+    order_standby: OrderStandby = no_standby,
     variants: VariantBook | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
@@ -74,6 +77,7 @@ def make_admin_app(
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
         placement: reads which models are loaded on demand.
+        order_standby: activates or releases a standby backend.
         variants: the names that variants serve; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
@@ -92,6 +96,7 @@ def make_admin_app(
         sources=sources,
         queue=queue,
         placement=placement,
+        order_standby=order_standby,
         variants=variants or VariantBook(directory.ref, clock),
         reload=reload,
         upgrade=upgrade,

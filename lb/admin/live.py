@@ -53,6 +53,7 @@ _WORST_FIRST: Final = (
     BackendState.UP,
     BackendState.DRAINING,
     BackendState.DISABLED,
+    BackendState.STANDBY,
     BackendState.REMOVING,
 )
 _RANK: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}

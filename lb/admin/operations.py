@@ -137,6 +137,9 @@ _BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
 _NO_BACKEND: Final = Refusal("There is no such backend.")
 _NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
 _REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
+_NO_STANDBY: Final = Refusal(
+    "The backend is no standby backend, or was drained, disabled or removed."
+)
 _NOW: Final = "The backend as it is now."
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
@@ -144,7 +147,9 @@ _BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.
 _VARIANTS_NOW: Final = "The variants as they are now."
 
 
-def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
+def _change(
+    action: str, summary: str, *parameters: Parameter, conflict: Refusal = _REMOVED
+) -> Operation:
     """A POST that changes the state of one backend."""
     return Operation(
         id=f"{action}Backend",
@@ -157,7 +162,7 @@ def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
         refusals={
             400: _BAD_QUERY,
             404: _NO_BACKEND,
-            409: _REMOVED,
+            409: conflict,
         },
     )
 
@@ -254,6 +259,16 @@ OPERATIONS: Final = (
     _change("drain", "Let a backend finish its requests and send it no new ones.", _LIMIT),
     _change("enable", "Send requests to a backend again."),
     _change("disable", "Send no new requests to a backend; those under way go on."),
+    _change(
+        "activate",
+        "Let a standby backend serve, until the load does not need it any more.",
+        conflict=_NO_STANDBY,
+    ),
+    _change(
+        "deactivate",
+        "Let an active standby backend finish its requests, and stop it.",
+        conflict=_NO_STANDBY,
+    ),
     Operation(
         id="getModel",
         method="GET",

@@ -21,6 +21,7 @@ from lb.admin.models import (
     PlacementView,
     Port,
     Source,
+    Standby,
     Status,
     WantedModel,
 )
@@ -35,6 +36,7 @@ from lb.domain.backend import Backend as DomainBackend
 from lb.domain.load import LoadReport
 from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.domain.standby import StandbyStatus
 from lb.proxy.variants import VariantSet
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -109,8 +111,22 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
         empty=record.is_empty,
         origin=record.member.origin,
         cut_in_s=None if record.finish_by is None else _seconds_between(now, record.finish_by),
+        standby=None if record.standby is None else _standby(record.standby, now),
         load=_load(record.load, now),
         ports=ports,
+    )
+
+
+def _standby(status: StandbyStatus, now: float) -> Standby:
+    return Standby(
+        rank=status.rank,
+        phase=status.phase.value,
+        since_s=_seconds_between(status.since, now),
+        cause=status.cause,
+        error=status.error,
+        failures=status.failures,
+        retry_in_s=_seconds_between(now, status.retry_at) if status.retry_at > now else None,
+        cold_start_s=_rounded(status.cold_start_s),
     )
 
 

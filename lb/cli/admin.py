@@ -146,12 +146,12 @@ def show_status(admin: AdminTarget, *, fail_if_degraded: bool = False) -> int:
 def change_backend(
     admin: AdminTarget, name: str, action: str, *, limit_s: float | None = None, wait: bool = False
 ) -> int:
-    """Drain, enable, disable or remove one backend and say what became of it.
+    """Change one backend and say what became of it.
 
     Args:
         admin: whom to ask.
         name: of the backend.
-        action: `drain`, `enable`, `disable` or `remove`.
+        action: `drain`, `enable`, `disable`, `activate`, `deactivate` or `remove`.
         limit_s: how long requests under way may take, in seconds; None: as long as is usual.
         wait: return when nothing runs on it any more, or, after `remove`, when it is removed.
     """

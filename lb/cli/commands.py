@@ -311,6 +311,8 @@ def _add_changes(commands: _Commands) -> None:
         ("drain", "let a backend complete its requests and send it no new ones"),
         ("enable", "send requests to a backend again"),
         ("disable", "send nothing new to a backend, and give up its sequences"),
+        ("activate", "let a standby backend serve, until the load does not need it any more"),
+        ("deactivate", "drain an active standby backend, and stop it"),
         ("remove", "drain a backend, and forget it until the process ends"),
     ):
         example = f"triton-lb {action} gpu-0"

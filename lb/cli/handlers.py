@@ -205,7 +205,7 @@ def top(arguments: argparse.Namespace) -> int:
 
 
 def change(arguments: argparse.Namespace) -> int:
-    """Run `triton-lb drain`, `enable`, `disable` or `remove`."""
+    """Run `triton-lb drain` or another command that changes one backend."""
     from lb.cli.admin import change_backend, change_model
 
     name, action = arguments.name, arguments.action

@@ -215,7 +215,13 @@ class RelayRole:
 
     def load_sample(self) -> LoadSample:
         """Read how much was asked, and who there is to answer."""
-        return load_sample(self.meter, self._pool.current, self.dispatcher.open_exchanges)
+        queue = self.dispatcher.queue
+        return load_sample(
+            self.meter,
+            self._pool.current,
+            self.dispatcher.open_exchanges,
+            len(queue) - queue.unplaced,
+        )
 
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Forget backends that have left the pool, and know of which kinds the others are."""
@@ -301,7 +307,9 @@ class RelayRole:
         self.monitor.close()
 
 
-def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> LoadSample:
+def load_sample(
+    meter: Meter, snapshot: PoolSnapshot, open_requests: int, queued: int = 0
+) -> LoadSample:
     """How much was asked, and who there is to answer."""
     count, seconds, refused = 0, 0.0, 0
     for traffic in meter.traffic:
@@ -326,4 +334,5 @@ def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> Loa
         open=open_requests,
         weight=weight,
         backends=len(backends),
+        queued=queued,
     )

@@ -31,6 +31,7 @@ from lb.domain.backend import (
 )
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import POSITION_BOUNDS
+from lb.domain.standby import StandbyCounts
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.counts import (
     LAG_BOUNDS_S,
@@ -45,6 +46,7 @@ from lb.telemetry.counts import (
     rerun_rows,
     scaling_rows,
     split_rows,
+    standby_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -174,6 +176,7 @@ class Sources:
     """Since the start: `started`, and by why they were forgotten."""
     reloads: Reloads
     scaling: Callable[[], ScalingStatus]
+    standby: Callable[[], StandbyCounts] = StandbyCounts
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
@@ -331,6 +334,7 @@ class LoadBalancerCollector:
             "triton_lb_queue_wait_seconds": self._queue_waits,
             "triton_lb_queue_position": self._queue_positions,
             **scaling_rows(sources.scaling),
+            **standby_rows(sources.standby),
             **self._variant_rows(),
         }
 
