@@ -28,6 +28,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
+from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -57,6 +58,7 @@ def make_admin_app(
     queue: Callable[[], QueueStatus] = QueueStatus,
     placement: Callable[[], PlacementStatus] = PlacementStatus,
     variants: VariantBook | None = None,
+    shadows: Shadows | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -75,6 +77,7 @@ def make_admin_app(
         queue: reads the queued requests.
         placement: reads which models are loaded on demand.
         variants: the names that variants serve; without it there are none.
+        shadows: makes copies of requests; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -93,6 +96,7 @@ def make_admin_app(
         queue=queue,
         placement=placement,
         variants=variants or VariantBook(directory.ref, clock),
+        shadows=shadows,
         reload=reload,
         upgrade=upgrade,
         config=config,

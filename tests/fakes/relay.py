@@ -44,6 +44,7 @@ from lb.domain.pool import (
 )
 from lb.domain.schedule import ModelBackendView, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.net.ask.asker import Asker
 from lb.net.crowd import Crowd
 from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
@@ -72,6 +73,7 @@ from lb.proxy.parts import RelayParts
 from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
+from lb.proxy.shadow import Shadows
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
@@ -495,6 +497,15 @@ class Relay:
         )
         loop = asyncio.get_running_loop()
         self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
+        self.shadows = Shadows(
+            self.pool,
+            self.ledger,
+            Asker(),
+            self.tasks,
+            Random(1),
+            clock=clock,
+            queued=lambda: len(dispatcher.queue),
+        )
         shared = RelayParts(
             loop=loop,
             dispatcher=dispatcher,
@@ -505,6 +516,7 @@ class Relay:
             crowd=Crowd(),
             tls=ClientTlsBook(),
             payloads=self.payload_log,
+            shadows=self.shadows,
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
