@@ -28,13 +28,15 @@ class ComparedOutput(View):
         "service; null while too few of those were compared."
     )
     form_differs: Count = Field(description="Pairs of another type or shape, or without it.")
-    elements: Count
+    elements: Count = Field(description="Elements of all pairs that have the same form.")
     elements_outside: Count = Field(description="Elements that are not within the tolerance.")
     nan_differs: Count = Field(description="Elements that are NaN in one answer only.")
     max_abs: Amount = Field(description="Largest absolute difference.")
     max_rel: Amount = Field(description="Largest difference relative to the value in service.")
     min_cosine: float | None = Field(description="Smallest cosine of both tensors.")
-    noise_max_abs: Amount
+    noise_max_abs: Amount = Field(
+        description="Largest absolute difference between two answers of the model in service."
+    )
     top_1: Agreement = Field(description="Every row has its largest value at the same place.")
     top_1_noise: Agreement
     top_k: Agreement = Field(description="Every row has the same k largest values.")
@@ -59,9 +61,9 @@ class Comparison(View):
     model: str = Field(description="The name that clients use.")
     shadow: str = Field(description="The model that gets copies, and its version behind a colon.")
     percent: Amount = Field(description="Share of the inferences that are copied.")
-    atol: Amount
-    rtol: Amount
-    top_k: Count
+    atol: Amount = Field(description="Absolute tolerance.")
+    rtol: Amount = Field(description="Tolerance relative to the value in service.")
+    top_k: Count = Field(description="Largest values of a row that are compared as a set.")
     notes: list[str] = Field(description="Why nothing is copied or compared now.")
     copies: dict[str, int] = Field(description="What became of copies.")
     noise_copies: dict[str, int] = Field(

@@ -181,7 +181,7 @@ def _compare_floats(first: Array, second: Array, rules: Rules) -> OutputTally:
     equal = (first == second) | (np.isnan(first) & np.isnan(second))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         off = np.where(equal | nan, 0.0, np.abs(first - second))
-        outside = nan | (off > rules.atol + rules.rtol * np.abs(first))
+        outside = nan | np.isinf(off) | (off > rules.atol + rules.rtol * np.abs(first))
         relative = np.where(off > 0, off / np.abs(first), 0.0)
     max_abs = _largest(off)
     count = int(np.count_nonzero(outside))

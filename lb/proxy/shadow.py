@@ -107,7 +107,7 @@ class ShadowRules:
     """Of the inferences, 0 to 1."""
     max_concurrent: int
     timeout_s: float
-    p99: float | None
+    p99: float
     noise: bool
     compare: Rules | None
 
@@ -296,14 +296,13 @@ class Shadows:
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
-                if each.rules.p99 is not None:
-                    each.look(now)
+                each.look(now)
             present = self._pool.current.backends
             self._avoided = {b: each for b, each in self._avoided.items() if b in present}
 
     @property
     def _is_control_second(self) -> bool:
-        """Whether this second goes without copies where latency is watched."""
+        """Whether this second goes without copies."""
         return self._seconds % _ONE_IN == _ONE_IN - 1
 
     # What the relays tell
@@ -322,7 +321,7 @@ class Shadows:
             or exchange.operation.name != _COPIED
             or self._rng.random() >= shadow.rules.share
             or self._clock() < shadow.paused_until
-            or (shadow.rules.p99 is not None and self._is_control_second)
+            or self._is_control_second
         ):
             return None
         recording = Recording(self, 0.0, head)
@@ -343,7 +342,7 @@ class Shadows:
     def answered(self, name: bytes, took_s: float) -> None:
         """A request for a name was answered well, copied or not."""
         shadow = self.sets.get(name)
-        if shadow is not None and shadow.rules.p99 is not None:
+        if shadow is not None:
             counts = shadow.without_copies if self._is_control_second else shadow.with_copies
             counts.add(took_s, is_error=False)
 

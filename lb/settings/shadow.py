@@ -4,7 +4,6 @@ and which are compared."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -12,7 +11,7 @@ from pydantic import Field
 from lb.settings.problems import Finding
 from lb.settings.section import Section
 from lb.settings.units import PositiveDuration
-from lb.settings.values import Boolean, Number, PositiveCount
+from lb.settings.values import Boolean, FileName, Number, PositiveCount
 from lb.settings.variants import Factor, ModelName, Percent, VariantSettings, Version
 
 Tolerance = Annotated[Number, Field(ge=0, le=1e9)]
@@ -42,10 +41,10 @@ class ShadowSettings(Section):
     """How long an answer to a copy may take.
 
     Set this when the model takes longer; otherwise a copy is given up after ten seconds."""
-    p99: Factor | None = 1.2
+    p99: Factor = 1.2
     """Pause the copies for ten minutes once the 99th percentile of the name's latency is certainly
-    more than this many times what it is without copies (`1.2x`). With it, one second in ten goes
-    without copies. `null` never pauses them.
+    more than this many times what it is without copies (`1.2x`). To know that, one second in ten
+    goes without copies.
 
     Set this when copies may slow requests more, or less; otherwise a fifth is allowed."""
     compare: Boolean = True
@@ -71,7 +70,7 @@ class ShadowSettings(Section):
     """How many of the largest values of a row are compared as a set, beside the largest one.
 
     Set this when clients use another number of classes; otherwise five are compared."""
-    examples: Path | None = None
+    examples: FileName | None = None
     """A folder for requests whose answers differ, with both answers: 100 files at most. They hold
     what clients sent.
 
