@@ -272,7 +272,9 @@ class Shadows:
         """Inferences under way."""
         self._running: dict[Backend, int] = {}
         """Copies under way."""
-        self._calls: dict[asyncio.Task[None], _Copy] = {}
+        self._copies: set[_Copy] = set()
+        """Copies that are to be sent, or are under way."""
+        self._calls: set[asyncio.Task[None]] = set()
         self._avoided: dict[Backend, _Avoided] = {}
         self._seconds = 0
 
@@ -383,7 +385,25 @@ class Shadows:
             recording.forget()
             return
         _note(shadow.first_durations, took_s)
-        copy.uses += 1  # until all are begun
+        self._copies.add(copy)
+        # Its attempt still counts on its backend.
+        asyncio.get_running_loop().call_soon(self._send, shadow, copy, model, version)
+
+    def _send(self, shadow: Shadow, copy: _Copy, model: bytes, version: bytes) -> None:
+        """Make the calls of a copy.
+
+        Args:
+            shadow: whose copy it is.
+            copy: of the request.
+            model: that served the request.
+            version: of that, as configured.
+        """
+        rules = shadow.rules
+        if copy.recording.is_dropped:
+            shadow.count(Kind.SHADOW, Fate.MEMORY)
+            self._copies.discard(copy)
+            return
+        copy.uses = 1  # until all have begun
         self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
         shadow.copied += 1
         if rules.noise and shadow.copied % _ONE_IN == 0:
@@ -432,20 +452,22 @@ class Shadows:
         self._running[backend] = self._running.get(backend, 0) + 1
         copy.uses += 1
         work = self._call(shadow, copy, kind, backend, model, version)
-        self._calls[self._tasks.spawn(work, name="shadow")] = copy
+        self._calls.add(self._tasks.spawn(work, name="shadow"))
 
     def _pick(
         self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
     ) -> Backend | Fate:
         snapshot = self._pool.current
         route = snapshot.routes.get(model)
-        if route is None or snapshot.is_served(model, version, copy.protocol) is False:
+        placements = snapshot.placements
+        if snapshot.is_served(model, version, copy.protocol) is False:
             return Fate.NOT_READY
-        if route.facts.is_stateful or route.facts.is_decoupled:
-            return Fate.UNFIT
+        if route is not None:
+            if route.facts.is_stateful or route.facts.is_decoupled:
+                return Fate.UNFIT
+            placements = route.versions.get(version) or route.placements or placements
         if self._queued():
             return Fate.BUSY
-        placements = route.versions.get(version) or route.placements or snapshot.placements
         eligible = placements[copy.protocol].eligible
         if kind is Kind.NOISE:
             eligible = tuple(each for each in eligible if each is not copy.backend) or eligible
@@ -500,7 +522,7 @@ class Shadows:
         finally:
             task = asyncio.current_task()
             if task is not None:
-                self._calls.pop(task, None)
+                self._calls.discard(task)
             left = self._running.get(backend, 1) - 1
             if left:
                 self._running[backend] = left
@@ -579,7 +601,8 @@ class Shadows:
 
     def _done_with(self, copy: _Copy) -> None:
         copy.uses -= 1
-        if not copy.uses and not copy.recording.is_dropped:
+        if not copy.uses:
+            self._copies.discard(copy)
             copy.recording.forget()
 
     def _found(self, name: str, kind: str, tally: Tally) -> None:
@@ -608,10 +631,10 @@ class Shadows:
         """See `Holder`: what nobody waits for goes first."""
         for _, recording in self._recordings.values():
             recording.forget()
-        for task, copy in tuple(self._calls.items()):
+        for copy in self._copies:
             copy.recording.forget()
+        for task in tuple(self._calls):
             task.cancel()
-        self.release(self.held)
 
     # What people are shown
 
@@ -641,7 +664,7 @@ class Shadows:
         served = [snapshot.is_served(rules.model, rules.version, each) for each in AppProtocol]
         model = rules.model.decode("utf-8", "backslashreplace")
         route = snapshot.routes.get(rules.model)
-        if not any(served):
+        if all(each is False for each in served):
             notes.append(f"no backend has {model} ready")
         if route is not None and route.facts.is_decoupled:
             notes.append(f"{model} is decoupled: nothing is copied")
