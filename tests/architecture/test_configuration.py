@@ -153,7 +153,8 @@ def test_the_full_file_holds_the_defaults() -> None:
             "access": settings.access.model_dump(include={"tokens", "limits"}),
             "models": {
                 name: own.model_dump(
-                    include={"variants": True, "ramp": True, "rollback": True, "shadow": {"model"}}
+                    include={"variants": True, "ramp": True, "rollback": True, "shadow": {"model"}},
+                    by_alias=True,
                 )
                 for name, own in settings.models.items()
             },
