@@ -14,6 +14,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from lb.comparison.pairs import REPORT, Pair, pack
@@ -35,6 +36,8 @@ _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
 _STUCK_S: Final = 60.0
 """After so long without an answer it is ended, and started again."""
+_EXIT_S: Final = 5.0
+"""After it has closed its output, it has so long to exit."""
 _LINE_BYTES: Final = 2**20
 _MODULE: Final = "lb.comparison.worker"
 _MISSING: Final = "answers are not compared: install triton-lb[compare]"
@@ -144,12 +147,18 @@ class ComparisonProcess:
         try:
             await self._feed(process)
         except (OSError, EOFError, ValueError):
-            pass  # it has ended, or is about to be
+            with suppress(TimeoutError):  # else it is ended below, and its exit code lost
+                await asyncio.wait_for(process.wait(), _EXIT_S)
         finally:
             self.pid = None
             if process.returncode is None:
                 process.kill()
-        return await process.wait()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            await process.stdout.read()  # to its end, which closes the pipe
+            await process.wait()
+        return process.returncode or 0
 
     async def _feed(self, process: asyncio.subprocess.Process) -> None:
         """
