@@ -14,7 +14,6 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from lb.comparison.pairs import REPORT, Pair, pack
@@ -147,8 +146,10 @@ class ComparisonProcess:
         try:
             await self._feed(process)
         except (OSError, EOFError, ValueError):
-            with suppress(TimeoutError):  # else it is ended below, and its exit code lost
+            try:
                 await asyncio.wait_for(process.wait(), _EXIT_S)
+            except TimeoutError:
+                pass  # it is ended below, and its exit code lost
         finally:
             self.pid = None
             if process.returncode is None:
