@@ -73,7 +73,7 @@ from lb.proxy.parts import RelayParts
 from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
-from lb.proxy.shadow import Shadows
+from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
@@ -585,6 +585,21 @@ class Relay:
             variants=tuple([VariantRules(**each) for each in variants]), header=header
         )
         self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
+
+    def use_shadow(self, name: bytes, model: bytes, version: bytes) -> None:
+        """Copy all inferences for a name that has variants to a model, two at a time. Bodies have
+        1 MiB at most, and answers are not compared."""
+        rules = ShadowRules(
+            model=model,
+            version=version,
+            share=1.0,
+            max_concurrent=2,
+            timeout_s=30.0,
+            p99=1.2,
+            noise=False,
+            compare=None,
+        )
+        self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
 
     def variant_counts(self) -> list[tuple[int, int]]:
         """Answers and errors of each variant."""

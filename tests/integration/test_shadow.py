@@ -16,7 +16,6 @@ import grpc
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.shadow import ShadowOptions, ShadowRules
 from lb.testing import running, simulated
 from lb.testing.balancer import Balancer
 from lb.testing.tritons import Triton
@@ -28,16 +27,6 @@ from tests.wire.waiting import eventually
 NAME, MODEL, SHADOW = b"detector", b"detector_v1", b"detector_v2"
 ANSWER = b'{"model_name":"%b","outputs":[]}'
 BODY = b'{"inputs":[]}'
-RULES = ShadowRules(
-    model=SHADOW,
-    version=b"7",
-    share=1.0,
-    max_concurrent=2,
-    timeout_s=30.0,
-    p99=1.2,
-    noise=False,
-    compare=None,
-)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMIT_S = 60.0
 HANGS_S = 0.5
@@ -73,8 +62,7 @@ async def serving() -> AsyncIterator[Setup]:
         raw_client(relay.port) as client,
     ):
         relay.use_variants(NAME, {"name": "stable", "model": MODEL, "weight": 1})
-        options = ShadowOptions(names={NAME: RULES}, max_body_bytes=2**20)
-        relay.shadows.configure(options)
+        relay.use_shadow(NAME, SHADOW, b"7")
         yield backend, relay, client, detectors
         detectors.may_answer.set()
         await eventually(relay.is_clean)
@@ -126,7 +114,7 @@ async def test_copies_count_nowhere_but_as_copies() -> None:
         for count in range(1, 4):
             await infer(client)
             await eventually(lambda count=count: fates(relay) == {"answered": count})
-        (backend,) = relay.parts.dispatcher.pool.current.backends
+        (backend,) = relay.pool.current.backends
         assert sum(port.attempts for port in backend.ports if port is not None) == 3
         assert len(relay.finished.records) == 3
 
@@ -156,7 +144,7 @@ async def test_long_bodies_are_not_held() -> None:
 
 async def test_a_backend_with_requests_in_flight_gets_no_copies() -> None:
     async with serving() as (backend, relay, client, _):
-        (busy,) = relay.parts.dispatcher.pool.current.backends
+        (busy,) = relay.pool.current.backends
         busy.in_flight += 1
         await infer(client)
         await eventually(lambda: fates(relay) == {"busy": 1})
