@@ -12,6 +12,8 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from lb.admin.answers import JsonText, Refused, json_in_steps, refused
+from lb.admin.compare_models import Comparison, Comparisons
+from lb.admin.compare_views import comparison_view
 from lb.admin.models import (
     Backend,
     Backends,
@@ -61,6 +63,7 @@ from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
 from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
+from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
@@ -138,6 +141,7 @@ class AdminApi:
         placement: Callable[[], PlacementStatus],
         order_standby: OrderStandby,
         variants: VariantBook,
+        shadows: Shadows | None,
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
         config: Callable[[], Mapping[str, Any]],
@@ -154,6 +158,7 @@ class AdminApi:
         self._placement = placement
         self._order_standby = order_standby
         self._variants = variants
+        self._shadows = shadows
         self._reload = reload
         self._upgrade = upgrade
         self._config = config
@@ -182,6 +187,8 @@ class AdminApi:
             "getQueue": self._get_queue,
             "getPlacement": self._get_placement,
             "listVariants": self._list_variants,
+            "listComparisons": self._list_comparisons,
+            "getComparison": self._get_comparison,
             "setShares": self._set_shares,
             "promoteVariant": self._promote,
             "resetVariants": self._reset_variants,
@@ -330,6 +337,21 @@ class AdminApi:
 
     async def _list_variants(self, _request: web.Request) -> VariantSets:
         return VariantSets(models=[self._split_view(each) for each in self._variants.sets.values()])
+
+    async def _list_comparisons(self, _request: web.Request) -> Comparisons:
+        shadows = self._shadows
+        if shadows is None:
+            return Comparisons(models=[])
+        return Comparisons(
+            models=[comparison_view(shadows, each) for each in shadows.sets.values()]
+        )
+
+    async def _get_comparison(self, request: web.Request) -> Comparison:
+        shadows, name = self._shadows, request.match_info["name"]
+        shadow = None if shadows is None else shadows.sets.get(name.encode())
+        if shadows is None or shadow is None:
+            raise refused(404, f"{name!r} has no shadow")
+        return comparison_view(shadows, shadow)
 
     async def _set_shares(self, request: web.Request) -> VariantSetView:
         split = self._split(request)

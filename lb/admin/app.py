@@ -30,6 +30,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
+from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -60,6 +61,7 @@ def make_admin_app(
     placement: Callable[[], PlacementStatus] = PlacementStatus,
     order_standby: OrderStandby = no_standby,
     variants: VariantBook | None = None,
+    shadows: Shadows | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -79,6 +81,7 @@ def make_admin_app(
         placement: reads which models are loaded on demand.
         order_standby: activates or releases a standby backend.
         variants: the names that variants serve; without it there are none.
+        shadows: makes copies of requests; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -98,6 +101,7 @@ def make_admin_app(
         placement=placement,
         order_standby=order_standby,
         variants=variants or VariantBook(directory.ref, clock),
+        shadows=shadows,
         reload=reload,
         upgrade=upgrade,
         config=config,

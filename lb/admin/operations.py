@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lb.admin.compare_models import Comparison, Comparisons
 from lb.admin.live_document import LiveDocument, Login, SessionRights
 from lb.admin.models import (
     Backend,
@@ -45,6 +46,8 @@ QUEUE: Final = "/api/v1/queue"
 PLACEMENT: Final = "/api/v1/placement"
 VARIANTS: Final = "/api/v1/variants"
 VARIANT_SET: Final = "/api/v1/variants/{name}"
+COMPARISONS: Final = "/api/v1/compare"
+COMPARISON: Final = "/api/v1/compare/{name}"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
@@ -143,6 +146,7 @@ _NO_STANDBY: Final = Refusal(
 _NOW: Final = "The backend as it is now."
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
+_NO_SHADOW: Final = Refusal("The name has no shadow.")
 _BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
 _VARIANTS_NOW: Final = "The variants as they are now."
 
@@ -316,6 +320,24 @@ OPERATIONS: Final = (
         summary="List the names that variants serve, with shares, errors and latency.",
         answer=VariantSets,
         meaning="All such names.",
+    ),
+    Operation(
+        id="listComparisons",
+        method="GET",
+        path=COMPARISONS,
+        summary="Show the shadows of all names, and how their answers compare.",
+        answer=Comparisons,
+        meaning="All names with a shadow.",
+    ),
+    Operation(
+        id="getComparison",
+        method="GET",
+        path=COMPARISON,
+        summary="Show the shadow of a name, and how its answers compare.",
+        parameters=(_MODEL,),
+        answer=Comparison,
+        meaning="The comparison since the process started, or its rules changed.",
+        refusals={404: _NO_SHADOW},
     ),
     Operation(
         id="setShares",

@@ -64,7 +64,7 @@ def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> Va
                 ready=each.is_ready,
                 answers=each.answers,
                 errors=each.errors,
-                latency=_latency((each.durations,)),
+                latency=latency_view((each.durations,)),
             )
             for each in statuses
         ],
@@ -104,7 +104,7 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
         in_flight=backend.in_flight,
         open_sequences=backend.open_sequences,
         served=sum(port.served for port in ports.values()),
-        latency=_latency(port.port.latency for port in record.ports),
+        latency=latency_view(port.port.latency for port in record.ports),
         weight=backend.spec.weight,
         share=round(backend.share, 3),
         max_requests=backend.max_in_flight,
@@ -143,7 +143,7 @@ def _port(record: PortRecord, now: float) -> Port:
         connections=port.connections,
         served=_served(record),
         failed=sum(port.failures.values()),
-        latency=_latency((port.latency,)),
+        latency=latency_view((port.latency,)),
         probe_ms=_ms(probe.latency_s) if probe is not None else None,
     )
 
@@ -315,7 +315,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _latency(histograms: Iterable[Histogram]) -> Latency:
+def latency_view(histograms: Iterable[Histogram]) -> Latency:
     counts = [sum(column) for column in zip(*(each.counts for each in histograms), strict=True)]
     return Latency(p50_ms=_ms(quantile(counts, 0.5)), p99_ms=_ms(quantile(counts, 0.99)))
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from lb.admin.compare_models import Comparison
 from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
@@ -33,6 +34,7 @@ from lb.admin.models import (
 )
 from lb.admin.operations import (
     BACKENDS,
+    COMPARISONS,
     LIVE,
     PLACEMENT,
     QUEUE,
@@ -49,6 +51,7 @@ from lb.cli.admin_client import (
     ModelT,
     NoSuchBackendError,
 )
+from lb.cli.compare import comparison_lines, comparison_markdown
 from lb.cli.tables import (
     backend_table,
     change_line,
@@ -104,6 +107,18 @@ def list_sources(admin: AdminTarget) -> int:
 def list_variants(admin: AdminTarget) -> int:
     """Print the names that variants serve, and how these do."""
     return _show(admin, VARIANTS, VariantSets, lambda answer: variant_table(answer.models))
+
+
+def show_comparison(admin: AdminTarget, name: str, *, markdown: bool) -> int:
+    """Print how the answers of a name's shadow compare.
+
+    Args:
+        admin: whom to ask.
+        name: that clients use.
+        markdown: print a report.
+    """
+    lines = comparison_markdown if markdown else comparison_lines
+    return _show(admin, f"{COMPARISONS}/{quote(name, safe='')}", Comparison, lines)
 
 
 def _show(

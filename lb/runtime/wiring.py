@@ -15,6 +15,7 @@ from aiohttp import web
 from lb.admin.app import make_admin_app
 from lb.admin.live import LiveSources, LiveView
 from lb.admin.live_api import LiveApi
+from lb.admin.live_variants import shadow_rows
 from lb.admin.log_level import LogLevelSwitch
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
@@ -212,6 +213,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         queue=relay.queue_status,
         spans=relay.spans,
         variants=relay.dispatcher.variants.statuses,
+        shadows=relay.shadows.statuses,
     )
 
 
@@ -260,6 +262,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
+        shadows=lambda: shadow_rows(balancer.relay.shadows),
     )
 
 
@@ -295,6 +298,7 @@ def admin_app(
         placement=balancer.control.placement.status,
         order_standby=balancer.control.standby.order,
         variants=balancer.relay.dispatcher.variants,
+        shadows=balancer.relay.shadows,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.effective),

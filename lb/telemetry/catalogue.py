@@ -583,6 +583,36 @@ VARIANTS: Final = (
         "Times that a variant was taken out of service by rule, by why: errors, p99 or dead.",
         ("model", "variant", "why"),
     ),
+    MetricSpec(
+        "triton_lb_shadow_copies_total",
+        _COUNTER,
+        "Copies of requests, by kind (shadow, or noise for the model in service) and outcome: "
+        "answered, error, failed, timeout, busy, not_ready, memory or unfit (docs/shadow.md).",
+        ("model", "kind", "outcome"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_duration_seconds",
+        _HISTOGRAM,
+        "Durations of good answers to copies, with their connection.",
+        ("model", "kind"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_paused",
+        _GAUGE,
+        "1 while nothing is copied, because copies made requests slower.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_compared_total",
+        _COUNTER,
+        "Pairs of answers, by kind and result: same, different or unreadable.",
+        ("model", "kind", "result"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_comparisons_dropped_total",
+        _COUNTER,
+        "Pairs of answers that were not compared, because there were too many.",
+    ),
 )
 SCALING: Final = (
     MetricSpec(

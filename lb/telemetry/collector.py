@@ -51,6 +51,7 @@ from lb.telemetry.counts import (
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
+from lb.telemetry.shadow import ShadowStatuses
 from lb.telemetry.spans import SpanQueue
 from lb.telemetry.variants import VariantStatuses
 
@@ -180,6 +181,7 @@ class Sources:
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
+    shadows: Callable[[], ShadowStatuses] = ShadowStatuses
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -336,6 +338,7 @@ class LoadBalancerCollector:
             **scaling_rows(sources.scaling),
             **standby_rows(sources.standby),
             **self._variant_rows(),
+            **self._shadow_rows(),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -446,6 +449,30 @@ class LoadBalancerCollector:
                 for each in statuses()
                 for why, count in each.rollbacks.items()
             ],
+        }
+
+    def _shadow_rows(self) -> dict[str, Rows]:
+        statuses = self._sources.shadows
+        return {
+            "triton_lb_shadow_copies_total": lambda: [
+                ((each.name, kind, outcome), count)
+                for each in statuses().names
+                for (kind, outcome), count in each.outcomes.items()
+            ],
+            "triton_lb_shadow_duration_seconds": lambda: [
+                ((each.name, kind), Buckets(_LATENCY_BOUNDS, tuple(took.counts), took.sum))
+                for each in statuses().names
+                for kind, took in each.durations.items()
+            ],
+            "triton_lb_shadow_paused": lambda: [
+                ((each.name,), float(each.is_paused)) for each in statuses().names
+            ],
+            "triton_lb_shadow_compared_total": lambda: [
+                ((each.name, kind, result), count)
+                for each in statuses().names
+                for (kind, result), count in each.compared.items()
+            ],
+            "triton_lb_shadow_comparisons_dropped_total": lambda: [((), statuses().dropped)],
         }
 
     # Backends

@@ -26,6 +26,7 @@ from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.section import Section, key_of
+from lb.settings.shadow import ShadowSettings
 from lb.settings.shape import meanings
 from lb.settings.standby import ActivateSettings, DeactivateSettings
 from lb.settings.tree import parse_tree
@@ -73,6 +74,7 @@ SECTIONS: dict[Path, type[Section]] = {
     ("models", "example", "variants", 0, "match"): MatchSettings,
     ("models", "example", "ramp"): RampSettings,
     ("models", "example", "rollback"): RollbackSettings,
+    ("models", "example", "shadow"): ShadowSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -156,7 +158,10 @@ def test_the_full_file_holds_the_defaults() -> None:
             },
             "access": settings.access.model_dump(include={"tokens", "limits"}),
             "models": {
-                name: own.model_dump(include={"variants", "ramp", "rollback"})
+                name: own.model_dump(
+                    include={"variants": True, "ramp": True, "rollback": True, "shadow": {"model"}},
+                    by_alias=True,
+                )
                 for name, own in settings.models.items()
             },
         }

@@ -83,7 +83,7 @@ def test_a_holder_that_keeps_its_bytes_is_a_bug_that_shows() -> None:
 def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
     ledger = Ledger(800)
     spare, request = Owner(ledger), Owner(ledger)
-    ledger.spare = spare
+    ledger.spares = (spare,)
     assert ledger.take(spare, 300)
     assert ledger.take(request, 399)
     assert spare.evicted == 0
@@ -96,7 +96,7 @@ def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
 def test_what_nobody_waits_for_gives_way_to_what_passes_the_ceiling() -> None:
     ledger = Ledger(800)
     spare, request = Owner(ledger), Owner(ledger)
-    ledger.spare = spare
+    ledger.spares = (spare,)
     assert ledger.take(request, 600)
     assert ledger.take(spare, 50)
     assert ledger.take(request, 200)
