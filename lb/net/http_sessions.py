@@ -7,7 +7,7 @@ would keep the event loop busy for half a second per read, and fill memory until
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -27,7 +27,7 @@ class SteadyConnector(aiohttp.TCPConnector):
             force_close: have a fresh connection for each request.
         """
         super().__init__(limit=0, force_close=force_close)
-        self._factory = partial(_Connection, loop=self._loop)
+        self._factory = cast("partial[ResponseHandler]", partial(_Connection, loop=self._loop))
 
 
 class _Connection(ResponseHandler):
