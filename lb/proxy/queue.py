@@ -566,7 +566,11 @@ class Queue:
             if self._anew or self.scheduler.is_following:
                 self._soon()
             if not self._is_soon:
-                self._arm(self.scheduler.wake_at, now)
+                due = self.scheduler.wake_at
+                if self._unplaced:
+                    # uvloop rounds timers to milliseconds, so this may have been called too early.
+                    due = min(due, self._unplaced_due)
+                self._arm(due, now)
 
     def _go(self, now: float, left: int) -> int:
         """Begin or refuse so many; gives how many more might have been."""

@@ -24,6 +24,9 @@ from lb.wire.ledger import Ledger
 _MAX_PARTS: Final = 1024
 """Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
 ask for millions."""
+JOINED_AT_ONCE: Final = 64 * 1024
+"""Bytes of answers that are joined in one loop iteration; more are joined in steps. JSON takes 60
+ns per byte."""
 TOO_LARGE: Final = "the batch is larger than models.NAME.split_max_bytes"
 
 

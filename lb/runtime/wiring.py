@@ -25,6 +25,7 @@ from lb.control.statuses import conduct_statuses, port_statuses
 from lb.domain.backend import Address, AppProtocol, BackendPort
 from lb.domain.pool import PoolSnapshot
 from lb.net.file_thread import FileThread
+from lb.net.http_sessions import SteadyConnector
 from lb.net.iteration import IterationBudget
 from lb.net.process_parts import ProcessParts
 from lb.net.tasks import TaskOwner
@@ -107,7 +108,7 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
-        self.exporter = SpanExporter(self.relay.spans, parts.rng)
+        self.exporter = SpanExporter(self.relay.spans, parts.rng, connector=SteadyConnector)
         self.exporter.on_interval = self.relay.slow_models.update
         self._exporting: asyncio.Task[None] | None = None
         self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)

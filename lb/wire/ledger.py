@@ -117,5 +117,56 @@ class Ledger:
             self._holders.pop(holder, None)
 
 
+class SharedBytes(Ledger):
+    """Bytes that many holders have in common: on the ledger once, as long as one has some of them.
+
+    It stands in the place of the ledger for those holders. When the ledger wants the bytes back,
+    all of them give way.
+    """
+
+    __slots__ = ("_ledger", "_size")
+
+    def __init__(self, ledger: Ledger, size: int) -> None:
+        """
+        Args:
+            ledger: the account.
+            size: bytes that all have in common.
+        """
+        super().__init__(ledger.ceiling)
+        self._ledger = ledger
+        self._size = size
+
+    @property
+    def is_short(self) -> bool:
+        """See `Ledger`."""
+        return self._ledger.is_short
+
+    def may_keep(self, size: int) -> bool:
+        """See `Ledger`."""
+        return self._ledger.may_keep(size)
+
+    def take(self, holder: Holder, size: int) -> bool:
+        """See `Ledger`."""
+        if not self._holders and not self._ledger.take(self, self._size):
+            holder.evict()
+            return False
+        self._holders[holder] = None
+        holder.held += size
+        return True
+
+    def release(self, holder: Holder, size: int) -> None:
+        """See `Ledger`."""
+        holder.held -= size
+        if not holder.held:
+            self._holders.pop(holder, None)
+            if not self._holders:
+                self._ledger.release(self, self.held)
+
+    def evict(self) -> None:
+        """See `Holder`."""
+        for holder in tuple(self._holders):
+            holder.evict()
+
+
 def _held(holder: Holder) -> int:
     return holder.held
