@@ -14,7 +14,9 @@ from lb.admin.answers import Refused, error_response, response
 from lb.admin.api import (
     Act,
     AdminApi,
+    NoPlacement,
     OwnAddresses,
+    PlacementControl,
     SetLogLevel,
     SourceStatuses,
     cannot,
@@ -26,7 +28,6 @@ from lb.admin.operations import INDEX, OPERATIONS, Operation
 from lb.admin.page import page_response, wants_page
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
-from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
 from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
@@ -55,7 +56,7 @@ def make_admin_app(
     own_addresses: OwnAddresses = _nowhere,
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
-    placement: Callable[[], PlacementStatus] = PlacementStatus,
+    placement: PlacementControl | None = None,
     variants: VariantBook | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
@@ -73,7 +74,7 @@ def make_admin_app(
         own_addresses: where no backend can be; see `lb.settings.listed`.
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
-        placement: reads which models are loaded on demand.
+        placement: which models are loaded on demand; without it none are.
         variants: the names that variants serve; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
@@ -91,7 +92,7 @@ def make_admin_app(
         own_addresses=own_addresses,
         sources=sources,
         queue=queue,
-        placement=placement,
+        placement=placement or NoPlacement(),
         variants=variants or VariantBook(directory.ref, clock),
         reload=reload,
         upgrade=upgrade,

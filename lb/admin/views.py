@@ -240,6 +240,8 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
     return PlacementView(
         mode=status.mode,
         max_models=status.max_models,
+        memory_bytes=status.memory,
+        unreturned_bytes=dict(status.unreturned),
         backends=list(status.managed),
         left_alone=list(status.left_alone),
         models=[
@@ -249,6 +251,9 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
                 state=each.state,
                 age_s=_rounded(each.age_s),
                 value=round(each.value, 3),
+                load=round(each.load, 3),
+                size_bytes=each.size,
+                size_source=each.size_source,
                 kept=each.kept,
             )
             for each in status.models
@@ -258,7 +263,10 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
         ],
         steps=[
             PlacementStep(
-                model=text(each.model), backend=each.backend, evict=list(map(text, each.evict))
+                model=text(each.model or b""),
+                backend=each.backend,
+                evict=list(map(text, each.evict)),
+                before=list(map(text, each.before)),
             )
             for each in status.steps
         ],

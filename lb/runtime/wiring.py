@@ -291,7 +291,7 @@ def admin_app(
         own_addresses=ours,
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
-        placement=balancer.control.placement.status,
+        placement=balancer.control.placement,
         variants=balancer.relay.dispatcher.variants,
         reload=reload,
         upgrade=upgrade,

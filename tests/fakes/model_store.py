@@ -23,8 +23,15 @@ class Store:
     """When the unload or the load that is under way ends."""
 
     @property
+    def loaded(self) -> int:
+        """Models that are there, even if only in part: the next one is loaded after others have
+        gone."""
+        is_loading = self.step is not None and self.step.model and not self.leaving
+        return len(self.ready) + len(self.leaving) + int(bool(is_loading))
+
+    @property
     def taken(self) -> frozenset[bytes]:
-        loading = {self.step.model} if self.step is not None and not self.leaving else set()
+        loading = {self.step.model} if self.step is not None and self.step.model else set()
         return frozenset(self.ready.keys() | self.leaving | loading)
 
 
@@ -80,7 +87,7 @@ class SimulatedStores:
     def kill(self, name: str) -> None:
         """A backend restarts empty: what ran there is lost, what was being loaded has failed."""
         store = self.stores[name]
-        if store.step is not None and not store.leaving:
+        if store.step is not None and store.step.model and not store.leaving:
             self.planner.failed(store.step.model, name, "lost", self.now)
         self.running = [each for each in self.running if each[1] != name]
         self.stores[name] = Store(name)
@@ -139,8 +146,8 @@ class SimulatedStores:
             for step in self.planner.plan(wanted, hosts, self.in_use, self.now):
                 self._begin(step)
                 is_changing = True
-            self.most_taken = max(len(store.taken) for store in self.stores.values())
-            assert self.most_taken <= self.planner.rules.max_models
+            self.most_taken = max(store.loaded for store in self.stores.values())
+            assert self.most_taken <= (self.planner.rules.max_models or inf)
 
     def _begin(self, step: Step) -> None:
         store = self.stores[step.backend]
@@ -160,6 +167,8 @@ class SimulatedStores:
             store.step_ends = self.now + self.load_s
             return True
         step, store.step, store.step_ends = store.step, None, inf
+        if step.model is None:
+            return True
         error = self.fails(step.model, store.name)
         self.loads.append((self.now, step.model, store.name))
         if error:

@@ -282,9 +282,9 @@ async def test_a_step_of_a_loaded_ensemble_stays() -> None:
     ensemble = {"ensemble_scheduling": {"step": [{"model_name": "n", "model_version": -1}]}}
     configs = {"m": {"platform": "ensemble", **ensemble}}
     async with placing({"max_models": 2}, a=triton("m", "n", configs=configs)) as bench:
-        await eventually(lambda: bench.watch.steps_of([b"m"]) == {b"n"})
+        await eventually(lambda: bench.watch.ensembles() == {b"m": frozenset({b"n"})})
         kept = {each.model: each.kept for each in bench.placement.status().models}
-        assert kept == {b"m": "", b"n": "step of an ensemble"}
+        assert kept == {b"m": "", b"n": "needed by another model"}
         (record,) = bench.directory.records
         infer = Operation("ModelInfer", OperationKind.INFERENCE)
         bench.placement.finished(PlainRecord(operation=infer, model=b"m", backend=record.backend))

@@ -14,6 +14,7 @@ from lb.placing.planner import (
     RETRY_AFTER_S,
     Host,
     ModelPlanner,
+    ModelRules,
     PlannerRules,
     Step,
 )
@@ -90,10 +91,12 @@ def test_a_second_copy_goes_first() -> None:
 
 
 def test_what_is_pinned_kept_needed_used_young_or_wanted_stays() -> None:
-    rules = PlannerRules(max_models=2, min_age_s=30.0, pinned=frozenset({M}))
+    rules = PlannerRules(max_models=2, min_age_s=30.0, models={M: ModelRules(is_pinned=True)})
     planner = ModelPlanner(rules)
     assert steps(planner, host("a", M, N)) == [Step(P, "a", (N,))]
-    assert steps(planner, host("a", M, N, needed=frozenset({N}))) == []
+    planner.steps = {M: frozenset({N})}
+    assert steps(planner, host("a", M, N)) == []
+    planner.steps = {}
     assert steps(planner, host("a", M, N), wanted=(N, P)) == []
     assert planner.plan({P: 0.0}, [host("a", M, N)], lambda *which: which == ("a", N), 1e4) == []
     planner.kept.add(N)
@@ -112,7 +115,8 @@ def test_models_that_were_there_at_the_start_are_old_enough() -> None:
 
 
 def test_pinned_models_are_loaded_without_being_asked_for() -> None:
-    planner = ModelPlanner(PlannerRules(max_models=2, pinned=frozenset({M, N})))
+    pinned = ModelRules(is_pinned=True)
+    planner = ModelPlanner(PlannerRules(max_models=2, models={M: pinned, N: pinned}))
     assert steps(planner, host("a", Q), wanted=()) == [Step(M, "a", ())]
     assert steps(planner, host("a", M, Q), wanted=()) == [Step(N, "a", (Q,))]
     assert steps(planner, host("a", M, N), wanted=()) == []
