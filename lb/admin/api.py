@@ -281,7 +281,7 @@ class AdminApi:
     async def _get_models(self, request: web.Request) -> JsonText:
         record = self._find(request)
         shell = models_view(self._directory, record, self._clock())
-        return await json_in_steps(shell, "models", model_views(record))
+        return await json_in_steps(shell, "models", model_views(record, self._placement.status()))
 
     def _changer(self, state: AdminState) -> Act:
         """Make the operation that brings a backend into `state`."""

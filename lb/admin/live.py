@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final
 
 from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary
+from lb.admin.live_placement import placement_rows
 from lb.admin.live_rows import (
     STALE_S,
     BackendRows,
@@ -25,6 +26,7 @@ from lb.admin.live_variants import variant_rows
 from lb.admin.verdict import OF_CLIENTS, judge
 from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
 from lb.domain.backend import AppProtocol, Backend, BackendState
 from lb.domain.operation import OperationKind
@@ -84,6 +86,7 @@ class LiveSources:
     tables: Callable[[], Iterable[ModelTableStatus]] = _nothing
     """How the models of each backend compare with those of the others."""
     variants: VariantStatuses = tuple
+    placement: Callable[[], PlacementStatus] = PlacementStatus
 
 
 @dataclass(slots=True)
@@ -155,6 +158,7 @@ class LiveView:
             models=[],
             models_total=self._models.total,
             variants=variant_rows(sources.variants()),
+            placement=placement_rows(sources.placement()),
             changes=[],
         )
         self.text = _fill(

@@ -201,6 +201,11 @@ class Model(View):
     draining: bool = Field(
         default=False, description="Whether the operator has drained the model on this backend."
     )
+    placement: str = Field(
+        default="",
+        description="With `placement`: why it is never evicted, that it may be, or that it is "
+        "loaded on demand. Empty: its backend is not managed.",
+    )
 
 
 class ModelDrain(View):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from lb.admin.models import (
     Backend,
@@ -36,9 +37,12 @@ from lb.domain.load import LoadReport
 from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.proxy.variants import VariantSet
+from lb.settings.placement import PlacementMode
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.variants import VariantStatus
+
+_ON_DEMAND: Final = PlacementMode.ON_DEMAND.value
 
 
 def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> VariantSetView:
@@ -173,9 +177,14 @@ def models_view(directory: BackendDirectory, record: BackendRecord, now: float) 
     )
 
 
-def model_views(record: BackendRecord) -> Iterator[Model]:
+def model_views(record: BackendRecord, status: PlacementStatus) -> Iterator[Model]:
     """Describe the models of one backend one by one, in the order of its list."""
     table = record.models
+    name = record.backend.name
+    otherwise = "on demand" if name in status.managed and status.mode == _ON_DEMAND else ""
+    placed = {
+        each.model: each.kept or "may be evicted" for each in status.models if each.backend == name
+    }
     for entry in table.entries:
         yield Model(
             name=text(entry.name),
@@ -183,6 +192,7 @@ def model_views(record: BackendRecord) -> Iterator[Model]:
             state=table.state_of(entry).value,
             reason=entry.reason,
             draining=entry.name in record.drained_models,
+            placement=placed.get(entry.name, otherwise),
         )
 
 

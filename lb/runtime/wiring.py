@@ -259,6 +259,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
+        placement=balancer.control.placement.status,
     )
 
 

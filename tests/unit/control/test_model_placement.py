@@ -93,6 +93,10 @@ class Bench:
         placements = self.route(model).placements or self.directory.ref.current.placements
         return [backend.name for backend in placements[AppProtocol.HTTP].eligible]
 
+    async def looked(self) -> None:
+        """Placement has looked at the pool, and begun what is to be done."""
+        await soon(self.placement.first_round(30.0))
+
     async def want(self, model: str) -> None:
         """A request comes, and waits until it can be placed."""
         self.placement.wanted(model.encode())
@@ -136,7 +140,7 @@ async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
         await bench.want("n")
         assert bench.ready() == {"a": "m", "b": "n"}
         assert bench.placement.counts().loads == {"loaded": 1}
-        assert bench.placement.counts().evictions == 0
+        assert bench.placement.counts().evictions == {}
 
 
 async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
@@ -161,14 +165,15 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
         bench.tritons["a"].models["m"] = "UNAVAILABLE"
         await bench.want("n")
         assert record.evicted == frozenset()
-        assert bench.placement.counts().evictions == 1
+        assert bench.placement.counts().evictions == {"room": 1}
 
 
 async def test_what_is_in_use_is_not_evicted() -> None:
     async with placing(a=triton("m")) as bench:
         bench.busy.add(("a", b"m"))
         bench.placement.wanted(b"n")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "m"}
         bench.busy.clear()
         await bench.want("n")
@@ -224,7 +229,8 @@ async def test_clients_have_the_last_word() -> None:
     async with placing(a=triton("m")) as bench:
         bench.placement.control_done(LOAD, b"m")
         bench.placement.wanted(b"n")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "m"}
         (placed,) = bench.placement.status().models
         assert placed.kept == "loaded by a client"
@@ -313,7 +319,8 @@ async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died()
         found(bench.directory, grpc, Finding.REFUSED, 200.0)
         assert bench.route("m").on_demand is not None
         bench.placement.wanted(b"m")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
         assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
         found(bench.directory, http, Finding.REFUSED, 201.0)
         await eventually(lambda: bench.tritons["b"].models["m"] == "READY")
