@@ -73,7 +73,8 @@ class CopyDemand:
             work.limit = sample.limit or work.limit
             if work.running > DOWN * work.limit * sample.copies > 0.0:
                 work.needed_at = now
-            if work.running < _FORGOTTEN and now - work.needed_at > HOLD_S:
+            is_idle = not sample.running and work.running < _FORGOTTEN
+            if is_idle and now - work.needed_at > HOLD_S:
                 del self._work[model]
 
     def load(self, model: Model, copies: int) -> float:

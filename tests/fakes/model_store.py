@@ -18,6 +18,8 @@ class Store:
     ready: dict[bytes, float] = field(default_factory=dict)
     """Models that are ready, and since when."""
     leaving: set[bytes] = field(default_factory=set)
+    drained: set[bytes] = field(default_factory=set)
+    """Models that an operator has drained there."""
     step: Step | None = None
     step_ends: float = inf
     """When the unload or the load that is under way ends."""
@@ -28,6 +30,11 @@ class Store:
         gone."""
         is_loading = self.step is not None and self.step.model and not self.leaving
         return len(self.ready) + len(self.leaving) + int(bool(is_loading))
+
+    @property
+    def serving(self) -> frozenset[bytes]:
+        """Models that get requests."""
+        return frozenset(self.ready.keys() - self.drained)
 
     @property
     def taken(self) -> frozenset[bytes]:
@@ -63,7 +70,7 @@ class SimulatedStores:
         self.loads: list[tuple[float, bytes, str]] = []
         self.evictions: list[tuple[float, bytes, str, float]] = []
         """When, what, where, and how old it was."""
-        self.hits = self.served = self.refused = 0
+        self.hits = self.served = self.refused = self.lost = 0
         self.longest_wait_s = 0.0
         self.most_taken = 0
         self.planner.follow(self.hosts(), self.now)
@@ -72,9 +79,9 @@ class SimulatedStores:
         return [
             Host(
                 name=store.name,
-                catalogue=frozenset(self.models),
+                catalogue=frozenset(self.models) - store.drained,
                 taken=store.taken,
-                ready=frozenset(store.ready),
+                ready=store.serving,
                 is_busy=store.step is not None,
                 in_flight=sum(backend == store.name for _, backend, _ in self.running),
             )
@@ -89,8 +96,15 @@ class SimulatedStores:
         store = self.stores[name]
         if store.step is not None and store.step.model and not store.leaving:
             self.planner.failed(store.step.model, name, "lost", self.now)
-        self.running = [each for each in self.running if each[1] != name]
-        self.stores[name] = Store(name)
+        left = [each for each in self.running if each[1] != name]
+        self.lost += len(self.running) - len(left)
+        self.running = left
+        self.stores[name] = Store(name, drained=store.drained)
+        self.settle()
+
+    def drain(self, name: str, model: bytes) -> None:
+        """Drain a model on a backend, or end that."""
+        self.stores[name].drained ^= {model}
         self.settle()
 
     def ask(self, model: bytes) -> None:
@@ -103,7 +117,7 @@ class SimulatedStores:
         self.settle()
 
     def _run(self, model: bytes, since: float) -> bool:
-        homes = [store for store in self.stores.values() if model in store.ready]
+        homes = [store for store in self.stores.values() if model in store.serving]
         if not homes:
             return False
         home = min(homes, key=lambda store: sum(each[1] == store.name for each in self.running))
@@ -135,7 +149,7 @@ class SimulatedStores:
             ended = [self._end(store) for store in self.stores.values()]
             is_changing = any(ended)
             for model in list(self.waiting):
-                if any(model in store.ready for store in self.stores.values()):
+                if any(model in store.serving for store in self.stores.values()):
                     for since in self.waiting.pop(model):
                         assert self._run(model, since)
                 elif self.planner.refusal(model, self.hosts(), self.now):
