@@ -16,7 +16,14 @@ from time import monotonic
 from typing import Final
 
 from lb.control.directory import BackendDirectory
-from lb.control.model_loader import TAKES_ROOM, MemoryOf, ModelLoader, NotUnloadedError, no_memory
+from lb.control.model_loader import (
+    SETTLE_S,
+    TAKES_ROOM,
+    MemoryOf,
+    ModelLoader,
+    NotUnloadedError,
+    no_memory,
+)
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
@@ -111,11 +118,14 @@ class ModelPlacement:
         questions: Questions,
         *,
         clock: Callable[[], float] = monotonic,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self.options = PlacementSettings()
         """The options in force."""
         self.planner = ModelPlanner(PlannerRules())
-        self.loader = ModelLoader(directory, watch, questions, self.planner, clock=clock)
+        self.loader = ModelLoader(
+            directory, watch, questions, self.planner, clock=clock, settle_s=settle_s
+        )
         self.model_backends: Callable[[Collection[bytes]], Iterable[ModelBackendView]] = _no_views
         """Reads how busy the copies of these models are."""
         self.memory_of: MemoryOf = no_memory
@@ -400,6 +410,9 @@ class ModelPlacement:
 
     def _ask_newcomers(self) -> None:
         records = set(self._directory.records)
+        for record, (deaths, _) in self._explicit.items():
+            if record in records and deaths != record.backend.deaths:
+                self.planner.sizes.restarted(record.backend.name)
         self._explicit = {
             record: known
             for record, known in self._explicit.items()
