@@ -124,7 +124,7 @@ class BackendDirectory:
         self.configurations = ConfigurationBook()
         """How backends configure their models, as far as it was read."""
         nobody = Placement((), None, policy)
-        self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
+        self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody), loadable=self._on_demand))
         """What the data plane reads."""
         self.put_off: Callable[[Callable[[], None]], object] = _at_once
         """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
@@ -612,6 +612,7 @@ class BackendDirectory:
             or routing.partial != now.partial
             or routing.knows_all != now.knows_all
             or routing.only_unready != now.only_unready
+            or self._on_demand is not now.loadable
         ):
             self._publish_routing(routing)
 
@@ -627,6 +628,7 @@ class BackendDirectory:
                 knows_all=routing.knows_all,
                 only_unready=routing.only_unready,
                 parting=self._parting,
+                loadable=self._on_demand,
             )
         )
 

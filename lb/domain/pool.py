@@ -122,6 +122,10 @@ class PoolSnapshot:
     parting: frozenset[Backend] = frozenset()
     """Backends that are to become empty: nobody wants them any more, or the operator says so."""
 
+    loadable: Mapping[bytes, OnDemand] = field(default_factory=dict)
+    """Models that are loaded on demand, whether they are loaded now or not. Whoever was under way
+    to the only backend that had one of them waits until another backend has it."""
+
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""
         return self.placements[protocol]

@@ -232,8 +232,12 @@ class Placer:
             RequestRefused: it is not.
         """
         now = self._clock() if now is None else now
-        route = self._pool.current.routes.get(exchange.model)
+        snapshot = self._pool.current
+        route = snapshot.routes.get(exchange.model)
         on_demand = None if route is None else route.on_demand
+        if on_demand is None and exchange.tried:
+            # It is not known yet that the only backend that has the model is gone.
+            on_demand = snapshot.loadable.get(exchange.model)
         if on_demand is not None and on_demand.error:
             raise RequestRefused(Reason.NO_BACKEND, on_demand.error)
         if waiting is None or not self._queue.may_hold(exchange, now, on_demand):

@@ -618,6 +618,10 @@ class Queue:
             waiting.go_on()
         elif (on_demand := self._on_demand(exchange)) is not None and on_demand.error:
             waiting.refuse(RequestRefused(Reason.NO_BACKEND, on_demand.error))
+        elif exchange.tried and on_demand is not None:
+            # Its backend is gone. From now on it waits for a load as if it had just come.
+            exchange.tried = ()
+            waiting.go_on()
         elif now >= exchange.held_until:
             text = NO_BACKEND if on_demand is None else NOT_LOADED
             waiting.refuse(RequestRefused(Reason.NO_BACKEND, text))
@@ -625,8 +629,7 @@ class Queue:
             self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
 
     def _on_demand(self, exchange: Exchange) -> OnDemand | None:
-        route = self._pool.current.routes.get(exchange.model)
-        return None if route is None else route.on_demand
+        return self._pool.current.loadable.get(exchange.model)
 
     # Another snapshot
 

@@ -38,14 +38,20 @@ class OnDemandBench(Bench):
             placements=(nowhere, nowhere),
             on_demand=OnDemand(WAIT_S, error),
         )
-        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+        self.loadable = {b"m": OnDemand(WAIT_S, error)}
+        self._publish(usual, route)
+
+    def _publish(self, usual: object, route: ModelRoute) -> None:
+        self.ref.publish(
+            replace(usual, routes={b"m": route}, loadable=self.loadable)  # type: ignore[type-var]
+        )
 
     def loaded(self, backend: Backend) -> None:
         """Publish that one backend has it ready."""
         usual = self.snapshot(self.backends)
         place = Placement((backend,), *_picker(usual, backend))
         route = ModelRoute(facts=FACTS, plan=self.plan, placements=(place, place))
-        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+        self._publish(usual, route)
 
 
 def _picker(snapshot: object, backend: Backend) -> tuple[object, object]:
@@ -107,6 +113,27 @@ def test_a_refused_connection_makes_an_inference_wait_for_another_load() -> None
     assert may_retry(one, Outcome.CONNECT_REFUSED, body_retained=True, response_begun=False)
     one.go_on()
     assert (one.at, bench.wanted) == ("", [b"m"])
+    bench.loaded(bench.backends[1])
+    bench.turn()
+    assert one.at == "b1"
+    one.end()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_what_was_under_way_when_the_only_holder_died_waits_for_another_load() -> None:
+    bench = OnDemandBench()
+    bench.loaded(bench.backends[0])
+    one = bench.come()
+    assert one.at == "b0"
+    one.end(outcome=Outcome.LOST)
+    may_retry = bench.dispatcher.retry.may_retry
+    assert may_retry(one, Outcome.LOST, body_retained=True, response_begun=False)
+    one.go_on()  # it is not known yet that the backend is gone
+    assert one.at == ""
+    bench.absent()
+    bench.turn()
+    assert (one.at, bench.wanted[-1:]) == ("", [b"m"])
     bench.loaded(bench.backends[1])
     bench.turn()
     assert one.at == "b1"
