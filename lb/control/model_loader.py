@@ -21,6 +21,7 @@ from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
+from lb.domain.outcome import Outcome
 from lb.placing.planner import ModelPlanner, Step
 from lb.telemetry.counts import LOAD_BOUNDS_S, PlacementCounts
 
@@ -177,17 +178,18 @@ class ModelLoader:
         fields = {"backend": record.backend.name, "model": text(model)}
         before = await self.memory_of(record)
         began = self._clock()
-        why = ""
+        why, is_lost = "", False
         try:
             reply = await self._questions.load(record, model, LOAD_S)
             if not reply.is_ok:
                 why = reply.detail or f"status {reply.status}"
         except UpstreamError as error:
             why = error.detail or "the connection was lost"
+            is_lost = error.outcome is Outcome.LOST
         now = self._clock()
         if why:
             self._loads["failed"] += 1
-            self._planner.failed(model, record.backend.name, why, now)
+            self._planner.failed(model, record.backend.name, why, now, is_lost=is_lost)
             _log.warning("model not loaded", extra={**fields, "why": why})
             return why
         took_s = now - began

@@ -25,6 +25,8 @@ MAX_RETRY_AFTER_S: Final = 900.0
 MAX_PLACES: Final = 3
 """Backends on which a model may have failed to load at the same time; no others are tried, since a
 load can also end a Triton."""
+MAX_LOST: Final = 2
+"""Backends that a load may end: as with requests, two deaths are no chance."""
 _USUAL_LOAD_S: Final = 1.0
 """What loading is taken to cost while no load has been measured."""
 
@@ -115,10 +117,14 @@ class Failure(NamedTuple):
     at: float
     times: int
     """Failures in a row."""
+    is_lost: bool = False
+    """The backend died, or closed its connections, while it loaded the model."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
+        if self.is_lost:
+            return self.at + MAX_RETRY_AFTER_S
         return self.at + min(RETRY_AFTER_S * 2.0 ** (self.times - 1), MAX_RETRY_AFTER_S)
 
 
@@ -160,11 +166,13 @@ class ModelPlanner:
         self.load_s[model] = took_s
         self.failures.pop((model, backend), None)
 
-    def failed(self, model: Model, backend: str, error: str, now: float) -> None:
-        """A load failed."""
+    def failed(
+        self, model: Model, backend: str, error: str, now: float, *, is_lost: bool = False
+    ) -> None:
+        """A load failed; see `Failure`."""
         before = self.failures.get((model, backend))
         times = before.times + 1 if before is not None else 1
-        self.failures[model, backend] = Failure(error, now, times)
+        self.failures[model, backend] = Failure(error, now, times, is_lost)
 
     def forget_failures(self, model: Model) -> None:
         """Its files may have changed."""
@@ -181,7 +189,10 @@ class ModelPlanner:
         known = set().union(*(host.catalogue for host in hosts))
         names = set(self._known)
         self.failures = {
-            key: each for key, each in self.failures.items() if key[0] in known and key[1] in names
+            key: each
+            for key, each in self.failures.items()
+            # A backend that a load has ended comes back.
+            if (key[0] in known and key[1] in names) or (each.is_lost and now < each.until)
         }
         for memory in (self.load_s, self._popularity):
             for model in [each for each in memory if each not in known]:
@@ -202,6 +213,13 @@ class ModelPlanner:
             and (failure := self.failures.get((model, host.name))) is not None
             and now < failure.until
         ]
+        lost = [
+            failure
+            for (name, _), failure in self.failures.items()
+            if name == model and failure.is_lost and now < failure.until
+        ]
+        if len(lost) >= MAX_LOST:
+            return max(lost, key=lambda each: each.at).error
         places = sum(model in host.catalogue for host in hosts)
         if not failed or len(failed) < min(places, MAX_PLACES):
             return ""

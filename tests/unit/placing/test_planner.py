@@ -11,6 +11,7 @@ import pytest
 from lb.placing.planner import (
     HALF_LIFE_S,
     MAX_PLACES,
+    MAX_RETRY_AFTER_S,
     RETRY_AFTER_S,
     Host,
     ModelPlanner,
@@ -159,6 +160,16 @@ def test_a_model_that_fails_on_three_backends_ends_no_fourth() -> None:
         planner.failed(P, name, f"{name} says no", 100.0)
     assert steps(planner, *hosts, now=100.0) == []
     assert planner.refusal(P, hosts, 100.0) == "a says no"
+
+
+def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:
+    planner = ModelPlanner(RULES)
+    planner.failed(P, "a", "lost", 100.0, is_lost=True)
+    assert steps(planner, host("b"), host("c"), now=101.0) == [Step(P, "b", ())]
+    planner.failed(P, "b", "lost again", 102.0, is_lost=True)
+    assert steps(planner, host("c"), now=103.0) == []
+    assert planner.refusal(P, [host("c")], 103.0) == "lost again"
+    assert steps(planner, host("c"), now=102.0 + MAX_RETRY_AFTER_S) == [Step(P, "c", ())]
 
 
 def test_what_leaves_the_repository_is_forgotten() -> None:
