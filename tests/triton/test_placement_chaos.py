@@ -134,10 +134,10 @@ class Chaos:
             return
         self.done["kill"] += 1
         triton.kill9()
-        self._restarting = asyncio.ensure_future(asyncio.to_thread(self._restart, triton))
+        triton.restart()  # in this thread: a child ends with the thread that has started it
+        self._restarting = asyncio.ensure_future(asyncio.to_thread(self._wait_until_back, triton))
 
-    def _restart(self, triton: RealTriton) -> None:
-        triton.restart()
+    def _wait_until_back(self, triton: RealTriton) -> None:
         triton.wait_ready()
         backends = self._balancer.backends
         wait_until(lambda: backends()[triton.name].is_in, timeout_s=SOON_S, what="it is back")

@@ -10,6 +10,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement
+from lb.kserve.errors import Meaning
 from lb.proxy.exchange import Attempt, Particulars
 from tests.fakes.backends import make_backend
 from tests.unit.proxy.test_queue import FACTS, Bench, Waiting
@@ -140,6 +141,21 @@ def test_what_was_under_way_when_the_only_holder_died_waits_for_another_load() -
     one.end()
     bench.turn()
     bench.assert_idle()
+
+
+@pytest.mark.parametrize("meaning", [Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY])
+def test_a_model_that_its_backend_has_no_longer_is_waited_for(meaning: Meaning) -> None:
+    """The only backend with the model has restarted, and its list is older than that."""
+    bench = OnDemandBench()
+    bench.loaded(bench.backends[0])
+    one = bench.come()
+    retry = bench.dispatcher.retry
+    assert retry.goes_elsewhere(one, meaning, body_retained=True)
+    assert not retry.goes_elsewhere(one, meaning, body_retained=False)
+    one.end()
+    bench.loadable = {}
+    bench.loaded(bench.backends[0])
+    assert not retry.goes_elsewhere(bench.come(), meaning, body_retained=True)
 
 
 def test_a_client_that_leaves_waits_no_more() -> None:
