@@ -146,6 +146,7 @@ class ModelLoader:
         while any(self._directory.model_use(record.backend, model)):
             if self._clock() >= give_up_at:
                 _log.info("model is not evicted: it is in use", extra=fields)
+                self._planner.stayed_in_use(model, record.backend.name, self._clock())
                 return False
             await asyncio.sleep(_POLL_S)
         before = await self.memory_of(record)

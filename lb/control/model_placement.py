@@ -29,7 +29,7 @@ from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
 from lb.domain.backend import AdminState, Backend, BackendKind
 from lb.domain.errors import UpstreamError
-from lb.domain.model import ModelState
+from lb.domain.model import ModelState, ModelUse
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.pool import OnDemand
 from lb.domain.schedule import ModelBackendView
@@ -283,7 +283,7 @@ class ModelPlacement:
         if self.is_active:
             self._tell_routes(hosts, now)
         since = {model: since for model, (since, _) in self._wanted.items()}
-        steps = planner.plan(since, hosts, self._is_used, now)
+        steps = planner.plan(since, hosts, self._use_of, now)
         if not self.is_active:
             self._observe(steps)
             return
@@ -360,8 +360,8 @@ class ModelPlacement:
         ready = (each.name for each in record.models.entries if each.state is ModelState.READY)
         return frozenset(ready) - record.drained_models - record.evicted
 
-    def _is_used(self, backend: str, model: bytes) -> bool:
-        return any(self._directory.model_use(self._directory.find(backend).backend, model))
+    def _use_of(self, backend: str, model: bytes) -> ModelUse:
+        return self._directory.model_use(self._directory.find(backend).backend, model)
 
     def _forget_wanted(self, hosts: list[Host], now: float) -> None:
         """Nobody waits any more for what is ready, is refused, or was asked for too long ago."""

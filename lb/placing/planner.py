@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lb.domain.model import ModelUse
 from lb.placing.copies import CopyDemand, Model
 from lb.placing.sizes import ModelSizes
 
@@ -27,11 +28,16 @@ MAX_PLACES: Final = 3
 load can also end a Triton."""
 MAX_LOST: Final = 2
 """Backends that a load may end: as with requests, two deaths are no chance."""
+IN_USE_S: Final = 1.0
+"""How long requests wait for a model before others make room for it whose requests never pause.
+Their own requests end first, and further ones wait for the next load."""
+STAYS_S: Final = 30.0
+"""How long a model is left in peace whose requests did not end when it was to be evicted."""
 _USUAL_LOAD_S: Final = 1.0
 """What loading is taken to cost while no load has been measured."""
 
-Used = Callable[[str, Model], bool]
-"""Whether a model has requests or open sequences on a backend, which is called by its name."""
+Used = Callable[[str, Model], ModelUse]
+"""What of a model runs on a backend, which is called by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +155,8 @@ class ModelPlanner:
     """How long the last load of a model took."""
     loaded_at: dict[tuple[Model, str], float] = field(default_factory=dict)
     """Since when a model is ready on a backend; -inf if it was when we first looked."""
+    stays_until: dict[tuple[Model, str], float] = field(default_factory=dict)
+    """Models whose requests did not end when they were to be evicted, by backend."""
     _popularity: dict[Model, _Popularity] = field(default_factory=dict)
     _known: dict[str, float] = field(default_factory=dict)
     """Backends that were looked at before, and since when."""
@@ -174,6 +182,10 @@ class ModelPlanner:
         times = before.times + 1 if before is not None else 1
         self.failures[model, backend] = Failure(error, now, times, is_lost)
 
+    def stayed_in_use(self, model: Model, backend: str, now: float) -> None:
+        """Requests for a model did not end when it was to be evicted."""
+        self.stays_until[model, backend] = now + STAYS_S
+
     def forget_failures(self, model: Model) -> None:
         """Its files may have changed."""
         self.failures = {key: each for key, each in self.failures.items() if key[0] != model}
@@ -198,6 +210,7 @@ class ModelPlanner:
             for model in [each for each in memory if each not in known]:
                 del memory[model]
         self.sizes.forget(known, names)
+        self.stays_until = {key: until for key, until in self.stays_until.items() if now < until}
         self.kept &= known
         self.withdrawn &= known
 
@@ -322,6 +335,8 @@ class _Plan:
         self._copies = Counter(model for host in hosts for model in host.ready)
         """Copies that are ready, and stay so."""
         self._steps: list[Step] = []
+        self._is_urgent = False
+        """Requests have waited for `IN_USE_S` for the model that room is made for."""
 
     def steps(self) -> list[Step]:
         """Decide: first what requests wait for, then what is to be there, then what the load needs,
@@ -332,7 +347,9 @@ class _Plan:
             taken.update(host.taken.intersection(host.catalogue))
         for model in sorted(self._wanted, key=lambda each: self._wanted[each]):
             if not taken[model]:
+                self._is_urgent = self._now >= self._wanted[model] + IN_USE_S
                 self._load(model, math.inf)
+        self._is_urgent = False
         for model in sorted({*planner.pins, *planner.rules.models}):
             if taken[model] < planner.copies_kept(model) and not self._is_changing(model, taken):
                 self._load(model, math.inf)
@@ -411,7 +428,7 @@ class _Plan:
             may_go = [each for each in left if self._may_go(each, host, staying)]
             if not may_go:
                 return None
-            chosen.append(min(may_go, key=lambda each: (self._value(each), each)))
+            chosen.append(min(may_go, key=lambda each: self._loss(each, host)))
         # A small model that was chosen first need not go where a large one had to, too.
         for each in sorted(chosen, key=lambda one: (-self._value(one), one)):
             others = [one for one in chosen if one != each]
@@ -438,14 +455,23 @@ class _Plan:
     def _may_go(self, model: Model, host: Host, ready: Collection[Model]) -> bool:
         """Whether a model may be evicted from a backend on which these are ready."""
         planner = self._planner
-        return (
+        if not (
             model not in self._wanted
             and model not in planner.kept
             and self._copies[model] > planner.copies_kept(model)
             and planner.is_aged(model, host.name, self._now)
             and model not in planner.needed(ready)
-            and not self._used(host.name, model)
-        )
+        ):
+            return False
+        in_flight, open_sequences = self._used(host.name, model)
+        if open_sequences:
+            return False
+        may_wait = self._is_urgent and (model, host.name) not in planner.stays_until
+        return not in_flight or may_wait
+
+    def _loss(self, model: Model, host: Host) -> tuple[bool, float, Model]:
+        """Orders models that may be evicted: those without requests first, then by their value."""
+        return self._used(host.name, model).in_flight > 0, self._value(model), model
 
     def _value(self, model: Model) -> float:
         return self._planner.value(model, self._copies[model], self._now)

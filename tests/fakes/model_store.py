@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from lb.domain.model import ModelUse
 from lb.placing.planner import Host, ModelPlanner, PlannerRules, Step
 
 
@@ -88,8 +89,8 @@ class SimulatedStores:
             for store in self.stores.values()
         ]
 
-    def in_use(self, backend: str, model: bytes) -> bool:
-        return any(each[1:] == (backend, model) for each in self.running)
+    def use_of(self, backend: str, model: bytes) -> ModelUse:
+        return ModelUse(sum(each[1:] == (backend, model) for each in self.running), 0)
 
     def kill(self, name: str) -> None:
         """A backend restarts empty: what ran there is lost, what was being loaded has failed."""
@@ -157,7 +158,7 @@ class SimulatedStores:
             hosts = self.hosts()
             self.planner.follow(hosts, self.now)
             wanted = {model: since[0] for model, since in self.waiting.items()}
-            for step in self.planner.plan(wanted, hosts, self.in_use, self.now):
+            for step in self.planner.plan(wanted, hosts, self.use_of, self.now):
                 self._begin(step)
                 is_changing = True
             self.most_taken = max(store.loaded for store in self.stores.values())
@@ -168,10 +169,14 @@ class SimulatedStores:
         assert store.step is None
         store.step = step
         for model in step.evict:
-            assert not self.in_use(store.name, model)
             self.evictions.append((self.now, model, store.name, self.now - store.ready.pop(model)))
             store.leaving.add(model)
-        store.step_ends = self.now + (self.unload_s if step.evict else self.load_s)
+        # What runs ends first: evicted models get no new requests.
+        ends = [
+            at for at, *where in self.running for each in step.evict if where == [store.name, each]
+        ]
+        idle_at = max(ends, default=self.now)
+        store.step_ends = idle_at + (self.unload_s if step.evict else self.load_s)
 
     def _end(self, store: Store) -> bool:
         if store.step is None or self.now < store.step_ends:

@@ -25,6 +25,7 @@ from lb.domain.pool import ModelRoute
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
+from lb.placing.planner import Step
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -195,6 +196,12 @@ async def test_what_is_in_use_is_not_evicted() -> None:
         bench.placement.wanted(b"n")
         await bench.looked()
         assert bench.placement.status().steps == ()
+        assert bench.ready() == {"a": "m"}
+        # After a second its requests are to end first; meanwhile there are no new ones.
+        bench.now += 1.0
+        await bench.looked()
+        assert bench.placement.status().steps == (Step(b"n", "a", (b"m",)),)
+        await eventually(lambda: bench.serving("m") == [])
         assert bench.ready() == {"a": "m"}
         bench.busy.clear()
         await bench.want("n")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from lb.domain.model import ModelUse
 from lb.placing.copies import DOWN, HOLD_S, UP, CopyDemand, Sample
 from lb.placing.planner import Host, ModelPlanner, ModelRules, PlannerRules, Step
 
 M, N, P = b"m", b"n", b"p"
 ALL = frozenset({M, N, P})
+
+
+def unused(_backend: str, _model: bytes) -> ModelUse:
+    return ModelUse(0, 0)
 
 
 def busy(demand: CopyDemand, sample: Sample, begin: float, seconds: float) -> float:
@@ -71,7 +76,7 @@ def planner(**rules: object) -> ModelPlanner:
 
 def steps(found: ModelPlanner, *hosts: Host) -> list[Step]:
     found.follow(hosts, 300.0)
-    return found.plan({}, hosts, lambda _backend, _model: False, 300.0)
+    return found.plan({}, hosts, unused, 300.0)
 
 
 def test_a_busy_model_gets_another_copy_where_there_is_room() -> None:
@@ -103,11 +108,11 @@ def test_min_copies_come_by_themselves_and_stay() -> None:
     assert steps(found, host("a", M), host("b")) == [Step(M, "b", ())]
     both = host("a", M), host("b", M)
     found.follow(both, 300.0)
-    assert found.plan({P: 1.0}, both, lambda _backend, _model: False, 300.0) == []
+    assert found.plan({P: 1.0}, both, unused, 300.0) == []
     three = (*both, host("c", M))
     # One may go; when it does, no other one may, even in the same decision.
     found.follow(three, 300.0)
-    plan = found.plan({P: 1.0, N: 2.0}, three, lambda _backend, _model: False, 300.0)
+    plan = found.plan({P: 1.0, N: 2.0}, three, unused, 300.0)
     assert plan == [Step(P, "a", (M,))]
 
 
@@ -123,7 +128,7 @@ def test_what_nobody_uses_is_unloaded_when_it_is_configured() -> None:
 
     def plan(now: float) -> list[Step]:
         found.follow(hosts, now)
-        return found.plan({}, hosts, lambda _backend, _model: False, now)
+        return found.plan({}, hosts, unused, now)
 
     assert plan(1000.0) == []  # since when it is idle is not known
     assert plan(1059.0) == []

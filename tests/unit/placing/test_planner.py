@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from lb.domain.model import ModelUse
 from lb.placing.planner import (
     HALF_LIFE_S,
     MAX_PLACES,
@@ -31,8 +32,8 @@ def host(name: str = "a", *ready: bytes, **facts: object) -> Host:
     return Host(name=name, **found)  # type: ignore[arg-type]
 
 
-def unused(_backend: str, _model: bytes) -> bool:
-    return False
+def unused(_backend: str, _model: bytes) -> ModelUse:
+    return ModelUse(0, 0)
 
 
 def steps(
@@ -99,7 +100,12 @@ def test_what_is_pinned_kept_needed_used_young_or_wanted_stays() -> None:
     assert steps(planner, host("a", M, N)) == []
     planner.steps = {}
     assert steps(planner, host("a", M, N), wanted=(N, P)) == []
-    assert planner.plan({P: 0.0}, [host("a", M, N)], lambda *which: which == ("a", N), 1e4) == []
+    assert (
+        planner.plan(
+            {P: 0.0}, [host("a", M, N)], lambda *which: ModelUse(0, which == ("a", N)), 1e4
+        )
+        == []
+    )
     planner.kept.add(N)
     assert steps(planner, host("a", M, N)) == []
     planner.kept.clear()
@@ -229,3 +235,37 @@ def test_two_models_that_do_not_fit_take_turns() -> None:
     # One that comes when its model is evicted waits for the other one to come, to stay for 30 s,
     # and to be replaced; somebody looks once a second.
     assert stores.longest_wait_s <= (1.0 + 2.0) + 30.0 + 1.0 + (1.0 + 2.0)
+
+
+def test_two_models_whose_requests_never_pause_take_turns() -> None:
+    stores = SimulatedStores(
+        count=1,
+        models=[M, N],
+        rules=PlannerRules(max_models=1, min_age_s=30.0),
+        load_s=2.0,
+        unload_s=1.0,
+        request_s=0.5,
+    )
+    for _ in range(6000):
+        stores.advance(stores.now + 0.1)
+        stores.ask(M)
+        stores.ask(N)
+    swaps = [at for at, *_ in stores.evictions]
+    assert len(swaps) >= 14
+    assert min(after - before for before, after in pairwise(swaps)) >= 30.0
+    assert stores.longest_wait_s <= 45.0
+
+
+def test_a_model_in_use_makes_room_after_a_second_and_one_with_sequences_never() -> None:
+    planner = ModelPlanner(RULES)
+    hosts = [host("a", M, N)]
+    planner.follow(hosts, 1e4)
+
+    def plan(now: float, *, sequences: int = 0) -> list[Step]:
+        return planner.plan({P: 1e4}, hosts, lambda _, model: ModelUse(1, sequences), now)
+
+    assert plan(1e4 + 0.9) == []
+    assert plan(1e4 + 1.0) == [Step(P, "a", (M,))]
+    assert plan(1e4 + 1.0, sequences=1) == []
+    planner.stayed_in_use(M, "a", 1e4 + 6.0)
+    assert plan(1e4 + 7.0) == [Step(P, "a", (N,))]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from lb.domain.model import ModelUse
 from lb.placing.planner import Host, ModelPlanner, ModelRules, PlannerRules, Step
 from lb.placing.sizes import ModelSizes
 
 M, N, P, Q = b"m", b"n", b"p", b"q"
 ALL = frozenset({M, N, P, Q})
 SIZES = {M: 4, N: 2, P: 3, Q: 6}
+
+
+def unused(_backend: str, _model: bytes) -> ModelUse:
+    return ModelUse(0, 0)
 
 
 def host(*ready: bytes, used: int | None = None, name: str = "a") -> Host:
@@ -23,7 +28,7 @@ def planner(**rules: object) -> ModelPlanner:
 
 def load(found: ModelPlanner, model: bytes, *hosts: Host) -> list[Step]:
     found.follow(hosts, 100.0)
-    return found.plan({model: 99.0}, hosts, lambda _backend, _model: False, 100.0)
+    return found.plan({model: 99.0}, hosts, unused, 100.0)
 
 
 def test_models_make_room_by_their_size() -> None:
