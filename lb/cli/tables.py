@@ -120,8 +120,10 @@ def model_lines(name: str, models: Models) -> list[str]:
     """The models of the backend `name` as a table, and below it how the backend differs from the
     others."""
     if models.listed:
-        rows = [(each.name, each.version, _state(each), each.reason) for each in models.models]
-        headings = _MODEL_HEADINGS
+        rows: list[Row] = [
+            (each.name, each.version, _state(each), each.reason) for each in models.models
+        ]
+        headings: Row = _MODEL_HEADINGS
         if any(each.placement for each in models.models):
             headings = (*_MODEL_HEADINGS[:-1], _PLACEMENT_HEADING, _MODEL_HEADINGS[-1])
             rows = [
