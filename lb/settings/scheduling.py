@@ -272,8 +272,8 @@ class ModelSettings(Section):
     min_copies: Count = 0
     """With `placement`: Tritons that have the model loaded without being asked for, at least.
 
-    Set this to 2 or more when requests must not wait for a load after a Triton has died; otherwise
-    a copy is loaded when requests need it."""
+    Set this when requests must not wait for a load even if a Triton has died, to 2; otherwise a
+    copy is loaded when requests need it."""
     max_copies: PositiveCount | None = None
     """With `placement`: Tritons that may have the model loaded for its load, at most. A model gets
     another copy when its copies are busy for 70 % of the time. Needs a model that is scheduled.

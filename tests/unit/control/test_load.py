@@ -96,12 +96,15 @@ async def test_the_memory_of_devices_is_asked_for_and_nobody_is_told() -> None:
         await peer.send(reply(PAGE + used))
 
     told = Told()
-    async with scripted_backend(with_memory) as triton, scripted_backend(serve) as blind:
-        async with reading([], told) as reader:
-            assert await reader.memory_of(record("a", triton.target)) == 6_000_000_000
-            assert await reader.memory_of(record("b", blind.target)) is None
-            assert await reader.memory_of(record("c", "127.0.0.1:1")) is None
-            assert await reader.memory_of(record("d")) is None
+    async with (
+        scripted_backend(with_memory) as triton,
+        scripted_backend(serve) as blind,
+        reading([], told) as reader,
+    ):
+        assert await reader.memory_of(record("a", triton.target)) == 6_000_000_000
+        assert await reader.memory_of(record("b", blind.target)) is None
+        assert await reader.memory_of(record("c", "127.0.0.1:1")) is None
+        assert await reader.memory_of(record("d")) is None
     assert told.reports == []
 
 
