@@ -155,13 +155,21 @@ async def test_the_models_of_a_backend_are_as_documented() -> None:
         "listed": True,
         "age_s": 2.0,
         "models": [
-            {"name": "simple", "version": "1", "state": "ready", "reason": "", "draining": False},
+            {
+                "name": "simple",
+                "version": "1",
+                "state": "ready",
+                "reason": "",
+                "draining": False,
+                "placement": "",
+            },
             {
                 "name": "other",
                 "version": "",
                 "state": "unavailable",
                 "reason": "unloaded",
                 "draining": False,
+                "placement": "",
             },
         ],
         "regions": ["c", "r"],
