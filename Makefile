@@ -153,7 +153,7 @@ soak: $(VENV)/.test triton
 
 # Twenty models on three real Tritons with room for four each; SECONDS=60 is shorter.
 placement: $(VENV)/.test triton
-	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s tests/triton/test_placement.py
+	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=4000 tests/triton/test_placement.py tests/triton/test_placement_chaos.py
 
 # A thousand days of seven slices, of which five stand by: about 20 minutes.
 standby: $(VENV)/.test

@@ -7,7 +7,7 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol, Backend
@@ -17,6 +17,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.roles import ControlSide
+from lb.domain.schedule import ModelBackendView
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
@@ -215,6 +216,10 @@ class RelayRole:
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""
         return self.dispatcher.queue.scheduler.in_flight_by_model(backend)
+
+    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """Read what the scheduler knows of the copies of these models."""
+        return self.dispatcher.queue.scheduler.model_backends(models)
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""

@@ -264,6 +264,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
         shadows=lambda: shadow_rows(balancer.relay.shadows),
+        placement=balancer.control.placement.status,
     )
 
 
@@ -296,7 +297,7 @@ def admin_app(
         own_addresses=ours,
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
-        placement=balancer.control.placement.status,
+        placement=balancer.control.placement,
         order_standby=balancer.control.standby.order,
         variants=balancer.relay.dispatcher.variants,
         shadows=balancer.relay.shadows,

@@ -468,14 +468,16 @@ MODELS: Final = (
         ("result",),
     ),
     MetricSpec(
-        "triton_lb_model_load_seconds_total",
-        _COUNTER,
-        "Time that successful loads by `placement` took, in seconds.",
+        "triton_lb_model_load_seconds",
+        _HISTOGRAM,
+        "Time that successful loads by `placement` took.",
     ),
     MetricSpec(
         "triton_lb_model_evictions_total",
         _COUNTER,
-        "Models that `placement` unloaded to make room for others.",
+        "Models that `placement` unloaded, by why: room (for others), idle (`idle_unload`) or "
+        "operator.",
+        ("why",),
     ),
     MetricSpec(
         "triton_lb_open_sequences",

@@ -35,6 +35,7 @@ from lb.domain.standby import StandbyCounts
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.counts import (
     LAG_BOUNDS_S,
+    LOAD_BOUNDS_S,
     LoopLag,
     OwnCalls,
     PlacementCounts,
@@ -262,6 +263,7 @@ def _bounds(bounds_s: Sequence[float]) -> tuple[str, ...]:
 _LATENCY_BOUNDS: Final = _bounds(LATENCY_BOUNDS_S)
 _POSITION_BOUNDS: Final = _bounds(POSITION_BOUNDS)
 _LAG_BOUNDS: Final = _bounds(LAG_BOUNDS_S)
+_LOAD_BOUNDS: Final = _bounds(LOAD_BOUNDS_S)
 
 
 class LoadBalancerCollector:
@@ -325,6 +327,7 @@ class LoadBalancerCollector:
             ),
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
             **placement_rows(sources.placement),
+            "triton_lb_model_load_seconds": self._load_times,
             **self._sequence_rows(),
             **self._port_rows(),
             "triton_lb_backend_lost_requests_total": lambda: [
@@ -352,6 +355,10 @@ class LoadBalancerCollector:
     def _build_info(self) -> Iterator[Row]:
         build = self._sources.build
         yield (build.version, build.python, build.uvloop), 1
+
+    def _load_times(self) -> Iterator[Row]:
+        counts = self._sources.placement()
+        yield (), Buckets(_LOAD_BOUNDS, counts.load_counts, counts.load_s)
 
     def _loop_lag(self) -> Iterator[Row]:
         lag = self._sources.loop_lag

@@ -16,6 +16,8 @@ from lb.domain.standby import StandbyCounts, StandbyPhase
 
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds in seconds: 1 ms is a busy loop, anything above 50 ms is a bug of ours."""
+LOAD_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 600.0)
+"""Upper bounds in seconds: from a small python model to an engine of hundreds of gigabytes."""
 APPLIED: Final = "applied"
 UNCHANGED: Final = "unchanged"
 REFUSED: Final = "refused"
@@ -31,9 +33,13 @@ class PlacementCounts:
 
     loads: Mapping[str, int] = field(default_factory=dict)
     """By result: loaded or failed."""
+    load_counts: tuple[int, ...] = (0,) * (len(LOAD_BOUNDS_S) + 1)
+    """Loads that succeeded, by how long they took, not cumulative; the last one is everything above
+    `LOAD_BOUNDS_S`."""
     load_s: float = 0.0
     """Seconds that all loads took that succeeded."""
-    evictions: int = 0
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    """By why: room, idle or operator."""
 
 
 def placement_rows(read: Callable[[], PlacementCounts]) -> dict[str, Rows]:
@@ -42,8 +48,9 @@ def placement_rows(read: Callable[[], PlacementCounts]) -> dict[str, Rows]:
         "triton_lb_model_loads_total": lambda: [
             ((result,), count) for result, count in sorted(read().loads.items())
         ],
-        "triton_lb_model_load_seconds_total": lambda: [((), read().load_s)],
-        "triton_lb_model_evictions_total": lambda: [((), read().evictions)],
+        "triton_lb_model_evictions_total": lambda: [
+            ((why,), count) for why, count in sorted(read().evictions.items())
+        ],
     }
 
 
