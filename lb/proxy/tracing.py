@@ -15,17 +15,18 @@ from math import inf, log, log1p
 from random import Random
 from typing import Any, Final
 
+from lb.domain.client import Client
 from lb.domain.operation import OperationKind, Treatment
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.why import Why
 from lb.proxy.exchange import Attempt, Exchange
-from lb.proxy.request_trace import RequestTrace, new_span_id
+from lb.proxy.request_trace import RequestTrace
 from lb.settings.tracing import SampledBy, TracingSettings, UnsampledMode
 from lb.telemetry.access_log import CLIENTS_FAULT
 from lb.telemetry.labels import is_servers_fault
 from lb.telemetry.record import RequestRecord, RequestSink
-from lb.telemetry.spans import AttemptSpan, RequestSpan, SpanQueue
-from lb.wire.trace_context import Traces
+from lb.telemetry.spans import FIRST_SPAN, AttemptFacts, RareFacts, SpanQueue, TraceFacts
+from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 
 Draw = Callable[[], bool]
 LIMITED: Final = "limited"
@@ -70,7 +71,9 @@ def contexts_of(settings: TracingSettings) -> Traces:
 class Tracer:
     """Decides for the requests of one process, and notes spans. To be used from one event loop."""
 
-    __slots__ = ("_allowed", "_clock", "_rng", "_since", "draw", "rules", "slow", "spans")
+    __slots__ = (
+        "_allowed", "_clock", "_kept", "_limit", "_rng", "_since", "draw", "rules", "slow", "spans",
+    )  # fmt: skip
 
     def __init__(self, rng: Random, spans: SpanQueue, clock: Callable[[], float]) -> None:
         """
@@ -86,6 +89,8 @@ class Tracer:
         self.draw: Draw | None = None
         """Whether the request at hand is traced, if its caller does not say; to be asked once for
         each. None while nothing is traced."""
+        self._limit = self._kept = 0.0
+        """Spans per second, and how many of them late decisions leave to the others."""
         self._allowed = 0.0
         """Spans that may be made now."""
         self._since = 0.0
@@ -102,7 +107,9 @@ class Tracer:
         self.draw = None
         if rules is not None:
             self.draw = self._drawing(rules.ratio)
-            self._allowed, self._since = float(rules.spans_per_s), self._clock()
+            self._limit = self._allowed = float(rules.spans_per_s)
+            self._kept = _KEPT_FOR_SAMPLED * self._limit
+            self._since = self._clock()
 
     def _drawing(self, ratio: float) -> Draw:
         if ratio in (0.0, 1.0):
@@ -116,56 +123,65 @@ class Tracer:
             gap = int(log(1.0 - self._rng.random()) / log1p(-ratio))
             yield chain(repeat(False, gap), (True,))
 
-    def begin(self, exchange: Exchange, *, is_drawn: bool, is_trusted: bool) -> None:
-        """Trace a request if it is to be. Its head is complete.
+    def begin(
+        self, exchange: Exchange, context: TraceContext | None, client: Client, *, is_drawn: bool
+    ) -> RequestTrace | None:
+        """Trace a request if it is to be; returns its trace then. Its head is complete.
 
         Args:
             exchange: the request.
+            context: that it came with.
+            client: who sent it.
             is_drawn: `draw` says so.
-            is_trusted: its client is a trusted proxy.
         """
+        # HOT PATH (benchmarks/micro). Once per traced request.
         rules = self.rules
-        if rules is None or exchange.operation.treatment is Treatment.ANSWER:
-            return
-        is_sampled = is_drawn
-        context = exchange.context
-        if context is not None and (rules.trusts_all or is_trusted):
-            is_sampled = context.is_sampled
-        if is_sampled and self._may_make(rules, 0.0):
-            exchange.trace = RequestTrace(self._rng, context)
+        if rules is None:
+            return None
+        if context is not None and (rules.trusts_all or client.is_trusted_proxy):
+            is_drawn = context.flags & SAMPLED != 0
+        if (
+            is_drawn
+            and exchange.operation.treatment is not Treatment.ANSWER
+            and self._may_make(exchange.started_at, 0.0)
+        ):
+            exchange.trace = trace = RequestTrace(self._rng, context)
+            return trace
+        return None
 
-    def _may_make(self, rules: TraceRules, kept: float) -> bool:
+    def _may_make(self, now: float, kept: float) -> bool:
         """Whether there may be spans of one more request; they are taken off then.
 
         Args:
-            rules: those in force.
-            kept: share of the limit that is left untouched.
+            now: monotonic seconds.
+            kept: spans that are left to others.
         """
-        now = self._clock()
-        limit = rules.spans_per_s
-        self._allowed = min(self._allowed + (now - self._since) * limit, float(limit))
+        # HOT PATH (benchmarks/micro). Once per traced request.
+        limit = self._limit
+        allowed = min(self._allowed + (now - self._since) * limit, limit)
         self._since = now
-        if self._allowed < 1.0 + kept * limit:
+        if allowed < 1.0 + kept:
+            self._allowed = allowed
             self.spans.dropped[LIMITED] += _USUAL_SPANS
             return False
-        self._allowed -= _USUAL_SPANS
+        self._allowed = allowed - _USUAL_SPANS
         return True
 
     # Late decisions
 
-    def _decide_late(self, exchange: Exchange) -> RequestTrace | None:
+    def _decide_late(self, exchange: Exchange, now: float) -> RequestTrace | None:
         """Trace a request that was not to be; None where there are too many."""
-        rules = self.rules
-        if rules is None or not self._may_make(rules, _KEPT_FOR_SAMPLED):
+        if self.rules is None or not self._may_make(now, self._kept):
             return None
         trace = exchange.trace = RequestTrace(self._rng, exchange.context, is_late=True)
         return trace
 
     def hedged(self, exchange: Exchange, hedge: Attempt) -> None:
         """A second attempt was begun beside a slow one."""
-        trace = exchange.trace or self._decide_late(exchange)
+        whole = exchange.whole
+        trace = whole.trace or self._decide_late(whole, hedge.began_at)
         if trace is not None:
-            trace.began(hedge, Why.HEDGE)
+            trace.hedged(exchange.attempt, exchange.first_span, hedge)
 
     # Ends
 
@@ -178,74 +194,89 @@ class Tracer:
                 return
             if outcome is _ANSWERED and not is_servers_fault(exchange.protocol, code):
                 return
-            trace = self._decide_late(exchange)
+            trace = self._decide_late(exchange, now)
             if trace is None:
                 return
-        self._note_attempt(trace, attempt, outcome, code, now)
+        facts = self._attempt_facts(trace, attempt, outcome, code, now)
+        self.spans.add((_trace_facts(trace, exchange), None, None, facts))
 
-    def _note_attempt(
+    def _attempt_facts(
         self, trace: RequestTrace, attempt: Attempt, outcome: Outcome, code: int, now: float
-    ) -> None:
-        exchange = attempt.exchange.whole
-        span = AttemptSpan()
-        span.trace_id = trace.trace_id
-        span.span_id, span.why = trace.ended(attempt)
-        span.parent_id = trace.span_id
-        span.state = trace.state
-        span.is_late = trace.is_late
-        span.protocol = exchange.protocol
-        span.operation = exchange.operation
-        span.method = exchange.method
-        span.path = exchange.path
-        span.backend = attempt.backend.name
-        span.address = attempt.port.address
-        span.number = max(attempt.exchange.attempts, 1)
-        span.began_at = attempt.began_at
-        span.connected_at = attempt.connected_at
-        span.first_byte_at = attempt.first_byte_at
-        span.ended_at = now
-        span.outcome = outcome
-        span.code = code
-        if span.why is not Why.FIRST:
-            self._allowed -= 1.0
-        self.spans.add(span)
+    ) -> AttemptFacts:
+        # HOT PATH (benchmarks/micro). Once per traced request.
+        exchange = attempt.exchange
+        if trace.others is None and not trace.is_first_over and not exchange.is_part:
+            trace.is_first_over = True
+            span, why = FIRST_SPAN, Why.FIRST
+        else:
+            span, why = trace.ended(attempt, exchange.first_span)
+            if why is not Why.FIRST:
+                self._allowed -= 1.0
+        return (
+            span, why, attempt.backend.name, attempt.port.address, exchange.attempts or 1,
+            attempt.began_at, attempt.connected_at, attempt.first_byte_at, now, outcome, code,
+        )  # fmt: skip
 
     def note(self, exchange: Exchange) -> None:
         """Note a request that is over, if it is traced, or now is."""
+        # HOT PATH (benchmarks/micro). Once per traced request: a record of plain values, of which
+        # `lb.telemetry.spans` makes spans when they are sent.
         trace = exchange.trace
         attempt = exchange.attempt
-        is_over = attempt is not None and attempt.outcome is _ANSWERED
         if trace is None:
             if not (_has_failed(exchange.reason) or self._is_slow(exchange)):
                 return
-            trace = self._decide_late(exchange)
+            trace = self._decide_late(exchange, exchange.ended_at)
             if trace is None:
                 return
-        elif attempt is not None:
-            is_over = is_over and trace.has(attempt)
-        if is_over and attempt is not None:
-            code = exchange.grpc_status if exchange.protocol else exchange.status
-            self._note_attempt(trace, attempt, _ANSWERED, code, exchange.ended_at)
-        waited = bool(exchange.queue_why) or exchange.held_until > 0.0
-        if waited:
+        connected_at = first_byte_at = 0.0
+        last: AttemptFacts | None = None
+        if attempt is not None:
+            connected_at = attempt.connected_at
+            if attempt.outcome is _ANSWERED and trace.is_open(attempt):
+                code = exchange.grpc_status if exchange.protocol else exchange.status
+                last = self._attempt_facts(trace, attempt, _ANSWERED, code, exchange.ended_at)
+                first_byte_at = attempt.first_byte_at
+        if last is None:
+            first_byte_at = exchange.first_byte_at
+        facts = (
+            exchange.model, exchange.backend, exchange.attempts, exchange.client, exchange.token,
+            exchange.request_id, exchange.started_at, exchange.placed_at, connected_at,
+            first_byte_at, exchange.ended_at, exchange.bytes_in, exchange.bytes_out,
+            exchange.status, exchange.grpc_status, exchange.reason,
+        )  # fmt: skip
+        rare: RareFacts | None = None
+        particulars = exchange.particulars
+        if (
+            exchange.ticket is not None
+            or exchange.held_until > 0.0
+            or (particulars is not None and not particulars.is_shared)
+            or exchange.variant
+        ):
+            rare = self._rare_facts(exchange)
+        self.spans.add((_trace_facts(trace, exchange), facts, rare, last))
+
+    def _rare_facts(self, exchange: Exchange) -> RareFacts:
+        why = exchange.queue_why
+        has_waited = bool(why) or exchange.held_until > 0.0
+        if has_waited:
             self._allowed -= 1.0
-        self.spans.add(
-            RequestSpan(
-                exchange,
-                trace.trace_id,
-                trace.span_id,
-                trace.parent_id,
-                trace.state,
-                is_late=trace.is_late,
-                queue_id=new_span_id(self._rng) if waited else b"",
-            )
-        )
+        position = exchange.queue_position
+        return exchange.sequence, exchange.variant, exchange.parts, has_waited, position, why
 
     def _is_slow(self, exchange: Exchange) -> bool:
         """Whether a request took longer than nearly all of its model."""
         took_s = exchange.ended_at - exchange.started_at
         kind = exchange.operation.kind
         return kind is OperationKind.INFERENCE and took_s > self.slow.get(exchange.model, inf)
+
+
+def _trace_facts(trace: RequestTrace, exchange: Exchange) -> TraceFacts:
+    # HOT PATH (benchmarks/micro). Once per traced request.
+    return (
+        trace.number, trace.context, trace.is_late,
+        exchange.protocol, exchange.operation, exchange.method, exchange.path,
+    )  # fmt: skip
 
 
 def _has_failed(reason: Reason | None) -> bool:

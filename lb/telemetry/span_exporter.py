@@ -17,17 +17,17 @@ from typing import Final
 import aiohttp
 
 from lb.telemetry.otlp import SpanEncoder, encode_request, encode_resource, rejected_spans
-from lb.telemetry.spans import Span, SpanQueue
+from lb.telemetry.spans import Record, SpanQueue, spans_of
 from lb.wire.protobuf import ProtobufError
 
 _log = logging.getLogger(__name__)
 
 BATCH: Final = 512
-"""Spans in one request at most; as the SDKs of OpenTelemetry by default."""
+"""Records in one request at most, of as many spans or twice that."""
 INTERVAL_S: Final = 1.0
 """Between two requests, unless a batch is full."""
-_AT_ONCE: Final = 16
-"""Spans that are encoded in one iteration of the event loop: about 0.5 ms."""
+_AT_ONCE: Final = 8
+"""Records that are encoded in one iteration of the event loop: about 0.5 ms."""
 _RETRIED: Final = frozenset({429, 502, 503, 504})
 """Statuses after which a batch is sent again, by the specification of OTLP."""
 _FIRST_WAIT_S: Final = 1.0
@@ -220,14 +220,15 @@ def _session(options: ExportOptions) -> aiohttp.ClientSession:
     )
 
 
-async def _encode(batch: list[Span]) -> list[bytes]:
+async def _encode(batch: list[Record]) -> list[bytes]:
     """Encode spans, with others' turns in between."""
     # The clocks may drift apart, so they are compared anew each time.
     epoch_ns = time.time_ns() - time.monotonic_ns()
     encoder = SpanEncoder(lambda: epoch_ns)
     encoded: list[bytes] = []
-    for number, span in enumerate(batch, 1):
-        encoded += encoder.encode(span)
+    for number, record in enumerate(batch, 1):
+        for span in spans_of(record):
+            encoded += encoder.encode(span)
         if not number % _AT_ONCE:
             await asyncio.sleep(0)
     return encoded

@@ -12,15 +12,15 @@ from random import Random
 import pytest
 
 from lb.telemetry.span_exporter import BATCH, ExportOptions, SpanExporter
-from lb.telemetry.spans import MAX_QUEUED, RequestSpan, SpanQueue
+from lb.telemetry.spans import MAX_QUEUED, Record, SpanQueue
 from tests.fakes.otlp import Answer, Collector, collector
-from tests.fakes.records import PlainRecord
+from tests.fakes.records import PlainRecord, request_record
 from tests.wire.waiting import eventually
 
 
-def span(number: int = 1) -> RequestSpan:
-    trace_id, span_id = b"%032x" % number, b"%016x" % number
-    return RequestSpan(PlainRecord(), trace_id, span_id, b"", b"", is_late=False, queue_id=b"")
+def span(number: int = 1) -> Record:
+    """The record of a request that no backend got: one span."""
+    return request_record(PlainRecord(), number)
 
 
 @pytest.fixture

@@ -38,9 +38,7 @@ from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
-from lb.proxy.http1.traced_body import TracedBody
 from lb.proxy.lost import abandoned_until, report_abandoned
-from lb.proxy.request_trace import RequestTrace
 from lb.proxy.retry import Next
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.hops import NOT_RUN
@@ -56,7 +54,6 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
-from lb.wire.http1.trace_fields import with_context
 from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
@@ -213,19 +210,11 @@ class Http1Exchange(Exchange):
         else:
             self.invite_body(self.server)
 
-    def propagate(self, trace: RequestTrace, head: bytes) -> bytes:
-        """Have each attempt tell its backend of a trace. The request has not been started.
-
-        Args:
-            trace: to be told of.
-            head: for backends, without a trace context.
-
-        Returns:
-            The head in which each attempt puts the id of its span.
-        """
-        head = with_context(head, trace.told(trace.span_id))
-        self.body = TracedBody(self.relay, self.server, self.plan.length, trace)
-        return head
+    def retell(self, span: int) -> None:
+        """See `Exchange`."""
+        trace = self.whole.trace
+        if trace is not None:
+            self.body.retell(trace, span)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -438,6 +427,9 @@ class Http1Exchange(Exchange):
             return None
         hedge.client = None
         hedge.body = body.again()
+        trace = self.whole.trace
+        if trace is not None:
+            hedge.body.retell(trace, trace.number_of(hedge, self.first_span))
         connection = relay.upstreams.take(hedge.backend)
         if connection is not None:
             hedge.connected_at = hedge.began_at

@@ -498,11 +498,11 @@ class ServerConnection(ClientSide):
 
     def _trace(self, exchange: Http1Exchange, head: bytes, *, is_drawn: bool) -> bytes:
         """Trace a request, if it is to be. Returns its head for backends."""
-        is_trusted = self.client.is_trusted_proxy
-        self.relay.dispatcher.tracer.begin(exchange, is_drawn=is_drawn, is_trusted=is_trusted)
-        context = exchange.context
-        if exchange.trace is not None:
-            return exchange.propagate(exchange.trace, head)
+        context = exchange.plan.context
+        tracer = self.relay.dispatcher.tracer
+        trace = tracer.begin(exchange, context, self.client, is_drawn=is_drawn)
+        if trace is not None:
+            return trace.tell(head)
         if context is not None and context.is_sampled and self.options.traces is Traces.PASS:
             return with_context(head, context)
         return head

@@ -210,7 +210,7 @@ class ClientLink(Link):
         if call.request_id is not call.head.request_id:
             block += encode_field(REQUEST_ID, call.request_id)
         if call.trace is not None:
-            block += call.trace.block(attempt)
+            block += call.trace.block(attempt, attempt.exchange.first_span)
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)
@@ -256,7 +256,7 @@ class ClientLink(Link):
             self.mark()
         block = call.head.block
         if call.trace is not None:
-            block += call.trace.block(attempt)
+            block += call.trace.block(attempt, attempt.exchange.first_span)
         self.out.append(
             pack_header(len(block) << 8 | 1, 4, stream_id)
             + block

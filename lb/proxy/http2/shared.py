@@ -132,11 +132,10 @@ class Http2Shared(metaclass=ABCMeta):
     def begin_trace(self, call: Any, *, is_drawn: bool) -> None:
         """Trace a call, if it is to be. Where its client wanted that and it is not, backends are
         told so only if contexts pass."""
-        is_trusted = call.server.client.is_trusted_proxy
-        self.dispatcher.tracer.begin(call, is_drawn=is_drawn, is_trusted=is_trusted)
-        context = call.context
+        context = call.head.context
+        tracer = self.dispatcher.tracer
         if (
-            call.trace is None
+            tracer.begin(call, context, call.server.client, is_drawn=is_drawn) is None
             and context is not None
             and context.is_sampled
             and self.options.traces is Traces.PASS
