@@ -85,9 +85,9 @@ class RequestTrace:
             return first_span
         return self.others[attempt][0]
 
-    def is_open(self, attempt: object) -> bool:
-        """Whether the span of an attempt at the request, not at a part, was not noted yet."""
-        return not self.is_first_over if self.others is None else attempt in self.others
+    def is_noted(self, attempt: object) -> bool:
+        """Whether the span of the request's last attempt was noted when that ended."""
+        return self.is_first_over if self.others is None else attempt not in self.others
 
     def ended(self, attempt: object, first_span: int) -> tuple[int, Why]:
         """Forget an attempt; returns its number, and why it was made.
@@ -126,10 +126,11 @@ class RequestTrace:
         """
         if self.is_late:
             return b""
-        fields = _FIELD + self._parent(self.number_of(attempt, first_span))
-        if self.context is not None and self.context.state:
-            fields += encode_field(TRACESTATE, self.context.state)
-        return fields
+        number = first_span if self.others is None else self.number_of(attempt, first_span)
+        context = self.context
+        if context is None or not context.state:
+            return _FIELD + self._parent(number)
+        return _FIELD + self._parent(number) + encode_field(TRACESTATE, context.state)
 
     def tell(self, head: bytes) -> bytes:
         """Write the context for the first attempt into a head of HTTP/1.1 that has none."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 from lb.domain.client import Client
 from lb.domain.operation import OperationKind, Treatment
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Wait
 from lb.domain.why import Why
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.request_trace import RequestTrace
@@ -25,7 +26,7 @@ from lb.settings.tracing import SampledBy, TracingSettings, UnsampledMode
 from lb.telemetry.access_log import CLIENTS_FAULT
 from lb.telemetry.labels import is_servers_fault
 from lb.telemetry.record import RequestRecord, RequestSink
-from lb.telemetry.spans import FIRST_SPAN, AttemptFacts, RareFacts, SpanQueue, TraceFacts
+from lb.telemetry.spans import RareFacts, SpanQueue, TraceFacts
 from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 
 Draw = Callable[[], bool]
@@ -37,6 +38,7 @@ _KEPT_FOR_SAMPLED: Final = 0.5
 """Share of the limit that late decisions leave to the others: when everything fails, everything
 would be decided late."""
 _ANSWERED: Final = Outcome.ANSWERED
+_NO_WAIT: Final = Wait.NONE
 _NO_FAILURE: Final = frozenset({Outcome.CANCELLED, Outcome.OVERTAKEN})
 
 
@@ -141,30 +143,28 @@ class Tracer:
         if context is not None and (rules.trusts_all or client.is_trusted_proxy):
             is_drawn = context.flags & SAMPLED != 0
         if (
-            is_drawn
-            and exchange.operation.treatment is not Treatment.ANSWER
-            and self._may_make(exchange.started_at, 0.0)
+            not is_drawn
+            or exchange.operation.treatment is Treatment.ANSWER
+            or (self._allowed < 1.0 and not self._may_make(exchange.started_at, 0.0))
         ):
-            exchange.trace = trace = RequestTrace(self._rng, context)
-            return trace
-        return None
+            return None
+        self._allowed -= _USUAL_SPANS
+        exchange.trace = trace = RequestTrace(self._rng, context)
+        return trace
 
     def _may_make(self, now: float, kept: float) -> bool:
-        """Whether there may be spans of one more request; they are taken off then.
+        """Whether there may be spans of one more request, by the time since this was asked last.
 
         Args:
             now: monotonic seconds.
             kept: spans that are left to others.
         """
-        # HOT PATH (benchmarks/micro). Once per traced request.
         limit = self._limit
-        allowed = min(self._allowed + (now - self._since) * limit, limit)
+        self._allowed = min(self._allowed + (now - self._since) * limit, limit)
         self._since = now
-        if allowed < 1.0 + kept:
-            self._allowed = allowed
+        if self._allowed < 1.0 + kept:
             self.spans.dropped[LIMITED] += _USUAL_SPANS
             return False
-        self._allowed = allowed - _USUAL_SPANS
         return True
 
     # Late decisions
@@ -173,6 +173,7 @@ class Tracer:
         """Trace a request that was not to be; None where there are too many."""
         if self.rules is None or not self._may_make(now, self._kept):
             return None
+        self._allowed -= _USUAL_SPANS
         trace = exchange.trace = RequestTrace(self._rng, exchange.context, is_late=True)
         return trace
 
@@ -197,30 +198,25 @@ class Tracer:
             trace = self._decide_late(exchange, now)
             if trace is None:
                 return
-        facts = self._attempt_facts(trace, attempt, outcome, code, now)
-        self.spans.add((_trace_facts(trace, exchange), None, None, facts))
+        self._note_attempt(trace, attempt, outcome, code, now)
 
-    def _attempt_facts(
+    def _note_attempt(
         self, trace: RequestTrace, attempt: Attempt, outcome: Outcome, code: int, now: float
-    ) -> AttemptFacts:
-        # HOT PATH (benchmarks/micro). Once per traced request.
+    ) -> None:
         exchange = attempt.exchange
-        if trace.others is None and not trace.is_first_over and not exchange.is_part:
-            trace.is_first_over = True
-            span, why = FIRST_SPAN, Why.FIRST
-        else:
-            span, why = trace.ended(attempt, exchange.first_span)
-            if why is not Why.FIRST:
-                self._allowed -= 1.0
-        return (
+        span, why = trace.ended(attempt, exchange.first_span)
+        if why is not Why.FIRST:
+            self._allowed -= 1.0
+        facts = (
             span, why, attempt.backend.name, attempt.port.address, exchange.attempts or 1,
             attempt.began_at, attempt.connected_at, attempt.first_byte_at, now, outcome, code,
         )  # fmt: skip
+        self.spans.add((_trace_facts(trace, exchange.whole), None, None, facts))
 
     def note(self, exchange: Exchange) -> None:
         """Note a request that is over, if it is traced, or now is."""
-        # HOT PATH (benchmarks/micro). Once per traced request: a record of plain values, of which
-        # `lb.telemetry.spans` makes spans when they are sent.
+        # HOT PATH (benchmarks/micro). Once per traced request: one record of plain values. The
+        # span of an attempt that answered at once is made of the same, when it is sent.
         trace = exchange.trace
         attempt = exchange.attempt
         if trace is None:
@@ -229,32 +225,39 @@ class Tracer:
             trace = self._decide_late(exchange, exchange.ended_at)
             if trace is None:
                 return
-        connected_at = first_byte_at = 0.0
-        last: AttemptFacts | None = None
+        connected_at = 0.0
+        is_answered = False
         if attempt is not None:
             connected_at = attempt.connected_at
-            if attempt.outcome is _ANSWERED and trace.is_open(attempt):
-                code = exchange.grpc_status if exchange.protocol else exchange.status
-                last = self._attempt_facts(trace, attempt, _ANSWERED, code, exchange.ended_at)
-                first_byte_at = attempt.first_byte_at
-        if last is None:
-            first_byte_at = exchange.first_byte_at
-        facts = (
-            exchange.model, exchange.backend, exchange.attempts, exchange.client, exchange.token,
-            exchange.request_id, exchange.started_at, exchange.placed_at, connected_at,
-            first_byte_at, exchange.ended_at, exchange.bytes_in, exchange.bytes_out,
-            exchange.status, exchange.grpc_status, exchange.reason,
-        )  # fmt: skip
+            if attempt.outcome is _ANSWERED:
+                if trace.others is None and not trace.is_first_over and exchange.attempts == 1:
+                    is_answered = trace.is_first_over = True
+                elif not trace.is_noted(attempt):
+                    code = exchange.grpc_status if exchange.protocol else exchange.status
+                    self._note_attempt(trace, attempt, _ANSWERED, code, exchange.ended_at)
+        ticket, particulars = exchange.ticket, exchange.particulars
         rare: RareFacts | None = None
-        particulars = exchange.particulars
         if (
-            exchange.ticket is not None
+            (ticket is not None and ticket.wait is not _NO_WAIT)
             or exchange.held_until > 0.0
             or (particulars is not None and not particulars.is_shared)
-            or exchange.variant
+            or (exchange.variant if trace.is_late or not is_answered else "")
         ):
             rare = self._rare_facts(exchange)
-        self.spans.add((_trace_facts(trace, exchange), facts, rare, last))
+        self.spans.add(
+            (
+                _trace_facts(trace, exchange),
+                (
+                    exchange.model, exchange.backend, exchange.attempts, exchange.client,
+                    exchange.token, exchange.request_id, exchange.started_at, exchange.placed_at,
+                    connected_at, exchange.first_byte_at, exchange.ended_at, exchange.bytes_in,
+                    exchange.bytes_out, exchange.status, exchange.grpc_status, exchange.reason,
+                    is_answered,
+                ),
+                rare,
+                None,
+            )
+        )  # fmt: skip
 
     def _rare_facts(self, exchange: Exchange) -> RareFacts:
         why = exchange.queue_why

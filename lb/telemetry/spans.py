@@ -29,9 +29,10 @@ TraceFacts = tuple[int, TraceContext | None, bool, AppProtocol, Operation, bytes
 was decided on late; protocol, operation, method and path."""
 RequestFacts = tuple[
     bytes, Backend | None, int, str, str, bytes, float, float, float, float, float, int, int, int,
-    int, Reason | None,
+    int, Reason | None, bool,
 ]  # fmt: skip
-"""Of a request that is over, in the order of `RequestSpan`."""
+"""Of a request that is over, in the order of `RequestSpan`; then whether its first attempt answered
+it, which has no record of its own."""
 RareFacts = tuple[int | str | None, str, int, bool, int | None, str]
 """Of a request that is a step, was cut, waited or has variants, in the order of `RequestSpan`."""
 AttemptFacts = tuple[
@@ -39,7 +40,7 @@ AttemptFacts = tuple[
 ]  # fmt: skip
 """Of an attempt that is over, in the order of `AttemptSpan`."""
 Record = tuple[TraceFacts, RequestFacts | None, RareFacts | None, AttemptFacts | None]
-"""A request, an attempt, or a request with its last attempt."""
+"""A request, or an attempt."""
 
 
 def id_of_trace(number: int, context: TraceContext | None) -> bytes:
@@ -65,7 +66,7 @@ class RequestSpan(RequestRecord):
         (
             self.model, self.backend, self.attempts, self.client, self.token, self.request_id,
             self.started_at, self.placed_at, self._connected_at, self._first_byte_at, self.ended_at,
-            self.bytes_in, self.bytes_out, self.status, self.grpc_status, self.reason,
+            self.bytes_in, self.bytes_out, self.status, self.grpc_status, self.reason, _,
         ) = facts  # fmt: skip
         has_waited = False
         (
@@ -152,14 +153,28 @@ class AttemptSpan:
 Span = RequestSpan | AttemptSpan
 
 
+def _answering(trace: TraceFacts, request: RequestSpan, backend: Backend) -> AttemptSpan:
+    """The span of the first attempt at a request, which answered it."""
+    address = backend.port(request.protocol).address
+    code = request.grpc_status if request.protocol is AppProtocol.GRPC else request.status
+    facts = (
+        FIRST_SPAN, Why.FIRST, backend.name, address, 1, request.placed_at, request.connected_at,
+        request.first_byte_at, request.ended_at, Outcome.ANSWERED, code,
+    )  # fmt: skip
+    return AttemptSpan(trace, facts)
+
+
 def spans_of(record: Record) -> list[Span]:
     """Make the spans of a record."""
-    trace, request, rare, attempt = record
+    trace, facts, rare, attempt = record
     found: list[Span] = []
     if attempt is not None:
         found.append(AttemptSpan(trace, attempt))
-    if request is not None:
-        found.append(RequestSpan(trace, request, rare))
+    if facts is not None:
+        request = RequestSpan(trace, facts, rare)
+        if facts[-1] and request.backend is not None:
+            found.append(_answering(trace, request, request.backend))
+        found.append(request)
     return found
 
 
@@ -180,6 +195,7 @@ class SpanQueue:
         if len(self.waiting) < MAX_QUEUED:
             self.waiting.append(record)
         else:
-            _, request, rare, attempt = record
+            _, facts, rare, _ = record
+            is_answered = facts is not None and facts[-1]
             has_waited = rare is not None and rare[3]
-            self.dropped[QUEUE_FULL] += (request is not None) + (attempt is not None) + has_waited
+            self.dropped[QUEUE_FULL] += 1 + is_answered + has_waited

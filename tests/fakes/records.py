@@ -74,7 +74,7 @@ def request_record(
             record.model, record.backend, record.attempts, record.client, record.token,
             record.request_id, record.started_at, record.placed_at, record.connected_at,
             record.first_byte_at, record.ended_at, record.bytes_in, record.bytes_out,
-            record.status, record.grpc_status, record.reason,
+            record.status, record.grpc_status, record.reason, False,
         ),
         (record.sequence, record.variant, record.parts, has_waited, None, ""),
         None,
