@@ -8,10 +8,9 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, repeat
-from math import inf, log, log1p
+from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -26,10 +25,10 @@ from lb.settings.tracing import SampledBy, TracingSettings, UnsampledMode
 from lb.telemetry.access_log import CLIENTS_FAULT
 from lb.telemetry.labels import is_servers_fault
 from lb.telemetry.record import RequestRecord, RequestSink
+from lb.telemetry.sampling import TRACED, Draw, drawing
 from lb.telemetry.spans import RareFacts, SpanQueue, TraceFacts
 from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 
-Draw = Callable[[], bool]
 LIMITED: Final = "limited"
 """Why spans were never made: there were too many in a second."""
 _USUAL_SPANS: Final = 2
@@ -108,22 +107,10 @@ class Tracer:
         self.rules = rules
         self.draw = None
         if rules is not None:
-            self.draw = self._drawing(rules.ratio)
+            self.draw = drawing(self._rng, rules.ratio, TRACED)
             self._limit = self._allowed = float(rules.spans_per_s)
             self._kept = _KEPT_FOR_SAMPLED * self._limit
             self._since = self._clock()
-
-    def _drawing(self, ratio: float) -> Draw:
-        if ratio in (0.0, 1.0):
-            return repeat(bool(ratio)).__next__
-        return chain.from_iterable(self._gaps(ratio)).__next__
-
-    def _gaps(self, ratio: float) -> Iterator[Iterator[bool]]:
-        """Requests that are not traced, and one that is, again and again: as many as if each were
-        drawn by itself (the geometric distribution), for one draw."""
-        while True:
-            gap = int(log(1.0 - self._rng.random()) / log1p(-ratio))
-            yield chain(repeat(False, gap), (True,))
 
     def begin(
         self, exchange: Exchange, context: TraceContext | None, client: Client, *, is_drawn: bool
