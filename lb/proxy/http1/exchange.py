@@ -41,6 +41,7 @@ from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHand
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
 from lb.telemetry.meter import AnswerTimes
+from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -70,8 +71,8 @@ class Http1Exchange(Exchange):
     """A request of a client's connection."""
 
     __slots__ = (
-        "_look", "_unseen", "_was_continued", "body", "form", "handler", "plan", "relay",
-        "response_begun", "server",
+        "_look", "_span", "_unseen", "_was_continued", "_whole", "body", "form", "handler", "plan",
+        "relay", "response_begun", "server",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +108,26 @@ class Http1Exchange(Exchange):
 
     response_begun: bool
     """Some of an answer of a backend has gone to the client."""
+
+    _whole: Http1Exchange
+    """What it is a part of; only parts have this and the next one."""
+    _span: int
+
+    def be_part(self, whole: Http1Exchange) -> None:
+        """Be a part of another request, which alone is counted, logged and traced."""
+        self.is_part = True
+        self._whole = whole
+        self._span = 0 if whole.trace is None else whole.trace.new_span()
+
+    @property
+    def whole(self) -> Exchange:
+        """See `Exchange`."""
+        return self._whole if self.is_part else self
+
+    @property
+    def first_span(self) -> int:
+        """See `Exchange`."""
+        return self._span if self.is_part else FIRST_SPAN
 
     # The request
 

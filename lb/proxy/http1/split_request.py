@@ -12,7 +12,7 @@ from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, join_bodies
 from lb.kserve.split.tensors import MAX_PARSED, NotMerged, NotSplit
 from lb.kserve.work import json_priority, json_rows
-from lb.proxy.exchange import Exchange, SplitParticulars
+from lb.proxy.exchange import SplitParticulars
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.answers import Answer
@@ -119,27 +119,6 @@ class PartForm:
         return head.status, message
 
 
-class PartExchange(Http1Exchange):
-    """The exchange of a part, whose attempts are of the trace of the whole."""
-
-    __slots__ = ("_whole", "span")
-
-    def __init__(self, whole: Http1Exchange, side: PartSide, plan: RequestPlan) -> None:
-        super().__init__(whole.relay, side, plan, whole.started_at)
-        self._whole = whole
-        self.span = 0 if whole.trace is None else whole.trace.new_span()
-
-    @property
-    def whole(self) -> Exchange:
-        """See `Exchange`."""
-        return self._whole
-
-    @property
-    def first_span(self) -> int:
-        """See `Exchange`."""
-        return self.span
-
-
 class Http1Part:
     """Some rows of a batch, and the exchange by which they are placed, counted and retried."""
 
@@ -159,8 +138,8 @@ class Http1Part:
         self.count = count
         self.form = PartForm(HeldBytes(whole.relay.ledger, request))
         plan = _plan_of_part(whole.plan)
-        self.exchange = PartExchange(whole, side, plan)
-        self.exchange.is_part = True
+        self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
+        self.exchange.be_part(whole)
         self.exchange.token = whole.token
         self.exchange.form = self.form
 
@@ -175,7 +154,7 @@ class Http1Part:
         exchange.expect_parts()
         trace = request.exchange.trace
         if trace is not None:
-            head = trace.retell(head, exchange.span)
+            head = trace.retell(head, exchange.first_span)
         if exchange.body.keep_first(head, body.pieces, size, ended=True):
             exchange.place()
 
