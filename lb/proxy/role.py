@@ -46,6 +46,7 @@ from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.record import RequestSink, combine
+from lb.telemetry.sampling import both
 from lb.telemetry.slow_models import SlowModels
 from lb.telemetry.spans import SpanQueue
 from lb.wire.ledger import Ledger
@@ -180,7 +181,8 @@ class RelayRole:
             self.http1.configure(http1)
         if is_other_gate or http2 != self.http2.options:
             self.http2.configure(http2)
-        self.http1.draw = self.http2.draw = self.dispatcher.tracer.draw
+        self.http1.draw = self.dispatcher.tracer.draw
+        self.http2.draw = both(self.dispatcher.tracer.draw, self.payload_log.draw)
         self.attempt_timeout.configure(attempt_times(settings))
         self.hedger.configure(hedge_rules(settings))
         self.monitor.wake()
