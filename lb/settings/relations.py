@@ -17,6 +17,7 @@ from lb.settings.access import NO_CLIENT_TOKEN, AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings
 from lb.settings.listening import ListenSettings, is_loopback, overlap
 from lb.settings.model import Settings
+from lb.settings.placement import PlacementMode
 from lb.settings.problems import Finding, show
 from lb.settings.scheduling import TenantBy
 from lb.settings.section import LENIENT
@@ -42,6 +43,7 @@ def check_relations(settings: Settings) -> Iterator[Finding]:
     yield from _check_fronts(settings.fronts.addresses, listen)
     yield from check_backends(settings.backends, own_addresses(settings))
     yield from _check_variants(settings)
+    yield from _check_workers(settings)
     if "access" in settings.unreadable:
         return
     by_token = settings.scheduling.tenants is TenantBy.TOKEN
@@ -79,6 +81,16 @@ def _check_variants(settings: Settings) -> Iterator[Finding]:
                 yield (*place, "model"), message
             for unknown in set(variant.backends) - known if is_known else ():
                 yield (*place, "backends"), f"there is no backend {show(unknown)}"
+
+
+def _check_workers(settings: Settings) -> Iterator[Finding]:
+    """What only one process can do is not asked of several."""
+    if settings.workers == 1:
+        return
+    if settings.placement.mode is not PlacementMode.OFF:
+        yield ("placement", "mode"), "works with workers: 1 only"
+    if settings.payload_log.path is not None:
+        yield ("payload_log", "path"), "works with workers: 1 only"
 
 
 def own_addresses(settings: Settings) -> dict[str, Address]:

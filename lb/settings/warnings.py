@@ -27,6 +27,7 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_split_hosts(backends),
         *_unused_weights(settings, backends),
         *_impossible_placement(settings, backends),
+        *_per_worker(settings),
     ]
 
 
@@ -55,6 +56,21 @@ def _impossible_placement(
             "is not longer than min_age and a load: where all models are young, requests give up "
             "before one may be evicted",
         )
+
+
+def _per_worker(settings: Settings) -> Iterator[Problem]:
+    """What each worker decides by what it alone has seen."""
+    if settings.workers == 1:
+        return
+    alone = "counts in each worker alone, so that all together may let through `workers` times this"
+    if settings.access.limits:
+        yield Problem("access.limits", alone)
+    if settings.limits.max_connections_per_client:
+        yield Problem("limits.max_connections_per_client", alone)
+    for name, own in settings.models.items():
+        if own.rollback is not None:
+            why = "each worker judges by its own requests, and needs min_requests of them"
+            yield Problem(f"models.{name}.rollback", why)
 
 
 def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

@@ -41,10 +41,12 @@ from lb.telemetry.counts import (
     RerunCounts,
     ScalingStatus,
     SplitCounts,
+    WorkerStatus,
     placement_rows,
     rerun_rows,
     scaling_rows,
     split_rows,
+    worker_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -177,6 +179,8 @@ class Sources:
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
+    workers: Callable[[], Iterable[WorkerStatus]] = tuple
+    """None where one process does everything."""
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -269,6 +273,7 @@ class LoadBalancerCollector:
             "triton_lb_start_time_seconds": lambda: [((), sources.started_at)],
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
             "triton_lb_tasks": lambda: [((), sources.tasks())],
+            **worker_rows(sources.workers),
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
             "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,
