@@ -320,6 +320,13 @@ class ModelQueue:
                 if model_backend.load.in_flight < model_backend.slots:
                     self._busy -= 1
 
+    def count_others(self, model_backend: ModelBackend, change: int, now: float) -> None:
+        """Note that so many more requests of other workers are in flight at a model backend."""
+        self._slots = 0
+        if self.index is not None:
+            self.index.in_flight += change
+            self.index.changed(model_backend, now)
+
     def _watch(self) -> None:
         """Have the model backends know whether they are watched."""
         is_watched = self.reserves or self.index is not None
