@@ -3,9 +3,9 @@
     python -m benchmarks.workers [--seeds N]
 
 Each request comes to a random worker. The workers share a board (`lb.sharing.board`), or know
-nothing of each other ("apart"). Printed are the 50th and the 99th percentile of latency as multiples
-of what one worker achieves with the same arrivals: the geometric mean over all seeds. A worker that
-is rung for takes half of a millisecond, which is an event loop's turn on a busy core.
+nothing of each other ("apart"). Printed are the 50th and the 99th percentile of latency as
+multiples of what one worker achieves with the same arrivals: the geometric mean over all seeds. A
+worker that is rung for takes half of a millisecond, which is an event loop's turn on a busy core.
 """
 
 from __future__ import annotations
@@ -126,16 +126,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
+    parser.add_argument("--backends", choices=SCENES, nargs="*", default=list(SCENES))
     options = parser.parse_args()
     print("| backends | load | workers | shared: p50, p99 | apart: p50, p99 |")
     print("|---|---:|---:|---:|---:|")
-    for name, gpus in SCENES.items():
+    for name in options.backends:
         for load in LOADS:
             for count in options.workers:
                 cells = []
                 for shared in (True, False):
                     p50, p99 = compare(
-                        gpus, load, count, options.seeds, shared=shared, requests=options.requests
+                        SCENES[name],
+                        load,
+                        count,
+                        options.seeds,
+                        shared=shared,
+                        requests=options.requests,
                     )
                     cells.append(f"{p50:.3f}, {p99:.3f}")
                 print(f"| {name} | {load:.0%} | {count} | {' | '.join(cells)} |", flush=True)

@@ -197,8 +197,10 @@ class BatchingModelBackend(ModelBackend):
     def count_others(
         self, count: int, work_s: float, since: float, ends: int, rows: int, now: float
     ) -> None:
-        """Count what requests of other workers have changed here; see `ModelBackend`. The answers of
-        one execution go to several workers, so an end is one of the last execution or of the next.
+        """Count what requests of other workers have changed here; see `ModelBackend`.
+
+        The answers of one execution go to several workers, so an end is one of the last execution,
+        or the first of the next.
         """
         super().count_others(count, work_s, since, ends, rows, now)
         self.rows += rows

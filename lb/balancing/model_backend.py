@@ -554,7 +554,7 @@ class ModelBackend:
         Args:
             count: by how much more of them are in flight.
             work_s: by how much more work they are, in seconds.
-            since: when the instances began with what they execute, as far as the other worker knows.
+            since: when the instances began with what they execute, as far as another worker knows.
             ends: how many of them have ended.
             rows: by how much more rows they have.
             now: the time.

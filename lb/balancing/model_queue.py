@@ -528,11 +528,13 @@ class ModelQueue:
         request. None: all had better wait."""
         queue = eligible_set.queue
         place = eligible_set.before(decision.score, model_backend, now)
-        if place < queue.count:
+        if place < queue.count + eligible_set.others_waiting:
             ticket = head
             if head is queue.level(now).turn().at(0):
                 ends_at = decision.estimate.ends_at
-                ticket = queue.nth(eligible_set.before(ends_at, model_backend, now, 1.0), now)
+                ticket = eligible_set.nth(
+                    eligible_set.before(ends_at, model_backend, now, 1.0), now
+                )
             if not self.is_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
                 score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
@@ -562,7 +564,7 @@ class ModelQueue:
         own = decision.estimate
         queue = eligible_set.queue
         place = eligible_set.before(own.ends_at, model_backend, now, 1.0)
-        ticket = queue.nth(place, now)
+        ticket = eligible_set.nth(place, now)
         if (
             ticket.priority != head.priority
             or ticket.deadline != NO_DEADLINE
@@ -570,7 +572,8 @@ class ModelQueue:
         ):
             return head, model_backend, own
         estimate = model_backend.estimate(ticket.rows, ticket.size, now)
-        if place < queue.count or estimate.ends_at - ticket.arrived_at <= self.stats.tail_s:
+        is_queued = place < queue.count + eligible_set.others_waiting
+        if is_queued or estimate.ends_at - ticket.arrived_at <= self.stats.tail_s:
             return ticket, model_backend, estimate
         return None
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from heapq import heappush
 from typing import Final
 
-from lb.balancing.eligible_set import EligibleSet
+from lb.balancing.eligible_set import EligibleSet, Waits
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
@@ -26,8 +26,6 @@ _GIVE_WAY_S: Final = 0.002
 _GIVE_WAY_AGAIN_S: Final = 0.04
 """How long after that room is left again to a worker that did not use it: at most a twentieth of
 the time is lost for one that stands still."""
-Urgency = tuple[int, float]
-"""The level and the key of a queued request; the least is the first."""
 
 
 class _SharedModelBackend:
@@ -52,19 +50,21 @@ class _SharedModelBackend:
 class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
-    __slots__ = ("gave_way_at", "gave_way_to", "others", "own_entry")
+    __slots__ = ("gave_way_at", "gave_way_to", "others", "others_waiting", "own_entry")
 
     def __init__(self, key: int) -> None:
         self.own_entry = Entry(key)
-        self.others: dict[int, Urgency] = {}
-        """The most urgent queued request of each worker that has any."""
-        self.gave_way_to: Urgency | None = None
+        self.others: dict[int, Waits] = {}
+        """What each worker has queued that has anything."""
+        self.others_waiting = 0
+        """Requests that others have queued."""
+        self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
 
-    def first(self) -> int:
+    def first(self, eligible_set: EligibleSet, now: float) -> int:
         """The worker with the most urgent request; others must have some."""
         others = self.others
-        return min(others, key=others.__getitem__)
+        return min(others, key=lambda worker: eligible_set.order(others[worker], now))
 
 
 class SharedScheduler(Scheduler):
@@ -139,9 +139,11 @@ class SharedScheduler(Scheduler):
         self._tell_load(model_queue, model_backend, learnt, now, ended=1)
         shared = self._queues.get(model_queue)
         if shared is not None and shared.others:
-            first = shared.first()
-            own = _urgency(model_queue, now)
-            if own is None or shared.others[first] < own:
+            eligible_set: EligibleSet = ticket.terms.eligible_set
+            first = shared.first(eligible_set, now)
+            own = _waits(model_queue, now)
+            urgency = eligible_set.order(shared.others[first], now)
+            if own is None or urgency < eligible_set.order(own, now):
                 self.ring(first)
 
     def drop(self, ticket: Ticket) -> None:
@@ -151,6 +153,7 @@ class SharedScheduler(Scheduler):
 
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
+        self.rung(now)
         ticket = super().next_due(now)
         if ticket is not None:
             self._tell(ticket, now)
@@ -170,8 +173,8 @@ class SharedScheduler(Scheduler):
         if shared is None or not shared.others or not eligible_set.queue.count:
             super()._step(model_queue, eligible_set, now)
             return
-        first = min(shared.others.values())
-        if first < eligible_set.queue.urgency(now):
+        first = shared.others[shared.first(eligible_set, now)]
+        if eligible_set.order(first, now) < eligible_set.order(eligible_set.waits(now), now):
             left_s = shared.gave_way_at + _GIVE_WAY_S - now
             if shared.gave_way_to != first or left_s < _GIVE_WAY_S - _GIVE_WAY_AGAIN_S:
                 shared.gave_way_to = first
@@ -219,9 +222,13 @@ class SharedScheduler(Scheduler):
         """Count what a worker has changed of one entry."""
         model_queue = self._queue_keys.get(entry.key)
         if model_queue is not None:
-            others = self._queues[model_queue].others
+            queue = self._queues[model_queue]
+            others = queue.others
+            queue.others_waiting += entry.count - (0 if before is None else before.count)
+            for eligible_set in model_queue.eligible_sets.values():
+                eligible_set.others_waiting = queue.others_waiting
             if entry.count:
-                others[worker] = entry.high, entry.work_s
+                others[worker] = entry.high, entry.work_s, entry.since
             elif others.pop(worker, None) is not None:
                 # Its turn is over. It may have left room.
                 self._mark_ready((model_queue,), now)
@@ -244,7 +251,7 @@ class SharedScheduler(Scheduler):
         now: float,
     ) -> None:
         """Add what a worker has changed to the load of a model backend."""
-        if shared.counted_at is not model_backend and self._move(shared, model_backend, now):
+        if shared.counted_at is not model_backend and self._count_anew(shared, model_backend, now):
             return
         old = before or Entry(entry.key)
         change = entry.count - old.count
@@ -265,7 +272,7 @@ class SharedScheduler(Scheduler):
             self._mark_ready((model_queue,), now)
             self.on_room()
 
-    def _move(
+    def _count_anew(
         self, shared: _SharedModelBackend, model_backend: ModelBackend, now: float
     ) -> bool:
         """Count what others have in flight in a model backend that is new, or that took the place
@@ -289,7 +296,7 @@ class SharedScheduler(Scheduler):
     def _prepare(self, ticket: Ticket, now: float) -> ModelQueue:
         """Know all about a ticket's model that other workers say."""
         model_queue = self._model_queue(ticket, now)
-        model_queue.eligible_set(ticket, now)
+        eligible_set = model_queue.eligible_set(ticket, now)
         if model_queue not in self._queues:
             key = key_of(b"queue", model_queue.model, model_queue.version)
             self._queues[model_queue] = _SharedQueue(key)
@@ -297,6 +304,7 @@ class SharedScheduler(Scheduler):
             for (worker, _), entry in self._read.items():
                 if entry.key == key:
                     self._apply(worker, None, entry, now)
+        eligible_set.others_waiting = self._queues[model_queue].others_waiting
         known = self._keys.get(model_queue)
         if known is None or len(known) < len(model_queue.model_backends):
             for model_backend in model_queue.model_backends.values():
@@ -317,7 +325,7 @@ class SharedScheduler(Scheduler):
             self._shared[key] = _SharedModelBackend(key, model_queue, model_backend.backend)
         shared = self._shared[key]
         if shared.counted_at is not model_backend:
-            self._move(shared, model_backend, now)
+            self._count_anew(shared, model_backend, now)
         return shared
 
     def _tell(self, ticket: Ticket, now: float) -> None:
@@ -335,16 +343,16 @@ class SharedScheduler(Scheduler):
         if shared is None:
             return
         entry = shared.own_entry
-        first = _urgency(model_queue, now)
-        if first is None:
+        found = _waits(model_queue, now)
+        if found is None:
             if entry.count:
                 entry.count = 0
                 self._board.write(entry)
             return
         waits = model_queue.waits
-        if entry.count != waits or entry.work_s != first[1] or entry.high != first[0]:
+        if entry.count != waits or found != (entry.high, entry.work_s, entry.since):
             entry.count = waits
-            entry.high, entry.work_s = first
+            entry.high, entry.work_s, entry.since = found
             self._board.write(entry)
 
     def _tell_load(
@@ -406,11 +414,11 @@ class SharedScheduler(Scheduler):
             yield replace(view, in_flight=own)
 
 
-def _urgency(model_queue: ModelQueue, now: float) -> Urgency | None:
-    """The urgency of the next queued request of a model. None: none is queued."""
+def _waits(model_queue: ModelQueue, now: float) -> Waits | None:
+    """What is queued for a model, in the set with the most urgent request. None: nothing is."""
     if not model_queue.waiting:
         return None
-    return min([each.queue.urgency(now) for each in model_queue.waiting])
+    return min([each.waits(now) for each in model_queue.waiting])
 
 
 def _ring_nobody(_index: int) -> None:

@@ -80,9 +80,10 @@ class Entry:
         self.sample_size = 0.0
         """Bytes of the last of them."""
         self.work_s = 0.0
-        """Seconds of execution in flight. Of a queue: the key that sorts the next request."""
+        """Seconds of execution in flight. Of a queue: the key that sorts its first request."""
         self.since = 0.0
-        """When the backend began with what it executes, in monotonic seconds."""
+        """When the backend began with what it executes, in monotonic seconds. Of a queue: the key
+        that sorts its last request."""
         self.took_s = 0.0
         """Seconds that the last of the samples took."""
 
@@ -218,8 +219,7 @@ class Board:
                 yield other.index, number
 
     def read(self, worker: int, number: int) -> Entry:
-        """What another worker says now. Of one that does not run: nothing is in flight or queued.
-        """
+        """What another worker says now. Of one that does not run: nothing in flight or queued."""
         at = worker * _REGION + _HEADER + _RING + number * _ENTRY
         cells, times = self._cells, self._times
         entry = Entry(cells[at])
@@ -233,7 +233,7 @@ class Board:
             entry.count = _count(cells[at + 1])
             entry.high = _count(cells[at + 2])
             entry.rows = _count(cells[at + 3])
-            entry.work_s = max(0.0, times[at + 8])
+            entry.work_s = times[at + 8]
             entry.since = times[at + 9]
         return entry
 
