@@ -407,6 +407,11 @@ class EligibleSet:
             )
 
 
+def overtakes(order: tuple[int, float]) -> bool:
+    """Whether a request has its place in `EligibleSet.order` because it overtakes earlier ones."""
+    return bool(order[0] % 2)
+
+
 def _unreserved(model_backends: Sequence[ModelBackend]) -> list[ModelBackend]:
     """Model backends all of whose slots are used by requests of lower priorities."""
     return [each for each in model_backends if each.low >= each.slots]

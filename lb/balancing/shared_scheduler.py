@@ -13,7 +13,8 @@ from dataclasses import replace
 from heapq import heappush
 from typing import Final
 
-from lb.balancing.eligible_set import EligibleSet, Waits
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.eligible_set import EligibleSet, Waits, overtakes
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
@@ -45,6 +46,23 @@ class _SharedModelBackend:
         self.high = 0
         self.rows = 0
         self.work_s = 0.0
+
+
+class _SharedBackend:
+    """A backend with a limit of its own: what was written of it, and what others have in flight."""
+
+    __slots__ = ("count", "own_entry", "penalty")
+
+    def __init__(self, penalty: BackendPenalty) -> None:
+        self.penalty = penalty
+        self.count = 0
+        """Requests of other workers that `penalty.due` contains."""
+        self.own_entry = Entry(key_of(b"limit", penalty.backend.spec.name.encode()))
+
+    @property
+    def own_count(self) -> int:
+        """Requests of this worker, with those that are to begin."""
+        return self.penalty.backend.in_flight + self.penalty.due - self.count
 
 
 class _SharedQueue:
@@ -80,6 +98,10 @@ class SharedScheduler(Scheduler):
         self._shared: dict[int, _SharedModelBackend] = {}
         """By key."""
         self._keys: dict[ModelQueue, dict[Backend, int]] = {}
+        self._limited: dict[int, _SharedBackend] = {}
+        """Backends with limits of their own, by key."""
+        self._limits: dict[Backend, _SharedBackend] = {}
+        """The same by backend."""
         self._queues: dict[ModelQueue, _SharedQueue] = {}
         self._queue_keys: dict[int, ModelQueue] = {}
         self._read: dict[tuple[int, int], Entry] = {}
@@ -100,6 +122,11 @@ class SharedScheduler(Scheduler):
         else:
             backend = super().offer(ticket, now)
         self._tell(ticket, now)
+        if backend is not None and backend.max_in_flight and self._is_one_too_many(backend, now):
+            self.complete(ticket, now, Ending.NEITHER)
+            self._number = ticket.number = self._number + 1
+            backend = self._enqueue(ticket, model_queue, eligible_set, now)
+            self._tell(ticket, now)
         return backend
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
@@ -154,10 +181,19 @@ class SharedScheduler(Scheduler):
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
         self.rung(now)
-        ticket = super().next_due(now)
-        if ticket is not None:
+        while (ticket := super().next_due(now)) is not None:
             self._tell(ticket, now)
-        return ticket
+            backend = ticket.backend
+            assert backend is not None
+            if not backend.max_in_flight or not self._is_one_too_many(backend, now):
+                return ticket
+            self.complete(ticket, now, Ending.NEITHER)
+            model_queue: ModelQueue = ticket.terms.model_queue
+            eligible_set = model_queue.eligible_set(ticket, now)
+            self._insert(ticket, model_queue, eligible_set)
+            self._expire_at(ticket, model_queue, ticket.deadline)
+            self._dirty[eligible_set] = model_queue
+        return None
 
     def next_refused(self, now: float) -> Ticket | None:
         """Give the next queued request that is not run; see `Scheduler`."""
@@ -168,13 +204,18 @@ class SharedScheduler(Scheduler):
 
     def _step(self, model_queue: ModelQueue, eligible_set: EligibleSet, now: float) -> None:
         """Dispatch the next request of an eligible set, unless another worker's is more urgent and
-        it has not had the time to use the room."""
+        it has not had the time to use the room.
+
+        Where later requests overtake, the order matters less than the time in which nobody uses the
+        room: the simulation has 3 to 5 % less at the 99th percentile without it.
+        """
         shared = self._queues.get(model_queue)
         if shared is None or not shared.others or not eligible_set.queue.count:
             super()._step(model_queue, eligible_set, now)
             return
         first = shared.others[shared.first(eligible_set, now)]
-        if eligible_set.order(first, now) < eligible_set.order(eligible_set.waits(now), now):
+        order = eligible_set.order(first, now)
+        if not overtakes(order) and order < eligible_set.order(eligible_set.waits(now), now):
             left_s = shared.gave_way_at + _GIVE_WAY_S - now
             if shared.gave_way_to != first or left_s < _GIVE_WAY_S - _GIVE_WAY_AGAIN_S:
                 shared.gave_way_to = first
@@ -201,6 +242,8 @@ class SharedScheduler(Scheduler):
         again = [place for place, entry in self._read.items() if entry.count]
         for worker, number in again:
             self._on_change(worker, number, now)
+        for limited in self._limits.values():
+            self._tell_limited(limited, 0)
         self.rung(now)
 
     def rung(self, now: float) -> None:
@@ -232,6 +275,15 @@ class SharedScheduler(Scheduler):
             elif others.pop(worker, None) is not None:
                 # Its turn is over. It may have left room.
                 self._mark_ready((model_queue,), now)
+                self.on_room()
+            return
+        limited = self._limited.get(entry.key)
+        if limited is not None:
+            change = entry.count - (0 if before is None else before.count)
+            limited.count += change
+            limited.penalty.due += change
+            if change < 0 and self._waiting:
+                self._mark_ready(self._model_queues.values(), now)
                 self.on_room()
             return
         shared = self._shared.get(entry.key)
@@ -266,7 +318,7 @@ class SharedScheduler(Scheduler):
         model_backend.high += entry.high - old.high
         model_backend.count_others(change, work_s, entry.since, ends, rows, now)
         model_queue.count_others(model_backend, change, now)
-        if before is not None and old.samples < entry.samples and entry.took_s > 0.0:
+        if old.samples < entry.samples:
             model_backend.learn(entry.took_s, int(entry.sample_rows), int(entry.sample_size), now)
         if (change < 0 or ends) and model_queue.waiting:
             self._mark_ready((model_queue,), now)
@@ -323,10 +375,38 @@ class SharedScheduler(Scheduler):
             key = key_of(b"backend", name, model_queue.model, model_queue.version)
             keys[model_backend.backend] = key
             self._shared[key] = _SharedModelBackend(key, model_queue, model_backend.backend)
+            self._limit(model_backend.penalty, now)
         shared = self._shared[key]
         if shared.counted_at is not model_backend:
             self._count_anew(shared, model_backend, now)
         return shared
+
+    def _limit(self, penalty: BackendPenalty, now: float) -> None:
+        """Count what others have in flight at a backend, if it has a limit of its own."""
+        if not penalty.backend.max_in_flight:
+            return
+        limited = self._limits.get(penalty.backend)
+        if limited is not None and limited.penalty is penalty:
+            return
+        limited = self._limits[penalty.backend] = _SharedBackend(penalty)
+        key = limited.own_entry.key
+        self._limited[key] = limited
+        for (worker, _), entry in self._read.items():
+            if entry.key == key:
+                self._apply(worker, None, entry, now)
+
+    def _is_one_too_many(self, backend: Backend, now: float) -> bool:
+        """Whether a request that begins exceeds the limit of its backend, since another worker has
+        begun one meanwhile. Both have told, so at least one of them sees it."""
+        self.rung(now)
+        return backend.in_flight + self._penalties[backend].due >= backend.max_in_flight
+
+    def _tell_limited(self, limited: _SharedBackend, beginning: int) -> None:
+        """Tell the others what this worker has in flight at a backend, and begins now."""
+        count = limited.own_count + beginning
+        if count != limited.own_entry.count:
+            limited.own_entry.count = count
+            self._board.write(limited.own_entry)
 
     def _tell(self, ticket: Ticket, now: float) -> None:
         """Tell the others what has become of a ticket."""
@@ -383,6 +463,9 @@ class SharedScheduler(Scheduler):
         entry.since = load.busy_since
         entry.ends += ended
         cost = load.cost
+        limited = self._limits.get(model_backend.backend)
+        if limited is not None:
+            self._tell_limited(limited, 0 if ended else 1)
         if cost.count > learnt:
             entry.samples += 1
             entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
@@ -402,6 +485,8 @@ class SharedScheduler(Scheduler):
                 del self._shared[keys.pop(backend)]
             if model_queue not in known:
                 del self._keys[model_queue]
+        for backend in self._limits.keys() - self._penalties.keys():
+            self._limited.pop(self._limits.pop(backend).own_entry.key, None)
         for model_queue in self._queues:
             self._tell_queue(model_queue, now)
         return gone
