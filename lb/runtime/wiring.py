@@ -18,6 +18,7 @@ from lb.admin.live_api import LiveApi
 from lb.admin.log_level import LogLevelSwitch
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
+from lb.balancing.scheduler import Scheduler
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.role import ControlRole
 from lb.control.statuses import conduct_statuses, port_statuses
@@ -88,6 +89,7 @@ class RelayHost:
         *,
         identity: bytes = b"",
         workers: int = 1,
+        scheduler: Scheduler | None = None,
     ) -> None:
         """Make all parts. Needs a running loop; nothing listens or connects yet.
 
@@ -98,6 +100,7 @@ class RelayHost:
             digest: of the text of the settings.
             identity: in hop markers; empty: a new one.
             workers: how many processes share the limits of the settings.
+            scheduler: one that knows of other workers; otherwise there are none.
         """
         self.settings = settings
         """The settings in force, as the file has them."""
@@ -122,7 +125,9 @@ class RelayHost:
         self.side = side = make_side(parts)
         """The control role."""
         memory = find_memory()
-        self.relay = RelayRole(parts, side, lambda wanted: memory.ceiling(wanted) // workers)
+        self.relay = RelayRole(
+            parts, side, lambda wanted: memory.ceiling(wanted) // workers, scheduler
+        )
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
         self.exporter = SpanExporter(self.relay.spans, parts.rng)

@@ -22,6 +22,7 @@ from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving
 from tests.fakes.steady_load import SteadyLoad
+from tests.integration.test_upgrade_sequences import Keeping, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
 _DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="http"}'
@@ -311,3 +312,67 @@ def test_service_that_cannot_start_says_so(tmp_path: Path, config: dict[str, Any
         assert "could not start" in serving.log
     finally:
         serving.process.close()
+
+
+def test_a_limit_of_a_backend_holds_over_all_workers(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config["scheduling"] = {"max_requests_per_backend": 2}
+    serving = Serving(tmp_path, config)
+    try:
+        addresses = serving.until_serving()
+        connections = [http.client.HTTPConnection(addresses["http"], timeout=30) for _ in range(16)]
+        assert {infer(connection) for connection in connections} == {200}
+        in_flight = 'triton_lb_backend_in_flight{backend="only",protocol="http"}'
+        seen = []
+        with ThreadPoolExecutor(16) as pool:
+            answers = [pool.submit(infer, connection, 150) for connection in connections]
+            while not all(answer.done() for answer in answers):
+                seen.append(value(addresses["metrics"], in_flight))
+        assert {answer.result() for answer in answers} == {200}
+        by_worker = [
+            value(addresses["metrics"], f'triton_lb_worker_requests_total{{worker="{index}"}}')
+            for index in (0, 1)
+        ]
+        assert min(by_worker) > 0
+        # What two workers told may be of two moments, a tenth of a second apart.
+        assert max(seen) <= 3
+        assert sum(count > 2 for count in seen) < len(seen) / 2
+    finally:
+        serving.process.close()
+
+
+def test_steps_of_a_sequence_find_their_backend_from_all_workers(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    servers = []
+    for _ in range(3):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Keeping)
+        server.daemon_threads = True
+        server.known = set()  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever).start()
+        servers.append(server)
+    config["backends"] = [
+        {"name": f"server-{at}", "http": f"127.0.0.1:{each.server_port}", "kind": "kserve"}
+        for at, each in enumerate(servers)
+    ]
+    config["health"] = {"probe": "tcp"}
+    config["workers"] = 3
+    serving = Serving(tmp_path, config)
+    try:
+        address = serving.until_serving()["http"]
+        connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(12)]
+        for number in range(1, 41):
+            steps = [connections[(number * 5 + at * 7) % 12] for at in range(4)]
+            found = [step(each, number, start=not at) for at, each in enumerate(steps)]
+            assert found == [200] * 4, number
+        for connection in connections:
+            connection.close()
+        kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
+        assert sum(kept) == 40  # each at one server
+        assert min(kept) >= 10
+    finally:
+        serving.process.close()
+        for server in servers:
+            server.shutdown()
+            server.server_close()

@@ -119,14 +119,14 @@ class PoolWriter:
             "roster": [[self.number(each.backend), *each.open] for each in roster],
         }
         self._trials = body.trials
-        trials = {str(n): self.number(trial.backend) for trial, n in body.trials.items()}
+        trials = [[n, self.number(trial.backend)] for trial, n in body.trials.items()]
         return message | {"lists": body.lists, "plans": body.plans, "trials": trials}
 
     def trial(self, trial: Trial) -> int:
         """The number of a trial."""
         found = self._trials.get(trial)
         if found is None:
-            found = self._next_trial
+            found = self._trials[trial] = self._next_trial
             self._next_trial += 1
         return found
 
@@ -252,18 +252,19 @@ class PoolReader:
             raise ValueError(f"version {message['version']} of the messages, not {VERSION}")
         backends = self._take_backends(message)
         lists = [tuple(each) for each in message["lists"]]
-        trials: dict[int, Trial] = {}
+        before = self.trials
+        self.trials = trials = {
+            number: before.get(number) or Trial(self.backends[backend])
+            for number, backend in message["trials"]
+        }
 
         def placement(protocol: AppProtocol, row: Sequence[int]) -> Placement:
             numbers = lists[row[0]]
             found = self._placement(protocol, numbers)
             if row[1] < 0:
                 return found
-            trial = trials.get(row[1]) or self.trials.get(row[1])
-            if trial is None:
-                trial = Trial(self.backends[message["trials"][str(row[1])]])
-            trials[row[1]] = trial
-            return Placement(found.eligible, TrialPicker(trial, found.picker), found.policy)
+            picker = TrialPicker(trials[row[1]], found.picker)
+            return Placement(found.eligible, picker, found.policy)
 
         def placements(rows: Sequence[Sequence[int]]) -> Placements:
             return (placement(AppProtocol.HTTP, rows[0]), placement(AppProtocol.GRPC, rows[1]))
@@ -293,7 +294,6 @@ class PoolReader:
             only_unready=(message["only_unready"][0], message["only_unready"][1]),
             parting=frozenset(self._list(message["parting"])),
         )
-        self.trials = trials
         roster = tuple(
             Reach(self.backends[number], (http, grpc)) for number, http, grpc in message["roster"]
         )

@@ -33,6 +33,8 @@ from lb.runtime.sockets import OWN, Bound, Listeners
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
+from lb.sharing.board import clear
+from lb.sharing.memory import attach, create
 from lb.wire.hops import new_identity
 
 _log = logging.getLogger(__name__)
@@ -95,6 +97,9 @@ class Supervisor:
             count: workers.
             pid_file: holds the id of this process; empty: there is none.
             command: that starts each process; the one that started this process if left out.
+
+        Raises:
+            OSError: there is no memory that workers could share.
         """
         self._settings = settings
         self._plain: Any = plain(settings)
@@ -109,6 +114,8 @@ class Supervisor:
         self._hub = socket.socket(socket.AF_UNIX)
         self._hub.bind("")  # an abstract name that the kernel chooses
         self._hub.listen(count + 1)
+        self._board = create(count)
+        self._memory = attach(self._board, count)
         self.control = Child(CONTROL, -1)
         self.workers = [Child(WORKER, index) for index in range(count)]
         self._tasks = TaskOwner()
@@ -117,8 +124,8 @@ class Supervisor:
         self._is_serving = False
         self._reload_asked = ""
         """Who asked for a reload that no control process has heard of yet."""
-        self.failed = ""
-        """Why the service could not start."""
+        self._has_failed = False
+        """The service could not start."""
 
     async def main(self) -> int:
         """Start, keep all processes running, and end them when told to. Returns the exit code."""
@@ -135,8 +142,9 @@ class Supervisor:
                 remove_pid(self._pid_file)
             await self._tasks.aclose()
             self._hub.close()
+            os.close(self._board)
         _log.info("stopped")
-        return 1 if self.failed else 0
+        return int(self._has_failed)
 
     # Signals
 
@@ -186,8 +194,7 @@ class Supervisor:
             if self._stop.is_set():
                 return
             if not self._is_serving:
-                self.failed = f"{child.name} could not start"
-                self._stop.set()
+                self._fail(f"{child.name} could not start: its lines above say why")
                 return
             lived_s = loop.time() - began
             child.failures = 0 if lived_s >= _LIVED_S else child.failures + 1
@@ -201,6 +208,12 @@ class Supervisor:
                     await self._stop.wait()
             except TimeoutError:
                 continue
+
+    def _fail(self, why: str) -> None:
+        """Give up the start."""
+        _log.error("service does not start", extra={"why": why})
+        self._has_failed = True
+        self._stop.set()
 
     async def _live(self, child: Child) -> str:
         """One life of a process. Returns how it ended."""
@@ -234,6 +247,8 @@ class Supervisor:
         child.writer = None
         code = await asyncio.to_thread(process.wait)
         child.process = None
+        if child.role == WORKER:
+            clear(self._memory, child.index)  # what it had in flight
         return str(code)
 
     def _greet(self, child: Child, ours: socket.socket) -> None:
@@ -242,11 +257,10 @@ class Supervisor:
         greeting = {
             "listeners": [{"name": each.name, "wanted": str(each.wanted)} for each in bound],
             "hub": child.role == CONTROL,
-            "board": False,
+            "board": child.role == WORKER,
         }
         fds = [each.socket.fileno() for each in bound]
-        if child.role == CONTROL:
-            fds.append(self._hub.fileno())
+        fds.append(self._hub.fileno() if child.role == CONTROL else self._board)
         socket.send_fds(ours, [json.dumps(greeting).encode() + b"\n"], fds)
 
     def _sockets_of(self, child: Child) -> list[Bound]:
@@ -292,8 +306,7 @@ class Supervisor:
             try:
                 write_pid(self._pid_file, os.getpid())
             except LoadBalancerError as error:
-                self.failed = str(error)
-                self._stop.set()
+                self._fail(str(error))
                 return
         addresses = {name: str(each) for name, each in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "workers": self._count})

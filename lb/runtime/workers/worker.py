@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from typing import Any
 
+from lb.proxy.neighbours import Neighbours
 from lb.runtime.draining import Drain, unless
 from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
@@ -17,6 +19,7 @@ from lb.runtime.wiring import RelayHost
 from lb.runtime.workers.seat import Seat, SupervisorChannel
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
+from lb.sharing.memory import attach
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class WorkerProcess:
         """Start, serve, shut down."""
         seat = self._seat
         side = WorkerSide(seat, self._on_settings)
+        neighbours = Neighbours(attach(seat.board, seat.count), seat.index, seat.count)
         host = RelayHost(
             self._settings,
             self._logs,
@@ -58,7 +62,9 @@ class WorkerProcess:
             seat.digest,
             identity=seat.identity,
             workers=seat.count,
+            scheduler=neighbours.scheduler,
         )
+        neighbours.start(host.parts.loop, host.parts.timers, seat.hub, time.monotonic)
         side.attach(host)
         side.use_policy(self._settings.balancing.policy.value)
         host.configure(self._settings)
@@ -82,6 +88,7 @@ class WorkerProcess:
             side.tell_counts()  # the last ones
             await asyncio.sleep(0)
             doors.close()
+            neighbours.close()
             await host.aclose()
 
     async def _shut_down(self, host: RelayHost, doors: Doors) -> None:
