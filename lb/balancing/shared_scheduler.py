@@ -18,15 +18,13 @@ from lb.balancing.eligible_set import EligibleSet, Waits, overtakes
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, ModelBackendView, Ticket
 from lb.sharing.board import Board, Entry, key_of
 
-_GIVE_WAY_S: Final = 0.002
-"""How long room is left to another worker whose request is more urgent: an event loop's turn."""
-_GIVE_WAY_AGAIN_S: Final = 0.04
-"""How long after that room is left again to a worker that did not use it: at most a twentieth of
-the time is lost for one that stands still."""
+_GIVE_WAY_S: Final = TUNING.give_way_s
+_GIVE_WAY_AGAIN_S: Final = TUNING.give_way_again_s
 
 
 class _SharedModelBackend:
