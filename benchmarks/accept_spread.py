@@ -2,10 +2,11 @@
 
     python -m benchmarks.accept_spread [--workers 4] [--connections 8] [--rounds 100]
 
-Each process runs uvloop's server, as a worker does. Printed for each way, and for connections that
-come at once and one after the other: the mean share of the busiest process, times the number of
-processes (1.00 is even), and in how many rounds some process had none. Also: how many of 20
-connections that come while one process is stopped (SIGSTOP) are not accepted within a second.
+"One socket" is uvloop's server in each process, "in turns" how workers accept. Printed for each
+way, and for connections that come at once and one after the other: the mean share of the busiest
+process, times the number of processes (1.00 is even), and in how many rounds some process had none.
+Also: how many of 20 connections that come while one process is stopped (SIGSTOP) are not accepted
+within a second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import time
 from typing import Any
 
 import uvloop
+
+from lb.net.acceptor import Acceptor
+from lb.net.tasks import TaskOwner
 
 _SETTLE_S = 0.02
 
@@ -44,23 +48,24 @@ class _Greeter(asyncio.Protocol):
         transport.write(struct.pack("B", self.index))
 
 
-def serve(sock: socket.socket, index: int) -> None:
+def serve(sock: socket.socket, index: int, *, in_turns: bool) -> None:
     _Greeter.index = index
 
     async def run() -> None:
-        await asyncio.get_running_loop().create_server(_Greeter, sock=sock)
-        await asyncio.sleep(600)
+        acceptor = Acceptor("spread", sock, _Greeter, lambda: 1000, TaskOwner(), in_turns=in_turns)
+        await acceptor.open()
+        await asyncio.sleep(60)
 
     uvloop.run(run())
 
 
-def start(sockets: list[socket.socket]) -> list[int]:
+def start(sockets: list[socket.socket], *, in_turns: bool) -> list[int]:
     children = []
     for index, sock in enumerate(sockets):
         child = os.fork()
         if not child:
             try:
-                serve(sock, index)
+                serve(sock, index, in_turns=in_turns)
             finally:
                 os._exit(0)
         children.append(child)
@@ -106,11 +111,12 @@ def main() -> None:
     several += [listener(port, is_shared=True) for _ in range(arguments.workers - 1)]
     ways: dict[str, list[socket.socket]] = {
         "one socket": [one] * arguments.workers,
+        "in turns": [one] * arguments.workers,
         "SO_REUSEPORT": several,
     }
     print(f"{arguments.workers} processes, {arguments.connections} connections")
     for name, sockets in ways.items():
-        children = start(sockets)
+        children = start(sockets, in_turns=name == "in turns")
         at = sockets[0].getsockname()[1]
         try:
             for how, pause_s in (("at once", 0.0), ("one by one", 0.005)):

@@ -149,7 +149,12 @@ class Doors:
         if name in self._own:
             room = partial(_make_room, self._own[name])
         acceptor = Acceptor(
-            name, bound.socket, self._factory(name), room, self._balancer.parts.tasks
+            name,
+            bound.socket,
+            self._factory(name),
+            room,
+            self._balancer.parts.tasks,
+            in_turns=self._balancer.workers > 1,
         )
         self._acceptors[bound] = acceptor
         return acceptor
