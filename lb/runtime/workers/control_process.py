@@ -117,9 +117,14 @@ class ControlProcess:
             case "stop":
                 self._stop.set()
             case "reload":
-                self._balancer.parts.tasks.spawn(self._reloader.ask(value), name="reload")
+                self._balancer.parts.tasks.spawn(self._reload_for(value), name="reload")
             case "reopen":
                 self._logs.reopen()
+
+    async def _reload_for(self, why: str) -> None:
+        """The supervisor was told to reload."""
+        await self._reloader.ask(why)
+        self._channel.say("reloaded")
 
     def _tell_operator(self) -> None:
         """Have the supervisor know what operators have said, for the next control process."""

@@ -7,7 +7,7 @@ the admin API and the page read those. A counter stays when its worker ends; a g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, Histogram, Port
@@ -30,6 +30,8 @@ _PORT: Final = (
 _BACKEND: Final = ("in_flight", "lost_requests")
 _MODEL: Final = ("durations", "first_answers", "intervals")
 _GAUGES: Final = frozenset({"in_flight", "connections", "open", "held"})
+_NUMBER_AT: Final[Mapping[str | int, int]] = {"backend": 1, "port": 1, "answers": 2, "own calls": 2}
+"""Where a path has the number of a backend, by how it begins."""
 _SUM: Final = "sum"
 _NOBODY: Final = -1
 """Stands for no backend."""
@@ -189,8 +191,13 @@ class Sums:
 
     def requests(self, worker: int) -> int:
         """Requests that the present process has finished."""
-        told = self._told.get(worker, {})
-        return int(sum(value for path, value in told.items() if path[0] == "answers"))
+        told = self._told.get(worker, {}).items()
+        counts = (n for path, n in told if path[0] == "operations" and path[-1] != _SUM)
+        return int(sum(counts))
+
+    def keep_only(self, numbers: Container[int]) -> None:
+        """Other backends than those with these numbers are gone."""
+        self._told = {worker: kept_counts(told, numbers) for worker, told in self._told.items()}
 
     def _add(self, path: Path, change: float) -> None:
         relay, dispatcher = self._relay, self._relay.dispatcher
@@ -308,6 +315,16 @@ def _add_time(times: Any, last: str | int, change: float) -> None:
         times.sum += change
     else:
         times.counts[last] += int(change)
+
+
+def kept_counts(told: Mapping[Path, float], numbers: Container[int]) -> dict[Path, float]:
+    """What was told, without what was told of other backends than those with these numbers."""
+    found = {}
+    for path, value in told.items():
+        place = _NUMBER_AT.get(path[0])
+        if place is None or path[place] == _NOBODY or path[place] in numbers:
+            found[path] = value
+    return found
 
 
 def changed(before: Mapping[Path, float], now: Mapping[Path, float]) -> list[list[Any]]:

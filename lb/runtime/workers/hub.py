@@ -253,8 +253,7 @@ class Hub:
     # What the control role asks for: see `RelaySide`
 
     def cut(self, backend: Backend) -> None:
-        """See `RelaySide`."""
-        self._flush()
+        """See `RelaySide`. Workers hear of it before a snapshot that is without the backend."""
         self._say_all("cut", self._writer.number(backend))
 
     def renew(self, backend: Backend) -> None:
@@ -334,6 +333,7 @@ class Hub:
         message = self._writer.write(snapshot, roster, is_whole=False)
         self._numbers = self._writer.backends()
         self._roster = message["roster"]
+        self._sums.keep_only(self._numbers)
         present = frozenset(snapshot.backends)
         self._measured = {b: each for b, each in self._measured.items() if b in present}
         self._states = {b: each for b, each in self._states.items() if b in present}

@@ -28,7 +28,7 @@ from typing import Any, Final
 from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
 from lb.runtime.predecessor import line
-from lb.runtime.signals import notify, ready, release_signals, remove_pid, write_pid
+from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
 from lb.settings.model import Settings
@@ -165,10 +165,12 @@ class Supervisor:
         self._stop.set()
 
     def _on_reload(self, why: str) -> None:
+        reloading(os.environ)
         if self.control.is_ready:
             self.control.say("reload", why)
         else:
             self._reload_asked = why
+            ready(os.environ)
 
     def _on_reopen(self) -> None:
         for child in (self.control, *self.workers):
@@ -292,9 +294,12 @@ class Supervisor:
                 self._settings = Settings.model_validate(self._plain)
             case "operator":
                 self._operator = value
+            case "reloaded":
+                ready(os.environ)
 
     def _on_ready(self, child: Child) -> None:
         if self._is_serving:
+            ready(os.environ)  # a reload may have ended with the process before
             _log.info("process serves again", extra={"role": child.name})
         if child is self.control and self._reload_asked:
             child.say("reload", self._reload_asked)

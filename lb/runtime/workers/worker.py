@@ -47,6 +47,7 @@ class WorkerProcess:
         self._logs = logs
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._applying = asyncio.Lock()
         self._is_orphan = False
         """The supervisor has ended: nobody waits for us, and somebody may want our sockets."""
 
@@ -122,6 +123,10 @@ class WorkerProcess:
 
     async def _apply(self, settings: Settings, digest: str) -> None:
         """Go by other settings. A worker that cannot ends, and the next one begins with them."""
+        async with self._applying:  # in the order in which they came
+            await self._apply_next(settings, digest)
+
+    async def _apply_next(self, settings: Settings, digest: str) -> None:
         if settings == self._host.settings:
             self._side.say_applied(digest)
             return

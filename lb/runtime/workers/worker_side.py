@@ -31,7 +31,7 @@ from lb.net.process_parts import ProcessParts
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import RelayHost
-from lb.runtime.workers.counts import Path, changed, read_backend_counts, read_counts
+from lb.runtime.workers.counts import Path, changed, kept_counts, read_backend_counts, read_counts
 from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
 from lb.runtime.workers.seat import LINE_BYTES, Seat
 from lb.settings.model import Settings
@@ -109,7 +109,7 @@ class WorkerSide:
         while True:
             try:
                 await self._converse()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, LookupError, TypeError) as error:
                 if is_news:
                     _log.warning("control process is away", extra={"why": str(error)})
                 is_news = False
@@ -171,6 +171,7 @@ class WorkerSide:
                 self._deaths = {
                     each: count for each, count in self._deaths.items() if each in snapshot.backends
                 }
+                self._told = kept_counts(self._told, reader.backends)
                 self._pool.publish(snapshot)
                 self.ready.set()
             case "states":
