@@ -21,8 +21,11 @@ from lb.balancing.scheduler import Renew, Scheduler
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, ModelBackendView, Ticket
-from lb.sharing.board import Board, Entry, key_of
+from lb.sharing.board import Board, Entry, Values, key_of
 
+_CONFIDENT_SAMPLES: Final = TUNING.confident_samples
+_NEWS_S: Final = TUNING.learn_after_s
+_NOTHING: Final[Values] = (0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _GIVE_WAY_S: Final = TUNING.give_way_s
 _GIVE_WAY_AGAIN_S: Final = TUNING.give_way_again_s
 
@@ -102,7 +105,7 @@ class SharedScheduler(Scheduler):
         """The same by backend."""
         self._queues: dict[ModelQueue, _SharedQueue] = {}
         self._queue_keys: dict[int, ModelQueue] = {}
-        self._read: dict[tuple[int, int], Entry] = {}
+        self._read: dict[tuple[int, int], Values] = {}
         """What was read last, by worker and number."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
@@ -178,7 +181,8 @@ class SharedScheduler(Scheduler):
 
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
-        self.rung(now)
+        if self._waiting:
+            self.rung(now)
         while (ticket := super().next_due(now)) is not None:
             self._tell(ticket, now)
             backend = ticket.backend
@@ -237,7 +241,7 @@ class SharedScheduler(Scheduler):
         second."""
         self._board.tick(now)
         # What was read amiss, or half, is read again.
-        again = [place for place, entry in self._read.items() if entry.count]
+        again = [place for place, values in self._read.items() if values[1]]
         for worker, number in again:
             self._on_change(worker, number, now)
         for limited in self._limits.values():
@@ -250,74 +254,87 @@ class SharedScheduler(Scheduler):
             self._on_change(worker, number, now)
 
     def _on_change(self, worker: int, number: int, now: float) -> None:
-        entry = self._board.read(worker, number)
+        values = self._board.read(worker, number)
         place = worker, number
-        before = self._read.get(place)
-        self._read[place] = entry
-        if before is not None and before.key != entry.key:
-            self._apply(worker, before, Entry(before.key), now)
-            before = None
-        self._apply(worker, before, entry, now)
+        before = self._read.get(place, _NOTHING)
+        self._read[place] = values
+        if before[0] != values[0]:
+            if before[0]:
+                self._apply(worker, before, (before[0], *_NOTHING[1:]), now)
+            before = _NOTHING
+        self._apply(worker, before, values, now)
 
-    def _apply(self, worker: int, before: Entry | None, entry: Entry, now: float) -> None:
+    def _apply(self, worker: int, before: Values, values: Values, now: float) -> None:
         """Count what a worker has changed of one entry."""
-        model_queue = self._queue_keys.get(entry.key)
-        if model_queue is not None:
-            queue = self._queues[model_queue]
-            others = queue.others
-            queue.others_waiting += entry.count - (0 if before is None else before.count)
-            for eligible_set in model_queue.eligible_sets.values():
-                eligible_set.others_waiting = queue.others_waiting
-            if entry.count:
-                others[worker] = entry.high, entry.work_s, entry.since
-            elif others.pop(worker, None) is not None:
-                # Its turn is over. It may have left room.
-                self._mark_ready((model_queue,), now)
-                self.on_room()
+        key = values[0]
+        shared = self._shared.get(key)
+        if shared is not None:
+            model_backend = shared.model_queue.model_backends.get(shared.backend)
+            if model_backend is not None:
+                self._count(shared, model_backend, before, values, now)
             return
-        limited = self._limited.get(entry.key)
+        change = values[1] - before[1]
+        model_queue = self._queue_keys.get(key)
+        if model_queue is not None:
+            self._on_queue(worker, model_queue, values, change, now)
+            return
+        limited = self._limited.get(key)
         if limited is not None:
-            change = entry.count - (0 if before is None else before.count)
             limited.count += change
             limited.penalty.due += change
             if change < 0 and self._waiting:
                 self._mark_ready(self._model_queues.values(), now)
                 self.on_room()
-            return
-        shared = self._shared.get(entry.key)
-        if shared is None:
-            return
-        model_backend = shared.model_queue.model_backends.get(shared.backend)
-        if model_backend is None:
-            return
-        self._count(shared, model_backend, before, entry, now)
+
+    def _on_queue(
+        self, worker: int, model_queue: ModelQueue, values: Values, change: int, now: float
+    ) -> None:
+        """Note what another worker has queued of a model."""
+        queue = self._queues[model_queue]
+        queue.others_waiting += change
+        for eligible_set in model_queue.eligible_sets.values():
+            eligible_set.others_waiting = queue.others_waiting
+        if values[1]:
+            queue.others[worker] = values[2], values[8], values[9]
+        elif queue.others.pop(worker, None) is not None:
+            # It may have left room.
+            self._mark_ready((model_queue,), now)
+            self.on_room()
 
     def _count(
         self,
         shared: _SharedModelBackend,
         model_backend: ModelBackend,
-        before: Entry | None,
-        entry: Entry,
+        before: Values,
+        values: Values,
         now: float,
     ) -> None:
         """Add what a worker has changed to the load of a model backend."""
         if shared.counted_at is not model_backend and self._count_anew(shared, model_backend, now):
             return
-        old = before or Entry(entry.key)
-        change = entry.count - old.count
-        rows = entry.rows - old.rows
-        work_s = entry.work_s - old.work_s
-        ends = max(0, entry.ends - old.ends) if before is not None else 0
+        _, old_count, old_high, old_rows, old_ends, old_samples, _, _, old_work_s, _, _ = before
+        _, count, high, rows, ends, samples, sample_rows, sample_size, work_s, since, took_s = (
+            values
+        )
+        change = count - old_count
+        rows -= old_rows
+        work_s -= old_work_s
+        # What is new of it, or was begun anew, has no ends that are to be counted now.
+        ends = ends - old_ends if before[0] and ends > old_ends else 0
         model_queue = shared.model_queue
         shared.count += change
         shared.rows += rows
         shared.work_s += work_s
-        shared.high += entry.high - old.high
-        model_backend.high += entry.high - old.high
-        model_backend.count_others(change, work_s, entry.since, ends, rows, now)
-        model_queue.count_others(model_backend, change, now)
-        if old.samples < entry.samples:
-            model_backend.learn(entry.took_s, int(entry.sample_rows), int(entry.sample_size), now)
+        if high != old_high:
+            shared.high += high - old_high
+            model_backend.high += high - old_high
+        model_backend.count_others(change, work_s, since, ends, rows, now)
+        if model_queue.index is not None or model_queue.reserves:
+            model_queue.count_others(model_backend, change, now)
+        if samples > old_samples:
+            cost = model_backend.load.cost
+            if cost.count <= _CONFIDENT_SAMPLES or now - cost.at > _NEWS_S:
+                model_backend.learn(took_s, int(sample_rows), int(sample_size), now)
         if (change < 0 or ends) and model_queue.waiting:
             self._mark_ready((model_queue,), now)
             self.on_room()
@@ -336,9 +353,9 @@ class SharedScheduler(Scheduler):
             return False
         shared.count = shared.high = shared.rows = 0
         shared.work_s = 0.0
-        for entry in self._read.values():
-            if entry.key == shared.own_entry.key:
-                self._count(shared, model_backend, None, entry, now)
+        for values in self._read.values():
+            if values[0] == shared.own_entry.key:
+                self._count(shared, model_backend, _NOTHING, values, now)
         return True
 
     # This worker
@@ -351,9 +368,7 @@ class SharedScheduler(Scheduler):
             key = key_of(b"queue", model_queue.model, model_queue.version)
             self._queues[model_queue] = _SharedQueue(key)
             self._queue_keys[key] = model_queue
-            for (worker, _), entry in self._read.items():
-                if entry.key == key:
-                    self._apply(worker, None, entry, now)
+            self._apply_again(key, now)
         eligible_set.others_waiting = self._queues[model_queue].others_waiting
         known = self._keys.get(model_queue)
         if known is None or len(known) < len(model_queue.model_backends):
@@ -361,6 +376,12 @@ class SharedScheduler(Scheduler):
                 self._know(model_queue, model_backend, now)
         self.rung(now)
         return model_queue
+
+    def _apply_again(self, key: int, now: float) -> None:
+        """Count what was read of a key before it was known what it stands for."""
+        for (worker, _), values in self._read.items():
+            if values[0] == key:
+                self._apply(worker, _NOTHING, values, now)
 
     def _know(
         self, model_queue: ModelQueue, model_backend: ModelBackend, now: float
@@ -389,9 +410,7 @@ class SharedScheduler(Scheduler):
         limited = self._limits[penalty.backend] = _SharedBackend(penalty)
         key = limited.own_entry.key
         self._limited[key] = limited
-        for (worker, _), entry in self._read.items():
-            if entry.key == key:
-                self._apply(worker, None, entry, now)
+        self._apply_again(key, now)
 
     def _is_one_too_many(self, backend: Backend, now: float) -> bool:
         """Whether a request that begins exceeds the limit of its backend, since another worker has

@@ -14,8 +14,9 @@ Why: docs/decisions/0070-what-workers-share.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from hashlib import blake2b
+from struct import Struct
 from typing import Final
 
 _CELL: Final = 8
@@ -33,7 +34,7 @@ _MOST: Final = 1 << 20
 """A larger count is half of a number that was being written."""
 # Cells of a header:
 _POSITION: Final = 0
-"""Changes so far; the ring has the last ones."""
+"""Changes so far; the ring has the last ones. It is the first cell of a region."""
 _USED: Final = 1
 """Entries that have ever been used."""
 _ALIVE_AT: Final = 2
@@ -88,6 +89,12 @@ class Entry:
         """Seconds that the last of the samples took."""
 
 
+Values = tuple[int, int, int, int, int, int, float, float, float, float, float]
+"""An entry as readers have it: key, count, high, rows, ends, samples, sample_rows, sample_size,
+work_s, since, took_s; see `Entry`."""
+_READ: Final = Struct("6q5d").unpack_from
+
+
 class _Neighbour:
     """Another worker, as far as its region was read."""
 
@@ -115,6 +122,7 @@ class Board:
             count: of all workers.
         """
         self.index = index
+        self._memory = memory
         self._cells = memory.cast("B").cast("q")
         self._times = memory.cast("B").cast("d")
         self._base = index * _REGION
@@ -196,46 +204,44 @@ class Board:
         cells[self._base + _HEADER + position % _RING] = number
         cells[self._base + _POSITION] = position + 1
 
-    def changes(self) -> Iterator[tuple[int, int]]:
+    def changes(self) -> list[tuple[int, int]]:
         """The worker and the number of each entry of others that may have changed since the last
         call."""
         cells = self._cells
+        found: list[tuple[int, int]] = []
         for other in self._neighbours:
-            base = other.base
-            position = cells[base + _POSITION]
-            if position == other.seen:
-                continue
-            since, other.seen = other.seen, position
-            if since < 0 or position - since >= _RING:
-                other.used = max(other.used, min(cells[base + _USED], MAX_ENTRIES))
-                numbers = set(range(other.used))
-            else:
-                ring = base + _HEADER
-                numbers = {cells[ring + each % _RING] for each in range(since, position)}
-                if cells[base + _POSITION] - since >= _RING:
-                    other.seen = -1  # it has written over what was read: read all the next time
-                other.used = max(other.used, *[number + 1 for number in numbers])
-            for number in numbers:
-                yield other.index, number
+            position = cells[other.base]
+            if position != other.seen:
+                index = other.index
+                found += [(index, number) for number in self._changed_by(other, position)]
+        return found
 
-    def read(self, worker: int, number: int) -> Entry:
+    def _changed_by(self, other: _Neighbour, position: int) -> Collection[int]:
+        cells = self._cells
+        since, other.seen = other.seen, position
+        if since < 0 or position - since >= _RING:
+            other.used = max(other.used, min(cells[other.base + _USED], MAX_ENTRIES))
+            return range(other.used)
+        ring = other.base + _HEADER
+        numbers = {cells[ring + each % _RING] for each in range(since, position)}
+        if cells[other.base + _POSITION] - since >= _RING:
+            other.seen = -1  # it has written over what was read: read all the next time
+        other.used = max(other.used, max(numbers) + 1)
+        return numbers
+
+    def read(self, worker: int, number: int) -> Values:
         """What another worker says now. Of one that does not run: nothing in flight or queued."""
         at = worker * _REGION + _HEADER + _RING + number * _ENTRY
-        cells, times = self._cells, self._times
-        entry = Entry(cells[at])
-        entry.samples = cells[at + 5]  # written last, so what is read after it is not older
-        neighbour = self._neighbours[worker if worker < self.index else worker - 1]
-        entry.ends = cells[at + 4]
-        entry.sample_rows = times[at + 6]
-        entry.sample_size = times[at + 7]
-        entry.took_s = times[at + 10]
-        if neighbour.is_alive:
-            entry.count = _count(cells[at + 1])
-            entry.high = _count(cells[at + 2])
-            entry.rows = _count(cells[at + 3])
-            entry.work_s = times[at + 8]
-            entry.since = times[at + 9]
-        return entry
+        values: Values = _READ(self._memory, at * _CELL)
+        is_alive = self._neighbours[worker if worker < self.index else worker - 1].is_alive
+        if (
+            is_alive
+            and 0 <= values[1] < _MOST
+            and 0 <= values[2] < _MOST
+            and 0 <= values[3] < _MOST
+        ):
+            return values
+        return (values[0], 0, 0, 0, *values[4:8], 0.0, *values[9:])
 
 
 def clear(memory: memoryview, index: int) -> None:
@@ -248,7 +254,3 @@ def clear(memory: memoryview, index: int) -> None:
         cells[at + 1] = cells[at + 2] = cells[at + 3] = 0
     # Whoever reads it next reads all of it.
     cells[base + _POSITION] += _RING
-
-
-def _count(value: int) -> int:
-    return value if 0 <= value < _MOST else 0

@@ -3,13 +3,16 @@ living have in flight."""
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from lb.sharing.board import STALE_S, Board, Entry, clear, key_of, size
+from lb.sharing.board import STALE_S, Board, Entry, Values, clear, key_of, size
+
+pytestmark = pytest.mark.interpreted("it changes the attributes of a board")
 
 WORKERS: Final = 3
 KEYS: Final = tuple(key_of(b"%d" % number) for number in range(4))
@@ -28,9 +31,6 @@ class Mortal:
         self._memory = memory
         self._life = life
 
-    def cast(self, kind: str) -> Mortal:
-        return Mortal(self._memory.cast(kind), self._life)
-
     def __getitem__(self, at: int) -> int:
         found: int = self._memory[at]
         return found
@@ -47,9 +47,11 @@ class Worker:
 
     def __init__(self, memory: memoryview, index: int) -> None:
         self.life = [1 << 60]
-        self.board = Board(cast("memoryview", Mortal(memory, self.life)), index, WORKERS)
+        self.board = Board(memory, index, WORKERS)
+        for name in ("_cells", "_times"):
+            setattr(self.board, name, Mortal(getattr(self.board, name), self.life))
         self.own = dict.fromkeys(KEYS, 0)
-        self.read: dict[tuple[int, int], Entry] = {}
+        self.read: dict[tuple[int, int], Values] = {}
         self.is_stopped = False
 
     def tell(self, key: int) -> None:
@@ -60,7 +62,7 @@ class Worker:
     def seen(self, key: int) -> int:
         for place in self.board.changes():
             self.read[place] = self.board.read(*place)
-        return sum(entry.count for entry in self.read.values() if entry.key == key)
+        return sum(values[1] for values in self.read.values() if values[0] == key)
 
 
 class Machine(RuleBasedStateMachine):

@@ -255,6 +255,7 @@ class BusyBoard(Board):
         return super().write(entry)
 
 
+@pytest.mark.interpreted("a class of its own")
 def test_the_limit_of_a_backend_is_not_exceeded_by_two_that_decide_at_once() -> None:
     memory = memoryview(bytearray(size(2)))
     boards = [BusyBoard(memory, index, 2) for index in range(2)]
