@@ -1,9 +1,9 @@
-"""Make the pictures of the page for the documentation, from real processes in headless Chromium.
+"""Make the pictures for the documentation: the page in headless Chromium, and `triton-lb top`.
 
     python tools/pictures.py [--output docs/pictures] [--widths 360 1280 1920] [--whole]
 
-Three simulated Tritons get requests through a balancer; one is killed, one is drained. Needs
-`make debian` (Chromium) and takes about half a minute.
+All are of real processes: simulated Tritons get requests through a balancer, one is killed, one is
+drained. Needs `make debian` (Chromium) and takes about half a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from random import Random
 import aiohttp
 import yaml
 from playwright.async_api import async_playwright
+from terminal import record, svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -32,6 +33,10 @@ BACKENDS = ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
 SPEEDS = (0.2, 0.05, 0.2, 0.1)
 HEIGHTS = {360: 780, 1280: 650, 1920: 1080}
 """Of a telephone, of a window, and of a wall screen, by width in pixels."""
+TERMINAL = (104, 12)
+"""Columns and lines."""
+TOP_S = 5.0
+"""Until the rates that `top` shows are those of some seconds."""
 RATE = 150.0
 """Requests per second."""
 
@@ -109,6 +114,11 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
             await page.screenshot(path=given.output / name, full_page=given.whole)
             print(given.output / name)
         await browser.close()
+        command = (sys.executable, "-m", "lb", "top", "--admin", admin)
+        frames = await asyncio.to_thread(lambda: [*record(command, *TERMINAL, seconds=TOP_S)])
+        title = "triton-lb top: gpu-3 is down and gpu-1 is draining"
+        (given.output / "top.svg").write_text(svg(frames[-1:], *TERMINAL, title))
+        print(given.output / "top.svg")
         await senders.aclose()
         print(f"{tally.right} right, {tally.wrong} wrong, {tally.failed} failed")
 

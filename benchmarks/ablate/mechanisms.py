@@ -172,7 +172,7 @@ def _avoid_doubted() -> None:
 
 @_mechanism("refusals by estimate")
 def _refusals() -> None:
-    _class("eligible_set", "EligibleSet").is_lost = lambda self, ticket, now, ahead=0.0: (
+    _class("eligible_set", "EligibleSet").is_too_late = lambda self, ticket, now, ahead=0.0: (
         ticket.deadline <= now
     )
 

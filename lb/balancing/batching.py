@@ -32,8 +32,8 @@ class BatchingModelBackend(ModelBackend):
         "_request_rows", "_running", "batch", "rows", "waiting_rows",
     )  # fmt: skip
 
-    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
-        self.batch = max(2, plan.max_batch)
+    def __init__(self, penalty: BackendPenalty, capacity: Capacity, stats: ModelStats) -> None:
+        self.batch = max(2, capacity.max_batch)
         """Rows of one execution at most."""
         self.rows = 0
         """Rows of all requests in flight."""
@@ -50,12 +50,12 @@ class BatchingModelBackend(ModelBackend):
         self._batch_size = 0
         self._batch_count = 0
         self._batch_good = False
-        super().__init__(penalty, plan, stats)
+        super().__init__(penalty, capacity, stats)
 
-    def apply(self, plan: Capacity) -> None:
+    def apply(self, capacity: Capacity) -> None:
         """Take over another capacity."""
-        self.batch = max(2, plan.max_batch)
-        super().apply(plan)
+        self.batch = max(2, capacity.max_batch)
+        super().apply(capacity)
 
     def inherit(self, before: ModelBackend, now: float) -> None:
         """Take the place of a model backend of another kind."""
@@ -90,7 +90,7 @@ class BatchingModelBackend(ModelBackend):
     @property
     def most_rows(self) -> int:
         """Rows that may be in flight."""
-        if self.is_exact or self.plan.is_adaptive:
+        if self.is_exact or self.capacity.is_adaptive:
             return NO_LIMIT
         return 2 * self.instances * self.batch
 

@@ -20,10 +20,10 @@ class CapacityRule:
 
     __slots__ = ("configured_instances", "instances", "number")
 
-    def __init__(self, plan: Capacity) -> None:
-        self.number = plan.concurrency or NO_LIMIT
+    def __init__(self, capacity: Capacity) -> None:
+        self.number = capacity.concurrency or NO_LIMIT
         """The configured number of requests in flight."""
-        self.configured_instances = max(1, plan.instances)
+        self.configured_instances = max(1, capacity.instances)
         """Executions that run at once, as the configuration says."""
         if self.is_exact:
             self.configured_instances = min(self.configured_instances, self.number)
@@ -99,9 +99,9 @@ class AdaptiveCapacity(AutomaticCapacity):
 
     __slots__ = ("_adaptive",)
 
-    def __init__(self, plan: Capacity) -> None:
-        super().__init__(plan)
-        self._adaptive = AdaptiveLimit(plan.concurrency or max(1, plan.instances))
+    def __init__(self, capacity: Capacity) -> None:
+        super().__init__(capacity)
+        self._adaptive = AdaptiveLimit(capacity.concurrency or max(1, capacity.instances))
         self.instances = self._adaptive.limit
 
     def batch_limit(self, max_batch: int) -> int:
@@ -118,17 +118,20 @@ class AdaptiveCapacity(AutomaticCapacity):
 
 
 def capacity_rule(
-    plan: Capacity, before: CapacityRule | None, before_plan: Capacity
+    capacity: Capacity, before: CapacityRule | None, configured_before: Capacity
 ) -> CapacityRule:
-    """The rule that a plan asks for.
+    """The rule that a capacity asks for.
 
     Args:
-        plan: the capacity that is configured.
+        capacity: what is configured.
         before: the rule so far. It is kept where what it has measured still holds.
-        before_plan: what was configured so far.
+        configured_before: what was configured so far.
     """
-    if plan.is_adaptive:
-        if isinstance(before, AdaptiveCapacity) and plan.concurrency == before_plan.concurrency:
+    if capacity.is_adaptive:
+        if (
+            isinstance(before, AdaptiveCapacity)
+            and capacity.concurrency == configured_before.concurrency
+        ):
             return before
-        return AdaptiveCapacity(plan)
-    return AutomaticCapacity(plan) if plan.is_auto else CapacityRule(plan)
+        return AdaptiveCapacity(capacity)
+    return AutomaticCapacity(capacity) if capacity.is_auto else CapacityRule(capacity)

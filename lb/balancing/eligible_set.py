@@ -242,7 +242,7 @@ class EligibleSet:
                 found, found_end = model_backend, end
         return found
 
-    def is_lost(self, ticket: Ticket, now: float, ahead: float = 0.0) -> bool:
+    def is_too_late(self, ticket: Ticket, now: float, ahead: float = 0.0) -> bool:
         """Whether a request would miss its deadline even if every execution were as quick as the
         quickest of recent ones.
 
@@ -279,11 +279,11 @@ class EligibleSet:
     # Load
 
     def max_overtaken_s(self) -> float:
-        """Seconds for which a queued request may be overtaken by later ones: so long that it ends
-        about when the last ones would if all went in order.
+        """Seconds for which later requests may overtake a queued one.
 
-        It is 0 where requests or model backends are alike: then everybody's wait is shortest in
-        order.
+        It then ends about when the slowest few requests would if all were dispatched in the order
+        of their arrival. Zero where requests differ in cost, or model backends do not: there the
+        order of arrival is best for everybody.
         """
         usual = self.stats.usual
         if usual.row_s or usual.byte_s or not self.is_uneven:

@@ -47,7 +47,7 @@ class ModelReports:
         pending = max(0.0, load.pending - own)
         for model_backend, others in self.external_load.items():
             took_s = model_backend.cost.mean_s or model_backend.stats.best_s
-            if model_backend.plan.is_shared:
+            if model_backend.capacity.is_shared:
                 # All are worked on side by side: those that run are in the way like any others.
                 share = None
                 wait_s = (pending + (running or 0.0)) * took_s

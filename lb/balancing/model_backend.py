@@ -31,12 +31,13 @@ _ENDS: Final = 64
 _EXPLORE_S: Final = TUNING.explore_s
 _MAX_EXPLORE_S: Final = TUNING.max_explore_s
 _AS_BEFORE: Final = TUNING.confirm_ratio
-_PART: Final = TUNING.request_weight
+_REQUEST_WEIGHT: Final = TUNING.request_weight
 _NETWORK_ROUNDS: Final = TUNING.network_rounds
 LATENESSES: Final = TUNING.latenesses
-_ANY: Final = TUNING.random_deviation
+_RANDOM_DEVIATION: Final = TUNING.random_deviation
 _ADJUST_EVERY: Final = TUNING.adjust_every - 1
-_OFTEN: Final = int(1.0 / _PART)
+_WEIGHTED_FROM: Final = int(1.0 / _REQUEST_WEIGHT)
+"""Until so many answers `alone_s` is their plain average."""
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
 _CONFIDENT_SAMPLES: Final = TUNING.confident_samples
@@ -53,20 +54,20 @@ class ModelBackend:
     """One model on one backend that executes each request by itself."""
 
     __slots__ = (
-        "_ends", "_ends_at", "_rule", "alone_s", "backend", "explore_s", "external_load", "high",
-        "instances", "is_exact", "is_watched", "last_pick", "lateness_s", "lead_s", "limit", "load",
-        "penalty", "plan", "slots", "stamp", "stats", "unanswered",
+        "_ends", "_ends_at", "_rule", "alone_s", "backend", "capacity", "explore_s",
+        "external_load", "high", "instances", "is_exact", "is_watched", "last_pick", "lateness_s",
+        "lead_s", "limit", "load", "penalty", "slots", "stamp", "stats", "unanswered",
     )  # fmt: skip
 
-    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
+    def __init__(self, penalty: BackendPenalty, capacity: Capacity, stats: ModelStats) -> None:
         self.penalty = penalty
         self.backend = penalty.backend
         self.stats = stats
-        self.load = LoadView(Cost(plan.instances or 1))
+        self.load = LoadView(Cost(capacity.instances or 1))
         """What is in flight here, and what it costs."""
         self.unanswered = Unanswered()
-        """The requests in flight. After a change of the plan they include those that began in the
-        model backend before this one."""
+        """The requests in flight. Those that began in the model backend that it replaced are among
+        them."""
         self.high = 0
         """Requests in flight that are of the highest priority."""
         self.last_pick = 0
@@ -88,8 +89,8 @@ class ModelBackend:
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
         self._rule: CapacityRule | None = None
-        self.plan = plan
-        self.apply(plan)
+        self.capacity = capacity
+        self.apply(capacity)
 
     @property
     def cost(self) -> Cost:
@@ -101,13 +102,13 @@ class ModelBackend:
         """Requests in flight; `load.in_flight`."""
         return self.load.in_flight
 
-    def apply(self, plan: Capacity) -> None:
+    def apply(self, capacity: Capacity) -> None:
         """Take over another capacity."""
-        self._rule = rule = capacity_rule(plan, self._rule, self.plan)
-        self.plan = plan
+        self._rule = rule = capacity_rule(capacity, self._rule, self.capacity)
+        self.capacity = capacity
         self.instances = rule.configured_instances
-        self.slots = max(1, plan.instances) * max(1, plan.max_batch)
-        """Requests that it executes at once, as its plan says."""
+        self.slots = max(1, capacity.instances) * max(1, capacity.max_batch)
+        """Requests that it executes at once, as its capacity says."""
         self.limit = rule.number
         self.is_exact = rule.is_exact
         """Its limit is a number that somebody gave: nothing else closes it once it is known."""
@@ -136,7 +137,7 @@ class ModelBackend:
         if cost.count >= MIN_SAMPLES:
             # The network delay, both ways and all event loops, is what a request is away beyond a
             # quick execution. Where executions are very unlike each other a quick one says nothing.
-            is_any = cost.deviation_s > _ANY * cost.mean_s
+            is_any = cost.deviation_s > _RANDOM_DEVIATION * cost.mean_s
             quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
             network_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
@@ -150,7 +151,7 @@ class ModelBackend:
         execution is taken over where both mean the same by it.
         """
         load = self.load
-        if not (self.plan.is_shared or before.plan.is_shared):
+        if not (self.capacity.is_shared or before.capacity.is_shared):
             load.cost = before.load.cost
             self.explore_s = before.explore_s
         before.is_watched = True
@@ -264,7 +265,7 @@ class ModelBackend:
     def missed(self, ticket: Ticket, now: float) -> None:
         """Note by how much a request that has ended well was later than expected."""
         late_s = min(now - ticket.began_at - ticket.expected_s, self.load.cost.mean_s)
-        self.lateness_s += _PART * (max(late_s, 0.0) - self.lateness_s)
+        self.lateness_s += _REQUEST_WEIGHT * (max(late_s, 0.0) - self.lateness_s)
 
     @property
     def is_idle(self) -> bool:
@@ -492,7 +493,7 @@ class ModelBackend:
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
-        if self.plan.is_adaptive:
+        if self.capacity.is_adaptive:
             self.adapt(now)
         load = self.load
         load.in_flight = count = load.in_flight - 1
@@ -531,9 +532,9 @@ class ModelBackend:
         ):
             return
         late_s = limit_s if late_s > limit_s else late_s if late_s > 0.0 else 0.0
-        self.lateness_s += _PART * (late_s - self.lateness_s)
+        self.lateness_s += _REQUEST_WEIGHT * (late_s - self.lateness_s)
         if expected_s == ticket.work_s:  # it did not have to wait there
-            part = _PART if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
+            part = _REQUEST_WEIGHT if cost.count >= _WEIGHTED_FROM else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
         self.learn(took_s, ticket.rows, ticket.size, now)

@@ -97,9 +97,9 @@ class ModelQueue:
         self.reserves = plan.rules.reserved > 0.0
         is_other_kind = False
         for backend, model_backend in self.model_backends.items():
-            limit = plan.limit(backend)
-            if type(model_backend) is _kind(limit):
-                model_backend.apply(limit)
+            capacity = plan.limit(backend)
+            if type(model_backend) is _kind(capacity):
+                model_backend.apply(capacity)
             else:
                 self.model_backends[backend] = self._make(model_backend.penalty, now, model_backend)
                 is_other_kind = True
@@ -250,8 +250,8 @@ class ModelQueue:
         self, penalty: BackendPenalty, now: float, before: ModelBackend | None = None
     ) -> ModelBackend:
         """Make a model backend, which may take the place of one of another kind."""
-        limit = self.plan.limit(penalty.backend)
-        model_backend = _kind(limit)(penalty, limit, self.stats)
+        capacity = self.plan.limit(penalty.backend)
+        model_backend = _kind(capacity)(penalty, capacity, self.stats)
         if before is not None:
             model_backend.inherit(before, now)
         measured = penalty.measured_of(self.model, self.version)
@@ -394,7 +394,7 @@ class ModelQueue:
         # What was estimated when executions took longer does not count as more of them.
         ahead = min(work_s / usual.mean_s, float(count))
         takes_s = (ahead + eligible_set.in_flight()) / rate + ticket.work_s
-        return now + takes_s > ticket.deadline and eligible_set.is_lost(ticket, now, ahead)
+        return now + takes_s > ticket.deadline and eligible_set.is_too_late(ticket, now, ahead)
 
     def due(self, eligible_set: EligibleSet, now: float) -> Dispatch | None:
         """Decide which queued request of an eligible set begins now, and where.
@@ -496,10 +496,10 @@ class ModelQueue:
         """
         model_backend = decision.chosen
         idle: ModelBackend | None = None
-        is_lost = eligible_set.is_lost(head, now)
-        if is_lost or now >= head.deadline - self.stats.best_s:
+        is_too_late = eligible_set.is_too_late(head, now)
+        if is_too_late or now >= head.deadline - self.stats.best_s:
             idle = eligible_set.idle(head, now, is_reserved=self.is_reserved(head.priority))
-            if is_lost and idle is None:
+            if is_too_late and idle is None:
                 return head, None, NEVER
         elif model_backend is not None and model_backend.is_idle and decision.is_best(now):
             idle = model_backend
@@ -510,7 +510,7 @@ class ModelQueue:
                 model_backend,
                 decision.estimate,
                 now,
-                is_any=is_lost and not self.reserves,
+                is_any=is_too_late and not self.reserves,
             )
             if other is not None:
                 return other, model_backend, model_backend.estimate(other.rows, other.size, now)

@@ -180,7 +180,7 @@ class Scheduler:
             if eligible_set.seems_late(decision, ticket):
                 decision = eligible_set.decide_by_end(ticket, now, lead_s, is_reserved=is_reserved)
                 model_backend = decision.chosen
-                if eligible_set.is_lost(ticket, now):
+                if eligible_set.is_too_late(ticket, now):
                     return self._begin_if_idle(ticket, model_queue, eligible_set, now)
                 if (
                     model_backend is not None
@@ -450,7 +450,7 @@ class Scheduler:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
                 self._dispatch(ticket, model_queue, eligible_set, model_backend, estimate, now)
                 return
-            if not eligible_set.is_lost(ticket, now):
+            if not eligible_set.is_too_late(ticket, now):
                 self._expire_at(ticket, model_queue, ticket.deadline)
                 return
         self._refuse(ticket, model_queue, Refusal.LATE, now)

@@ -20,17 +20,17 @@ class SharedModelBackend(ModelBackend):
 
     __slots__ = ("_at", "_away_s", "_away_s_at")
 
-    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
-        super().__init__(penalty, plan, stats)
+    def __init__(self, penalty: BackendPenalty, capacity: Capacity, stats: ModelStats) -> None:
+        super().__init__(penalty, capacity, stats)
         self._away_s = 0.0
         """The sum of the seconds that requests have been there, up to `_at`."""
         self._at = 0.0
         self._away_s_at: dict[Ticket, float] = {}
         """That sum at the time when each request in flight began."""
 
-    def apply(self, plan: Capacity) -> None:
+    def apply(self, capacity: Capacity) -> None:
         """Take over another capacity."""
-        super().apply(plan)
+        super().apply(capacity)
         self.slots = NO_LIMIT
 
     def inherit(self, before: ModelBackend, now: float) -> None:

@@ -67,7 +67,9 @@ class Tree:
             counts: Counter[str] = Counter()
             for line in self._log.read_text().splitlines():
                 entry = json.loads(line)
-                kept = {key: value for key, value in entry.items() if key not in _UNSTABLE}
+                # A field that one version has more is no difference while it says nothing.
+                told = ((key, value) for key, value in entry.items() if value is not None)
+                kept = {key: value for key, value in told if key not in _UNSTABLE}
                 found[entry["request_id"]] = json.dumps(kept)
                 counts[entry["request_id"]] += 1
             return counts >= self.played

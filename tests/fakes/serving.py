@@ -19,25 +19,36 @@ _START_S = 30.0
 
 
 class Serving:
-    """A running balancer, all ports free ones."""
+    """A running balancer."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], **environment: str) -> None:
-        self.path = folder / "config.yaml"
-        self.pid_file = folder / "lb.pid"
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *,
+        name: str = "lb",
+        wrapper: tuple[str, ...] = (),
+        **environment: str,
+    ) -> None:
+        """Start it.
+
+        Args:
+            folder: for its files.
+            config: to begin with.
+            name: of the files; another one for each balancer in a folder.
+            wrapper: a command that runs it.
+            environment: variables beside the usual ones.
+        """
+        self.path = folder / f"{name}.yaml"
+        self.pid_file = folder / f"{name}.pid"
         self.write(config)
         self.environment = {**ENVIRONMENT, **environment}
         self.process = ChildProcess(
             (
-                sys.executable,
-                "-m",
-                "lb",
-                "serve",
-                "--config",
-                str(self.path),
-                "--pid-file",
-                str(self.pid_file),
+                *(*wrapper, sys.executable, "-m", "lb", "serve"),
+                *("--config", str(self.path), "--pid-file", str(self.pid_file)),
             ),
-            log=folder / "serve.log",
+            log=folder / f"{name}.log",
             env=self.environment,
         )
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import grpc
 import pytest
-import yaml
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve import messages
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+from tests.fakes.serving import Serving
 
 TIMEOUT_S = 5.0
 """Of the clients in the report of this fault: their requests went in circles until then."""
@@ -72,7 +72,7 @@ class Balancer:
         self.name = name
         self._folder = folder
         self.http, self.grpc, self.metrics, self.admin = free_ports(4)
-        self._process: ChildProcess | None = None
+        self._serving: Serving | None = None
 
     @property
     def entry(self) -> dict[str, str]:
@@ -81,12 +81,16 @@ class Balancer:
 
     @property
     def process(self) -> ChildProcess:
-        assert self._process is not None
-        return self._process
+        return self.serving.process
+
+    @property
+    def serving(self) -> Serving:
+        assert self._serving is not None
+        return self._serving
 
     @property
     def log(self) -> str:
-        return self.process.log.read_text()
+        return self.serving.log
 
     def start(self, *backends: dict[str, str], **settings: Any) -> None:
         ports = {
@@ -99,23 +103,14 @@ class Balancer:
             "health": {"interval": "200ms"},
             **settings,
         }
-        path = self._folder / f"{self.name}.yaml"
-        path.write_text(yaml.safe_dump(config))
-        log = self._folder / f"{self.name}.log"
-        command = (sys.executable, "-m", "lb", "serve", "--config", str(path))
-        self._process = ChildProcess(command, log=log, env=ENVIRONMENT)
+        self._serving = Serving(self._folder, config, name=self.name)
 
     def until_serving(self) -> None:
-        wait_until(
-            lambda: " serving " in self.log or not self.process.is_running,
-            timeout_s=20,
-            what="the start-up line",
-        )
-        assert self.process.is_running, self.log
+        self.serving.until_serving()
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
+        if self._serving is not None:
+            self._serving.process.close()
 
     # Asking it
 

@@ -16,51 +16,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lb.cli.main import main
 from lb.simulator.process import Ports
 from tests.fakes.dns_server import DnsServer, dns_server
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+from tests.fakes.serving import Serving
 
 INFER = json.dumps(
     {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [300]}]}
 ).encode()
 
 
-class Serving:
-    """`triton-lb serve` on free ports."""
+LISTEN = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+
+
+class Balancer:
+    """A balancer and what its admin API says of its backends."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
-        self.path = folder / "config.yaml"
-        self.write(**config)
-        self.process = ChildProcess(
-            (sys.executable, "-m", "lb", "serve", "--config", str(self.path)),
-            log=folder / "serve.log",
-            env=ENVIRONMENT,
-        )
-        wait_until(lambda: " serving " in self.log, timeout_s=20, what="the start-up line")
-        line = next(line for line in self.log.splitlines() if " serving " in line)
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        self.http, self.admin = words["http"], words["admin"]
-
-    def write(self, **config: Any) -> None:
-        listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}
-        self.path.write_text(yaml.safe_dump({"listen": listen, **config}))
+        self.serving = Serving(folder, {"listen": LISTEN, **config})
+        addresses = self.serving.until_serving()
+        self.http, self.admin = addresses["http"], addresses["admin"]
 
     @property
     def log(self) -> str:
-        return self.process.log.read_text()
+        return self.serving.log
 
     def reload(self, **config: Any) -> None:
         before = self.log.count("configuration reloaded")
-        self.write(**config)
-        self.process.signal(signal.SIGHUP)
-        wait_until(
-            lambda: self.log.count("configuration reloaded") > before,
-            timeout_s=20,
-            what="the reload",
-        )
+        self.serving.write({"listen": LISTEN, **config})
+        self.serving.signal(signal.SIGHUP)
+        self.serving.until_logged("configuration reloaded", before + 1)
 
     def run(self, *command: str) -> int:
         return main([*command, "--admin", self.admin])
@@ -111,14 +98,14 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ports, .
 
 
 @contextmanager
-def serving(folder: Path, **config: Any) -> Iterator[Serving]:
-    running = Serving(folder, **config)
+def serving(folder: Path, **config: Any) -> Iterator[Balancer]:
+    running = Balancer(folder, **config)
     try:
         yield running
         assert "Traceback" not in running.log
         assert "crashed" not in running.log
     finally:
-        running.process.close()
+        running.serving.process.close()
 
 
 def entry(name: str, ports: Ports) -> dict[str, Any]:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.fakes.process import ENVIRONMENT, ChildProcess
-from tests.integration.test_process import Serving, get
+from tests.fakes.serving import Serving
+from tests.integration.test_process import get
 
 LIMIT = 300 * 2**20
 """Of address space. The process itself needs a third of it."""
 CLIENTS, BODY = 80, 6_000_000
 PIECE = bytes(65536)
-
-
-class Limited(Serving):
-    """A process with that limit."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        config = {
-            "listen": dict.fromkeys(("http", "metrics"), "127.0.0.1:0"),
-            "backends": [{"http": f"127.0.0.1:{port}"}],
-        }
-        path = folder / "config.yaml"
-        path.write_text(yaml.safe_dump(config))
-        serve = (sys.executable, "-m", "lb", "serve", "--config", str(path))
-        self.process = ChildProcess(
-            ("prlimit", f"--as={LIMIT}", *serve), log=folder / "serve.log", env=ENVIRONMENT
-        )
 
 
 class Backend:
@@ -98,7 +80,11 @@ async def test_no_client_is_cut_when_memory_is_limited(
     tmp_path: Path, backend: tuple[Backend, int]
 ) -> None:
     made, port = backend
-    running = Limited(tmp_path, port)
+    config = {
+        "listen": dict.fromkeys(("http", "metrics"), "127.0.0.1:0"),
+        "backends": [{"http": f"127.0.0.1:{port}"}],
+    }
+    running = Serving(tmp_path, config, wrapper=("prlimit", f"--as={LIMIT}"))
     try:
         addresses = await asyncio.to_thread(running.until_serving)
         clients = [asyncio.gather(post(addresses["http"])) for _ in range(CLIENTS)]

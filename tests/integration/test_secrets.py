@@ -7,18 +7,17 @@ import http.client
 import json
 import re
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lb.settings.problems import SettingsError
 from lb.settings.reading import read_settings
 from lb.simulator.process import Ports
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.serving import Serving
 
 CLIENT_TOKEN = "client-5f0c2d9b7a1e4c3d"
 ADMIN_TOKEN = "admin-0a9b8c7d6e5f4a3b2c1d"
@@ -60,30 +59,19 @@ def balancer(tmp_path: Path, triton: Ports) -> Iterator[Balancer]:
         "http": f"127.0.0.1:{triton.http_port}",
         "headers": {"authorization": f"Bearer ${{file:{tmp_path / 'probe'}}}"},
     }
-    config = tmp_path / "serve.yaml"
-    config.write_text(
-        yaml.safe_dump({
-            "listen": {"http": at[0], "metrics": at[1], "admin": at[2]},
-            "backends": [backend],
-            "access": {"tokens": tokens},
-            "access_log": {"mode": "all", "path": str(tmp_path / "access.log")},
-            "log": {"level": "debug"},
-        })
-    )  # fmt: skip
-    process = ChildProcess(
-        (sys.executable, "-m", "lb", "serve", "--config", str(config)),
-        log=tmp_path / "serve.log",
-        env=ENVIRONMENT,
-    )
+    config = {
+        "listen": {"http": at[0], "metrics": at[1], "admin": at[2]},
+        "backends": [backend],
+        "access": {"tokens": tokens},
+        "access_log": {"mode": "all", "path": str(tmp_path / "access.log")},
+        "log": {"level": "debug"},
+    }
+    serving = Serving(tmp_path, config)
     try:
-        wait_until(
-            lambda: " serving " in process.log.read_text() or not process.is_running,
-            timeout_s=20,
-            what="the start-up line",
-        )
-        yield Balancer(process, tmp_path, *ports)
+        serving.until_serving()
+        yield Balancer(serving.process, tmp_path, *ports)
     finally:
-        process.close()
+        serving.process.close()
 
 
 def test_nothing_that_the_process_tells_holds_a_secret(balancer: Balancer) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,12 +21,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-import yaml
 
 from lb.kserve import messages
 from lb.simulator.process import Ports
 from tests.fakes.certificates import Pair
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.serving import Serving
 from tests.fakes.tls import World
 
 
@@ -37,25 +36,10 @@ def world(tmp_path: Path) -> World:
 
 
 def start(
-    world: World, listen: dict[str, Any], backend: dict[str, Any], name: str = "serve"
-) -> ChildProcess:
+    world: World, listen: dict[str, Any], backend: dict[str, Any], name: str = "lb"
+) -> Serving:
     """Run `triton-lb serve`."""
-    path = world.folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({"listen": listen, "backends": [backend]}))
-    return ChildProcess(
-        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
-        log=world.folder / f"{name}.log",
-        env=ENVIRONMENT,
-    )
-
-
-def until_serving(process: ChildProcess) -> None:
-    wait_until(
-        lambda: " serving " in process.log.read_text() or not process.is_running,
-        timeout_s=20,
-        what="the start-up line",
-    )
-    assert process.is_running, process.log.read_text()
+    return Serving(world.folder, {"listen": listen, "backends": [backend]}, name=name)
 
 
 def certificates(world: World) -> dict[str, Any]:
@@ -91,13 +75,13 @@ def balancer(world: World, triton: Ports) -> Iterator[Balancer]:
         "http": f"127.0.0.1:{triton.http_port}",
         "grpc": f"127.0.0.1:{triton.grpc_port}",
     }
-    process = start(world, listen, backend)
+    serving = start(world, listen, backend)
     try:
-        until_serving(process)
-        yield Balancer(world, process, *ports)
+        serving.until_serving()
+        yield Balancer(world, serving.process, *ports)
     finally:
-        process.close()
-    assert "Traceback" not in process.log.read_text()
+        serving.process.close()
+    assert "Traceback" not in serving.log
 
 
 def metric(port: int, name: str) -> float:
@@ -317,7 +301,7 @@ def test_a_certificate_that_cannot_be_used_is_one_clear_sentence(
 ) -> None:
     missing = {"certificates": [{"certificate": "/nowhere.crt", "key": "/nowhere.key"}]}
     listen = {"http": {"address": "127.0.0.1:0", "tls": missing}}
-    process = start(world, listen, {"http": f"127.0.0.1:{triton.http_port}"})
+    process = start(world, listen, {"http": f"127.0.0.1:{triton.http_port}"}).process
     try:
         assert process.wait(20) == 1
     finally:
@@ -344,9 +328,9 @@ def test_one_balancer_before_another_with_tls_between_them(
         "metrics": f"127.0.0.1:{balancer.metrics}",
         "tls": {"ca": world.ca, "ports": ["http", "grpc"]},
     }
-    process = start(world, listen, backend, "front")
+    serving = start(world, listen, backend, "front")
     try:
-        until_serving(process)
+        serving.until_serving()
         with tritonclient.http.InferenceServerClient(f"127.0.0.1:{ports[0]}") as client:
             assert infer(tritonclient.http, client) == [7] * 16
         with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{ports[1]}") as client:
@@ -355,4 +339,4 @@ def test_one_balancer_before_another_with_tls_between_them(
             up = f'triton_lb_backend_up{{backend="far",protocol="{protocol}"}}'
             assert metric(ports[2], up) == 1
     finally:
-        process.close()
+        serving.process.close()
