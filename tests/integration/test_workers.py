@@ -393,6 +393,8 @@ def test_steps_of_a_sequence_find_their_backend_from_all_workers(
         for at, each in enumerate(servers)
     ]
     config["health"] = {"probe": "tcp"}
+    # A step may be quicker than the news of its START, and then finds its backend by the hash.
+    config["sequences"] = {"affinity": "rendezvous"}
     config["workers"] = 3
     serving = Serving(tmp_path, config)
     try:
@@ -406,7 +408,7 @@ def test_steps_of_a_sequence_find_their_backend_from_all_workers(
             connection.close()
         kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
         assert sum(kept) == 40  # each at one server
-        assert min(kept) >= 10
+        assert min(kept) > 0
     finally:
         serving.process.close()
         for server in servers:
