@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from lb.access.gate import Gate
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
@@ -62,7 +63,11 @@ class RelayRole:
     """Serves clients. It goes by default settings until `configure`. Implements `RelaySide`."""
 
     def __init__(
-        self, parts: ProcessParts, control: ControlSide, ceiling: Callable[[int], int]
+        self,
+        parts: ProcessParts,
+        control: ControlSide,
+        ceiling: Callable[[int], int],
+        scheduler: Scheduler | None = None,
     ) -> None:
         """
         Args:
@@ -70,6 +75,7 @@ class RelayRole:
             control: publishes the pool, and hears reports.
             ceiling: says how many bytes of payload the process may hold, given how many the
                 settings ask for.
+            scheduler: one that knows of other workers; otherwise there are none.
         """
         self._ceiling = ceiling
         self._pool = control.pool
@@ -94,6 +100,7 @@ class RelayRole:
             tracer=tracer,
             conduct=control.conduct,
             misplaced=control.misplaced,
+            scheduler=scheduler,
         )
         dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)

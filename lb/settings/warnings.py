@@ -29,6 +29,7 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_unused_weights(settings, backends),
         *_impossible_placement(settings, backends),
         *_doubtful_standby(settings, backends),
+        *_per_worker(settings),
     ]
 
 
@@ -112,6 +113,21 @@ def _too_much_kept(settings: Settings, kept: Mapping[str, int], tritons: int) ->
             f"models that are pinned take {format_size(size)}, and all backends have room for "
             f"{format_size(placement.memory * tritons)}: no other model can be loaded",
         )
+
+
+def _per_worker(settings: Settings) -> Iterator[Problem]:
+    """What each worker decides by what it alone has seen."""
+    if settings.workers == 1:
+        return
+    alone = "counts in each worker alone, so that all together may let through `workers` times this"
+    if settings.access.limits:
+        yield Problem("access.limits", alone)
+    if settings.limits.max_connections_per_client:
+        yield Problem("limits.max_connections_per_client", alone)
+    for name, own in settings.models.items():
+        if own.rollback is not None:
+            why = "each worker judges by its own requests, and needs min_requests of them"
+            yield Problem(f"models.{name}.rollback", why)
 
 
 def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

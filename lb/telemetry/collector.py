@@ -43,11 +43,13 @@ from lb.telemetry.counts import (
     RerunCounts,
     ScalingStatus,
     SplitCounts,
+    WorkerStatus,
     placement_rows,
     rerun_rows,
     scaling_rows,
     split_rows,
     standby_rows,
+    worker_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -183,6 +185,8 @@ class Sources:
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
     shadows: Callable[[], ShadowStatuses] = ShadowStatuses
+    workers: Callable[[], Iterable[WorkerStatus]] = tuple
+    """None where one process does everything."""
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -276,6 +280,7 @@ class LoadBalancerCollector:
             "triton_lb_start_time_seconds": lambda: [((), sources.started_at)],
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
             "triton_lb_tasks": lambda: [((), sources.tasks())],
+            **worker_rows(sources.workers),
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
             "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,

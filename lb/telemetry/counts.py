@@ -175,6 +175,41 @@ def scaling_rows(read: Callable[[], ScalingStatus]) -> dict[str, Rows]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker (`workers`), as the control process sees it."""
+
+    index: int
+    pid: int
+    """0 while it is away."""
+    starts: int
+    """How often a process with this index was started."""
+    connections: int
+    """Gauge: open connections of clients."""
+    requests: int
+    """Requests that it has finished since it was started last."""
+    cpu_s: float
+    """Seconds of CPU that it has used since then."""
+    silent_s: float
+    """Seconds since it was heard last."""
+
+
+def worker_rows(read: Callable[[], Iterable[WorkerStatus]]) -> dict[str, Rows]:
+    """Rows of the metrics, by name; none where there is one process."""
+
+    def rows(value: Callable[[WorkerStatus], float]) -> Rows:
+        return lambda: [((str(each.index),), value(each)) for each in read()]
+
+    return {
+        "triton_lb_worker_up": rows(lambda worker: int(worker.pid > 0)),
+        "triton_lb_worker_starts_total": rows(lambda worker: worker.starts),
+        "triton_lb_worker_connections": rows(lambda worker: worker.connections),
+        "triton_lb_worker_requests_total": rows(lambda worker: worker.requests),
+        "triton_lb_worker_cpu_seconds_total": rows(lambda worker: worker.cpu_s),
+        "triton_lb_worker_silent_seconds": rows(lambda worker: worker.silent_s),
+    }
+
+
 class Reloads:
     """Counters and the state of the configuration in force."""
 

@@ -206,6 +206,11 @@ WARNINGS = {
         "placement.wait: is not longer than min_age and a load: where all models are young, "
         "requests give up before one may be evicted",
     ),
+    "limits that each worker counts alone": (
+        LISTEN + f"backends: [{A}]\nworkers: 2\nlimits: {{max_connections_per_client: 10}}\n",
+        "limits.max_connections_per_client: counts in each worker alone, so that all together may "
+        "let through `workers` times this",
+    ),
     "weights that are all the same": (
         LISTEN + "balancing: {policy: round_robin}\n"
         "backends: [{name: a, http: 'a:1', weight: 2}, {name: b, http: 'b:1', weight: 2}]\n",
