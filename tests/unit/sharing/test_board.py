@@ -7,8 +7,7 @@ from errno import ENOSPC
 
 import pytest
 
-from lb.sharing import board as board_module
-from lb.sharing.board import STALE_S, Board, Entry, clear, key_of, size
+from lb.sharing.board import MAX_ENTRIES, STALE_S, Board, Entry, clear, key_of, size
 from lb.sharing.memory import attach, create
 
 KEY = key_of(b"backend", b"model")
@@ -99,16 +98,15 @@ def test_half_of_a_number_is_no_count() -> None:
         assert two.read(worker, number)[1] == 0
 
 
-def test_entries_without_load_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "MAX_ENTRIES", 4)
+def test_entries_without_load_are_used_again() -> None:
     _, (one, two) = boards()
-    keys = [key_of(b"%d" % number) for number in range(8)]
-    for key in keys[:4]:
+    keys = [key_of(b"%d" % number) for number in range(MAX_ENTRIES + 1)]
+    for key in keys[:-1]:
         assert one.write(told(key, 1))
-    assert not one.write(told(keys[4], 1))
+    assert not one.write(told(keys[-1], 1))
     assert one.write(told(keys[0], 0))
-    assert one.write(told(keys[4], 1))
-    assert counts(two) == dict.fromkeys(keys[1:5], 1)
+    assert one.write(told(keys[-1], 1))
+    assert counts(two) == dict.fromkeys(keys[1:], 1)
 
 
 def test_keys_tell_names_apart_that_are_cut_otherwise() -> None:
