@@ -23,7 +23,7 @@ from lb.balancing.model_backend import (
     _CONFIDENT_SAMPLES,
     _ENDS,
     _NEWS_S,
-    _PART,
+    _REQUEST_WEIGHT,
     _QUICK_S,
     _SCATTER,
     _SETTLED,
@@ -122,7 +122,7 @@ def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending)
         return
     model_backend.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:
-        part = max(_PART, 1.0 / (1 + model_backend.cost.count))
+        part = max(_REQUEST_WEIGHT, 1.0 / (1 + model_backend.cost.count))
         model_backend.alone_s += part * (now - ticket.began_at - model_backend.alone_s)
     took_s = model_backend.executed_s(ticket, now)
     model_backend.learn(took_s, ticket.rows, ticket.size, now)
