@@ -236,10 +236,8 @@ class Placer:
             RequestRefused: it is not.
         """
         now = self._clock() if now is None else now
-        on_demand = self._queue.on_demand(exchange)
-        if on_demand is None and exchange.tried:
-            # It is not known yet that the only backend that has the model is gone.
-            on_demand = self._pool.current.loadable.get(exchange.model)
+        queue = self._queue
+        on_demand = (queue.on_demand_again if exchange.tried else queue.on_demand)(exchange)
         if on_demand is not None and on_demand.error:
             raise no_backend(on_demand, on_demand.error)
         if waiting is None or not self._queue.may_hold(exchange, now, on_demand):

@@ -361,7 +361,7 @@ class Queue:
         where it is."""
         particulars = exchange.particulars
         has_step = particulars is not None and particulars.step is not None
-        return not has_step and self.may_hold(exchange, now, self.on_demand(exchange))
+        return not has_step and self.may_hold(exchange, now, self.on_demand_again(exchange))
 
     def hold(
         self,
@@ -636,7 +636,7 @@ class Queue:
             exchange.tried = ()
             self._schedule_late(exchange)
             waiting.go_on()
-        elif (on_demand := self._held_for(exchange)) is not None and on_demand.error:
+        elif (on_demand := self.on_demand_again(exchange)) is not None and on_demand.error:
             waiting.refuse(no_backend(on_demand, on_demand.error))
         elif exchange.tried and on_demand is not None and not on_demand.is_standby:
             # Its backend is gone. From now on it waits for a load as if it had just come.
@@ -661,8 +661,9 @@ class Queue:
             exchange.particulars = particulars = Particulars()
             particulars.rows = 1
 
-    def _held_for(self, exchange: Exchange) -> OnDemand | None:
-        """What a held exchange waits for; also its model, where its backend may be gone."""
+    def on_demand_again(self, exchange: Exchange) -> OnDemand | None:
+        """The same as `on_demand` for an exchange that was under way or held: that the only backend
+        which has its model is gone may not be known yet."""
         return self.on_demand(exchange) or self._pool.current.loadable.get(exchange.model)
 
     def on_demand(self, exchange: Exchange) -> OnDemand | None:
