@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
@@ -18,12 +18,15 @@ from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import SplitMode
 from lb.telemetry.counts import SplitCounts
-from lb.wire.http1.body import Payload
+from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.ledger import Ledger
+from lb.wire.rope import Payload, Rope
 
 _MAX_PARTS: Final = 1024
 """Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
 ask for millions."""
+_TAIL_BYTES: Final = 64 * 1024
+"""Short payload is kept in pieces of about so many bytes."""
 TOO_LARGE: Final = "the batch is larger than models.NAME.split_max_bytes"
 
 
@@ -193,23 +196,69 @@ class HeldOwner(Protocol):
 
 
 class HeldBytes:
-    """Bytes of a request or an answer that are held whole, on the ledger."""
+    """Bytes of a request or an answer that are held whole, as they were read, on the ledger."""
 
-    __slots__ = ("_ledger", "_owner", "data", "held")
+    __slots__ = ("_buffer", "_first", "_ledger", "_owner", "_pieces", "_tail", "held", "size")
 
     def __init__(self, ledger: Ledger, owner: HeldOwner) -> None:
         self._ledger = ledger
         self._owner = owner
-        self.data = bytearray()
         self.held = 0
         """For the ledger, which writes it."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pieces: list[Payload] = []
+        self._tail = bytearray()
+        """Short payload at the end, copied: an object for each would take more than it says."""
+        self._buffer: Any = None
+        """What the last pieces are views of."""
+        self._first = 0
+        """The first of these pieces."""
+        self.size = 0
 
     def add(self, payload: Payload) -> bool:
         """Hold more. False when the owner had to give way instead."""
-        if payload and not self._ledger.take(self, len(payload)):
+        size = len(payload)
+        if not size:
+            return True
+        if not self._ledger.take(self, size):
             return False
-        self.data += payload
+        self.size += size
+        if size < COPY_BELOW:
+            self._tail += payload
+            if len(self._tail) >= _TAIL_BYTES:
+                self._end_tail()
+            return True
+        if self._tail:
+            self._end_tail()
+        buffer = payload.obj if isinstance(payload, memoryview) else None
+        if buffer is not self._buffer:
+            self._end_run()
+            self._buffer = buffer
+        self._pieces.append(payload)
         return True
+
+    def _end_tail(self) -> None:
+        self._end_run()
+        self._pieces.append(bytes(self._tail))
+        self._tail = bytearray()
+        self._first = len(self._pieces)
+
+    def _end_run(self) -> None:
+        """Copy the last pieces if they would keep much else that was read with them."""
+        run = self._pieces[self._first :]
+        if self._buffer is not None and 2 * sum(map(len, run)) < len(self._buffer):
+            self._pieces[self._first :] = [b"".join(run)]
+        self._buffer = None
+        self._first = len(self._pieces)
+
+    def rope(self) -> Rope:
+        """All of it."""
+        if self._tail:
+            self._end_tail()
+        self._end_run()
+        return Rope(self._pieces)
 
     def evict(self) -> None:
         """The ledger wants these bytes back."""
@@ -217,7 +266,7 @@ class HeldBytes:
 
     def drop(self) -> None:
         """Hold nothing any more."""
-        self.data = bytearray()  # views of the old one may be on their way
+        self._begin()
         if self.held:
             self._ledger.release(self, self.held)
 

@@ -19,7 +19,6 @@ from lb.kserve.split.tensors import (
     SEQUENCE,
     NotMerged,
     NotSplit,
-    Payload,
     Rows,
     check_output,
     check_shape,
@@ -27,6 +26,7 @@ from lb.kserve.split.tensors import (
     common_rows,
     stride,
 )
+from lb.wire.rope import Payload, Rope, rope_of
 
 ALL_JSON: Final = -1
 """In place of the size of the JSON: there is nothing behind it."""
@@ -59,7 +59,7 @@ class BodyCut:
 
     __slots__ = ("_binary", "_content", "_inputs", "rows")
 
-    def __init__(self, body: Payload, json_size: int) -> None:
+    def __init__(self, body: Payload | Rope, json_size: int) -> None:
         """Read a body, not compressed.
 
         Args:
@@ -71,8 +71,7 @@ class BodyCut:
         """
         if not json_size:
             raise NotSplit("a raw binary request does not say its rows")
-        view = memoryview(body)
-        head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+        head, tail = _halves(rope_of(body), json_size)
         if len(head) > MAX_PARSED:
             raise NotSplit("its JSON is too long")
         try:
@@ -93,7 +92,7 @@ class BodyCut:
             raise NotSplit("binary data is not as long as its parameters say")
 
     def _read_input(
-        self, place: int, each: dict[str, Any], shape: list[int], tail: memoryview, at: int
+        self, place: int, each: dict[str, Any], shape: list[int], tail: Rope, at: int
     ) -> int:
         """Check an input, whose binary data would begin at `at`. Returns where the next one's
         begins."""
@@ -106,7 +105,7 @@ class BodyCut:
             end = at + int(parameters[_BINARY])
             if not at <= end <= len(tail):
                 raise NotSplit("binary data is cut off")
-            self._binary[place] = Rows(tail[at:end], datatype, shape)
+            self._binary[place] = Rows(tail.part(at, end), datatype, shape)
             return end
         else:
             _check_data(each["data"], shape)
@@ -123,8 +122,8 @@ class BodyCut:
             changed["shape"] = [count, *shape[1:]]
             if place in self._binary:
                 data = self._binary[place].slice(first, count)
-                pieces.append(data)
-                changed["parameters"] = {**each["parameters"], _BINARY: len(data)}
+                pieces += data
+                changed["parameters"] = {**each["parameters"], _BINARY: sum(map(len, data))}
             elif "data" in each and REGION not in each.get("parameters", {}):
                 data = each["data"]
                 step = 1 if len(data) == shape[0] else prod(shape[1:])
@@ -138,10 +137,12 @@ class BodyCut:
                 }
             inputs.append(changed)
         head = _encoded({**self._content, "inputs": inputs})
-        return Body(len(head) if pieces else ALL_JSON, [head, *pieces])
+        return Body(len(head) if self._binary else ALL_JSON, [head, *pieces])
 
 
-def join_bodies(answers: Sequence[tuple[int, Payload]], rows: Sequence[int]) -> tuple[Body, str]:
+def join_bodies(
+    answers: Sequence[tuple[int, Payload | Rope]], rows: Sequence[int]
+) -> tuple[Body, str]:
     """Make one answer of those to the parts of a request.
 
     Args:
@@ -183,12 +184,13 @@ def join_bodies(answers: Sequence[tuple[int, Payload]], rows: Sequence[int]) -> 
 
 def _join_output(
     model: dict[str, Any],
-    read: Sequence[tuple[dict[str, Any], dict[str, memoryview]]],
+    read: Sequence[tuple[dict[str, Any], dict[str, Rope]]],
     rows: Sequence[int],
 ) -> tuple[dict[str, Any], list[Payload]]:
     """An output of all parts, and its binary data."""
     name = model["name"]
     first = model["datatype"], _numbers(model["shape"])
+    is_binary = _BINARY in model.get("parameters", {})
     found = []
     pieces: list[Payload] = []
     data: list[Any] = []
@@ -199,11 +201,11 @@ def _join_output(
         [output] = named
         shape = _numbers(output["shape"])
         check_output(name, first, (output["datatype"], shape), count)
-        if (name in binary) is not (_BINARY in model.get("parameters", {})):
+        if (name in binary) is not is_binary:
             raise NotMerged("parts have different outputs")
         if name in binary:
             check_size(name, output["datatype"], shape, len(binary[name]))
-            pieces.append(binary[name])
+            pieces += binary[name].views(0, len(binary[name]))
         else:
             if _count(output["data"]) != prod(shape):
                 raise NotMerged(f"output '{name}' is not as long as its shape says")
@@ -212,22 +214,27 @@ def _join_output(
     joined = {**model, "shape": [sum(rows), *first[1][1:]]}
     if "parameters" in model:
         joined["parameters"] = _merged(found)
-    if pieces:
+    if is_binary:
         joined["parameters"][_BINARY] = sum(map(len, pieces))
     else:
         joined["data"] = data
     return joined, pieces
 
 
-def _read_answer(json_size: int, body: Payload) -> tuple[dict[str, Any], dict[str, memoryview]]:
+def _halves(body: Rope, json_size: int) -> tuple[Rope, Rope]:
+    """The JSON of a body, and what stands behind it."""
+    at = len(body) if json_size < 0 else json_size
+    return body.part(0, at), body.part(at, len(body))
+
+
+def _read_answer(json_size: int, body: Payload | Rope) -> tuple[dict[str, Any], dict[str, Rope]]:
     """The JSON of an answer, and binary data by the name of its output."""
-    view = memoryview(body)
-    head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+    head, tail = _halves(rope_of(body), json_size)
     if len(head) > _MAX_ANSWER:
         raise NotMerged("an answer is too long to be parsed", is_of_model=False)
     try:
         content = _parse(head)
-        binary: dict[str, memoryview] = {}
+        binary: dict[str, Rope] = {}
         at = 0
         for output in content.get("outputs", []):
             parameters = output.get("parameters", {})
@@ -235,7 +242,7 @@ def _read_answer(json_size: int, body: Payload) -> tuple[dict[str, Any], dict[st
                 end = at + int(parameters[_BINARY])
                 if not at <= end <= len(tail):
                     raise NotMerged("binary data of an answer is cut off", is_of_model=False)
-                binary[output["name"]] = tail[at:end]
+                binary[output["name"]] = tail.part(at, end)
                 at = end
     except (NotSplit, KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotMerged("an answer is no inference response", is_of_model=False) from error
@@ -311,7 +318,7 @@ def _count(data: Any) -> int:
 # JSON
 
 
-def _parse(text: Payload) -> dict[str, Any]:
+def _parse(text: Rope) -> dict[str, Any]:
     """Parse an object, whose numbers stay as they were written.
 
     Raises:
@@ -320,7 +327,7 @@ def _parse(text: Payload) -> dict[str, Any]:
     """
     try:
         content = json.loads(
-            str(text, "utf-8"),
+            text.joined().decode(),
             parse_int=_Digits,
             parse_float=_Digits,
             object_pairs_hook=_unique,

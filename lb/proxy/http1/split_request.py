@@ -34,6 +34,7 @@ from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
+from lb.wire.rope import Rope
 
 _LOOKED_AT: Final = 16 * 1024
 """Bytes of a body that are looked at for its rows."""
@@ -112,7 +113,7 @@ class PartForm:
             self.held.drop()  # of an attempt that failed
         if not all(map(self.held.add, pieces)) or not ended:
             return None
-        return self.head, [memoryview(self.held.data)] if self.held.data else []
+        return self.head, [*self.held.rope().views(0, self.held.size)]
 
     def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
         """See `AnswerForm`."""
@@ -228,7 +229,7 @@ class SplitRequest:
             return
         plan = self._plan
         assert plan is not None
-        if max(exchange.plan.length, len(self._held.data)) > plan.rule.max_bytes:
+        if max(exchange.plan.length, self._held.size) > plan.rule.max_bytes:
             exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif ended:
             self._begin(plan)
@@ -237,12 +238,11 @@ class SplitRequest:
         """Whether the batch is to be cut. If not, more of it is needed to tell, or it has gone on
         as it came."""
         exchange = self.exchange
-        data = self._held.data
-        text = bytes(data[:_LOOKED_AT])
+        text = self._held.rope().read(0, _LOOKED_AT)
         if exchange.plan.is_compressed:
-            text, _ = inflated_start(bytes(data), _LOOKED_AT)
+            text, _ = inflated_start(text, _LOOKED_AT)
         rows, end = json_rows(text)
-        if not (end or is_all or len(data) >= _LOOKED_AT):
+        if not (end or is_all or self._held.size >= _LOOKED_AT):
             return False
         self._plan = exchange.relay.dispatcher.splits.plan(exchange.model, rows)
         if self._plan is None:
@@ -252,23 +252,24 @@ class SplitRequest:
     def _pass_on(self) -> None:
         """Have the request placed like any other, as it came."""
         exchange = self.exchange
-        data = bytes(self._held.data)
+        data = self._held.rope()
         ended = exchange.body.ended
         exchange.handler = None
         self._held.drop()
         exchange.bytes_in = 0
-        exchange.pass_on(self.head, [data] if data else [], ended=ended)
+        exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
 
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
         exchange = self.exchange
         request = exchange.plan
-        data: Payload | None = memoryview(self._held.data)
+        data = self._held.rope()
         try:
-            if request.is_compressed and data is not None:
-                data = inflated(data, plan.rule.max_bytes)
-            if data is None:
-                raise NotSplit("it cannot be inflated, or is too long")
+            if request.is_compressed:
+                text = inflated(data.joined(), plan.rule.max_bytes)
+                if text is None:
+                    raise NotSplit("it cannot be inflated, or is too long")
+                data = Rope([text])
             self._cut = cut = BodyCut(data, request.json_size)
             if cut.rows != plan.rows:
                 raise NotSplit("inputs differ in their batch dimension")
@@ -276,7 +277,7 @@ class SplitRequest:
             self._cut = None
             self._pass_on()
             return
-        self._note(bytes(data[: MAX_PARSED if request.json_size < 0 else request.json_size]), plan)
+        self._note(data.read(0, MAX_PARSED if request.json_size < 0 else request.json_size), plan)
         parts = []
         first = 0
         for count in plan.parts:
@@ -341,7 +342,7 @@ class SplitRequest:
         if exchange.server is None or parts is None or head is None:
             return
         if head.status >= _ERRORS:
-            data = bytes(form.held.data)
+            data = form.held.rope().joined()
             text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
             self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
         elif parts.one_done():
@@ -352,7 +353,7 @@ class SplitRequest:
         forms = [part.form for part in parts.parts if isinstance(part, Http1Part)]
         try:
             answers = [
-                (json_size_of(form.head.head.lower()), memoryview(form.held.data))
+                (json_size_of(form.head.head.lower()), form.held.rope())
                 for form in forms
                 if form.head is not None
             ]
@@ -363,10 +364,11 @@ class SplitRequest:
         is_json = body.json_size == ALL_JSON
         answer = Answer(
             200,
-            b"".join(body.pieces),
+            bytes(body.pieces[0]),
             content_type=b"application/json" if is_json else b"application/octet-stream",
             is_relayed=True,
         )
+        answer.rest = body.pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
         exchange.answer(answer)

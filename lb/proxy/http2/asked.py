@@ -247,7 +247,7 @@ class Collector(CallPart):
             if len(body) <= _LONG_ANSWER:
                 call.finish_answer(frame_message(body))
             else:
-                call.finish_answer(message_prefix(len(body)), rest=body)
+                call.finish_answer(message_prefix(len(body)), rest=[body])
             return
         call.status = 200
         call.grpc_status = status = GrpcStatus(reply.status)

@@ -36,6 +36,7 @@ from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
+from lb.wire.rope import Rope
 
 _INFLATED_ANSWER: Final = 64 * 2**20
 """Bytes that a compressed answer to a part may inflate to."""
@@ -242,16 +243,14 @@ class PartAnswer(ResponseSink):
         self.held = HeldBytes(call.relay.ledger, call)
 
     @property
-    def message(self) -> Payload:
+    def message(self) -> Rope:
         """The message without its prefix, inflated.
 
         Raises:
             NotMerged: it cannot be inflated.
         """
-        data = memoryview(self.held.data)
-        if not data[0]:
-            return data[PREFIX_SIZE:]
-        message = inflated(data[PREFIX_SIZE:], _INFLATED_ANSWER)
+        data = self.held.rope()
+        message = _inflated(data, _INFLATED_ANSWER)
         if message is None:
             raise NotMerged("an answer cannot be inflated", is_of_model=False)
         return message
@@ -294,8 +293,8 @@ class PartAnswer(ResponseSink):
 
     def _on_message(self, attempt: GrpcAttempt) -> None:
         """The status is OK: there is to be one whole message."""
-        data = self.held.data
-        size = int.from_bytes(data[1:PREFIX_SIZE], "big") + PREFIX_SIZE
+        data = self.held.rope()
+        size = int.from_bytes(data.read(1, PREFIX_SIZE), "big") + PREFIX_SIZE
         if len(data) < PREFIX_SIZE or len(data) != size:
             self.held.drop()
             attempt.unusable_answer()
@@ -318,7 +317,7 @@ class PartAnswer(ResponseSink):
         relay = attempt.call.relay
         attempt.response.ended = True
         attempt.port.bytes_sent += self.part.bytes_in
-        attempt.port.bytes_received += len(self.held.data)
+        attempt.port.bytes_received += self.held.size
         relay.accounts.attempt_ended(attempt, Outcome.ANSWERED, status, relay.now)
         attempt.detach(None if attempt.request.finished else ErrorCode.NO_ERROR)
 
@@ -383,7 +382,7 @@ class SplitSession(CallPart):
         pieces = [*(request.queue or ()), payload]
         request.clear()
         if all(map(self._held.add, pieces)):
-            self._go_on(len(self._held.data), end_stream)
+            self._go_on(self._held.size, end_stream)
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
@@ -403,7 +402,7 @@ class SplitSession(CallPart):
 
     def _go_on(self, size: int, end_stream: int) -> None:
         call = self.call
-        if len(self._held.data) > self.plan.rule.max_bytes + PREFIX_SIZE:
+        if self._held.size > self.plan.rule.max_bytes + PREFIX_SIZE:
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif end_stream:
             call.request.ended = True
@@ -430,19 +429,17 @@ class SplitSession(CallPart):
         self._parts = Parts(made, plan.rule.at_once)
         self._parts.begin()
 
-    def _message(self) -> Payload:
+    def _message(self) -> Rope:
         """The message of the request, inflated.
 
         Raises:
             NotSplit: it is not exactly one, or cannot be inflated.
         """
-        data = memoryview(self._held.data)
-        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        data = self._held.rope()
+        size = int.from_bytes(data.read(1, PREFIX_SIZE), "big")
         if len(data) != size + PREFIX_SIZE or data[0] > 1:
             raise NotSplit("not exactly one message")
-        if not data[0]:
-            return data[PREFIX_SIZE:]
-        message = inflated(data[PREFIX_SIZE:], self.plan.rule.max_bytes)
+        message = _inflated(data, self.plan.rule.max_bytes)
         if message is None:
             raise NotSplit("it cannot be inflated, or is too long")
         return message
@@ -451,16 +448,17 @@ class SplitSession(CallPart):
         """Have the call placed like any other, as it came."""
         call = self.call
         request = call.request
-        data = bytes(self._held.data)
+        data = self._held.rope()
         self._held.drop()
         self.cut = None
         call.part, request.owner = None, call
         request.retained = []
         request.retained_size = 0
-        request.retain(data, call.relay.options.retained_size)
+        pieces: list[Payload] = [*data.views(0, len(data))]
+        request.retain_run(pieces, len(data), call.relay.options.retained_size)
         # Its sender was credited for it before.
         request.replayed = len(data)
-        if request.push(data):
+        if request.push_run(pieces):
             call.place_anew()
 
     # The parts
@@ -479,7 +477,10 @@ class SplitSession(CallPart):
         except NotMerged as error:
             self._not_merged(error)
             return
-        call.finish_answer(bytes(pieces[0]), rest=b"".join(pieces[1:]))
+        for answer in answers:
+            if answer is not None:
+                answer.held.drop()  # what waits of it is on the account of the pipe
+        call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
 
     def _not_merged(self, error: NotMerged) -> None:
         call = self.call
@@ -538,6 +539,14 @@ class SplitSession(CallPart):
     def merged_at(self) -> float:
         """See `CallPart`."""
         return self.first_answer_at
+
+
+def _inflated(data: Rope, limit: int) -> Rope | None:
+    """A message behind its prefix. None where it cannot be inflated to so many bytes."""
+    if not data[0]:
+        return data.part(PREFIX_SIZE, len(data))
+    message = inflated(data.read(PREFIX_SIZE, len(data)), limit)
+    return None if message is None else Rope([message])
 
 
 def rows_of_first(data: bytes, *, is_all: bool) -> int | None:

@@ -149,6 +149,45 @@ def test_held_bytes_are_on_the_ledger() -> None:
     assert held.add(b"")
     assert not len(ledger)
     assert held.add(b"x" * 60)
-    assert (ledger.held, bytes(held.data)) == (60, b"x" * 60)
+    assert (ledger.held, held.rope().joined()) == (60, b"x" * 60)
     assert not held.add(b"y" * 60)
-    assert (ledger.held, len(ledger), bytes(held.data)) == (0, 0, b"")
+    assert (ledger.held, len(ledger), held.size) == (0, 0, 0)
+
+
+def held_bytes() -> HeldBytes:
+    owner = Owner()
+    owner.held = HeldBytes(Ledger(2**30), owner)
+    return owner.held
+
+
+def buffers(held: HeldBytes) -> list[object]:
+    return [view.obj for view in held.rope().views(0, held.size)]
+
+
+def test_long_payload_is_held_as_it_was_read() -> None:
+    held = held_bytes()
+    read = bytes(100_000)
+    for at in range(0, 96_000, 16_000):
+        held.add(memoryview(read)[at : at + 16_000])
+    assert all(buffer is read for buffer in buffers(held))
+
+
+def test_what_is_held_keeps_no_other_bytes_of_the_same_read() -> None:
+    held = held_bytes()
+    read, other = bytes(100_000), bytes(10_000)
+    held.add(memoryview(read)[:16_000])
+    held.add(memoryview(read)[16_000:32_000])
+    held.add(other)
+    first, second = buffers(held)
+    assert first is not read
+    assert isinstance(first, bytes)
+    assert (len(first), second) == (32_000, other)
+
+
+def test_short_payload_is_held_in_few_pieces() -> None:
+    held = held_bytes()
+    text = bytes(range(256)) * 400
+    for at in range(len(text)):
+        held.add(text[at : at + 1])
+    assert held.rope().joined() == text
+    assert len(buffers(held)) == 2
