@@ -49,6 +49,11 @@ def split_rules(settings: Settings) -> dict[bytes, SplitRule]:
     }
 
 
+def longest_batch(settings: Settings) -> int:
+    """Bytes of the longest request of any model that is held whole to be cut; 0: none is."""
+    return max((rule.max_bytes for rule in split_rules(settings).values()), default=0)
+
+
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 

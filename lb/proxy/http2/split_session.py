@@ -163,8 +163,8 @@ class GrpcPart(Exchange):
         """Nobody waits for the second attempt any more."""
         hedge, self.hedge = self.hedge, None
         if isinstance(hedge, GrpcAttempt):
-            _drop_answer(hedge)
             hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+            _forget(hedge)
 
     # Ends
 
@@ -175,9 +175,9 @@ class GrpcPart(Exchange):
             relay = self.session.call.relay
             relay.accounts.overtake(self)
             if isinstance(first, GrpcAttempt):
-                _drop_answer(first)
                 first.detach(ErrorCode.CANCEL)
                 first.leave(Outcome.OVERTAKEN)
+                _forget(first)
             relay.dispatcher.queue.leave(self)  # where it was to be tried again
         else:
             self.cancel_hedge()
@@ -192,8 +192,8 @@ class GrpcPart(Exchange):
         self.cancel_hedge()
         attempt = self.attempt
         if isinstance(attempt, GrpcAttempt):
-            _drop_answer(attempt)
             attempt.detach(ErrorCode.CANCEL)
+            _forget(attempt)
         self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
         self._finish()
 
@@ -225,8 +225,10 @@ def _make_attempt(part: GrpcPart, backend: Backend, port: Port, began_at: float)
     return attempt
 
 
-def _drop_answer(attempt: GrpcAttempt) -> None:
-    """Hold nothing any more of what an attempt has answered so far."""
+def _forget(attempt: GrpcAttempt) -> None:
+    """Hold nothing any more of an attempt that is over: neither what it was to send, nor what it
+    was answered."""
+    attempt.request.queue = attempt.request.retained = None
     sink = attempt.sink
     if isinstance(sink, PartAnswer):
         sink.held.drop()
@@ -320,6 +322,7 @@ class PartAnswer(ResponseSink):
         attempt.port.bytes_received += self.held.size
         relay.accounts.attempt_ended(attempt, Outcome.ANSWERED, status, relay.now)
         attempt.detach(None if attempt.request.finished else ErrorCode.NO_ERROR)
+        attempt.request.queue = attempt.request.retained = None
 
     # Without an answer
 
@@ -330,7 +333,7 @@ class PartAnswer(ResponseSink):
 
     def retry(self, attempt: GrpcAttempt, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `ResponseSink`."""
-        self.held.drop()
+        _forget(attempt)
         attempt.call.relay.retry.go_again(self.part, outcome, self.part.place_anew)
 
     def failed(
@@ -342,7 +345,7 @@ class PartAnswer(ResponseSink):
         status: GrpcStatus | None,
     ) -> None:
         """See `ResponseSink`."""
-        self.held.drop()
+        _forget(attempt)
         part = self.part
         if attempt is part.hedge:
             part.hedge = None
