@@ -101,6 +101,13 @@ class Cost:
         return took_s if took_s < most_s else most_s
 
     @property
+    def common_rows(self) -> float:
+        """The rows of recent requests, if all had about the same number: then nobody knows what a
+        row costs. 0 if they had not."""
+        varies = self._row_var > _VARIES * self._row_mean * self._row_mean
+        return 0.0 if varies else self._row_mean
+
+    @property
     def weight(self) -> int:
         """The number of samples that count."""
         return self._weight

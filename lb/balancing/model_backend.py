@@ -14,6 +14,7 @@ from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT, CapacityRule, capacity_rule
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
+from lb.balancing.division import Share
 from lb.balancing.estimate import Estimate
 from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
@@ -334,6 +335,34 @@ class ModelBackend:
             begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
         return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
+
+    def shares(self, rows: int, size: int, limit: int, now: float) -> list[Share]:
+        """Describe the idle instances to which a batch may be divided.
+
+        Where all requests had the same number of rows, all of their time counts as that of rows: a
+        batch that is divided once shows what a row costs.
+
+        Args:
+            rows: of the batch.
+            size: its bytes.
+            limit: rows of one part at most.
+            now: the time.
+        """
+        load = self.load
+        idle = self.instances - load.in_flight
+        most = min(rows, limit)
+        if idle <= 0 or load.cost.count < MIN_SAMPLES or self.is_doubted(now) or most < 2:
+            return []
+        one = self.estimate(1, size // rows, now)
+        many = self.estimate(most, size * most // rows, now)
+        row_s = (many.ends_at - one.ends_at) / (most - 1)
+        common_rows = load.cost.common_rows
+        if common_rows:
+            row_s = one.cost_s / common_rows
+        if row_s <= 0 or not one.may_begin:
+            return []
+        base_s = max(0.0, one.ends_at - now - (common_rows or 1) * row_s)
+        return [Share(base_s, row_s, load.cost.unsure_s)] * idle
 
     def check_overdue(self, now: float) -> None:
         """Find requests in flight that are overdue."""

@@ -9,14 +9,16 @@ queued that it would end one of them first. `lb.balancing.waiting` decides which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from operator import itemgetter
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION
+from lb.balancing.division import Share, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
@@ -279,6 +281,43 @@ class Scheduler:
         self._number = ticket.number = self._number + 1
         self._begin(ticket, model_queue, model_backend, decision.estimate, now)
         return model_backend.backend
+
+    def divide(
+        self, ticket: Ticket, now: float, limit: int, preferred: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """Divide a batch among instances that are idle now, if its answer comes sooner so.
+
+        Nothing is divided while requests are queued, or fewer than half of the instances are idle:
+        parts take more work than the whole, which is lost to others where there is much to do.
+
+        Args:
+            ticket: the whole batch. It is not offered.
+            now: the time.
+            limit: rows of one part at most. A batch of more is divided as soon as that is possible.
+            preferred: the numbers of rows that the model executes best, if any.
+
+        Returns:
+            The rows of each part, the largest first: they are to be offered in this order. Empty:
+            it stays whole, or there is no division that is better than others.
+        """
+        if self._waiting:
+            return ()
+        eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        whole_s = inf
+        if ticket.rows <= limit:
+            decision = eligible_set.decide(ticket, now)
+            if decision.best is None:
+                return ()
+            whole_s = decision.best_estimate.ends_at - now
+        shares: list[Share] = []
+        instances = 0
+        for model_backend in eligible_set.candidates(now):
+            instances += model_backend.instances
+            shares += model_backend.shares(ticket.rows, ticket.size, limit, now)
+        if 2 * len(shares) < instances:
+            return ()
+        usual_s = eligible_set.stats.usual.mean_s
+        return divide(shares, ticket.rows, limit, whole_s, 2 * usual_s, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.
