@@ -18,15 +18,13 @@ _NETWORK_S: Final = TUNING.network_s
 class Share:
     """An idle instance that could execute some rows."""
 
-    __slots__ = ("base_s", "row_s", "unsure_s")
+    __slots__ = ("base_s", "row_s")
 
-    def __init__(self, base_s: float, row_s: float, unsure_s: float = 0.0) -> None:
+    def __init__(self, base_s: float, row_s: float) -> None:
         self.base_s = base_s
         """Seconds that an execution takes at least."""
         self.row_s = row_s
         """Seconds that each row adds; above 0."""
-        self.unsure_s = unsure_s
-        """By how much the estimate of an execution may be off."""
 
     def takes_s(self, rows: int) -> float:
         """Seconds that it takes for some rows."""
@@ -44,7 +42,8 @@ def divide(
     """Divide a batch into as many parts as pay.
 
     A further part pays if the answer comes sooner by more than the part costs: the base time of one
-    more execution, a way over the network, and what is not sure of these estimates.
+    more execution, and a way over the network. A base time counts for as much as the same work
+    would take the fastest.
 
     Args:
         shares: who could execute parts.
@@ -71,10 +70,11 @@ def divide(
         if not parts[-1]:
             break  # the slowest is too slow even for one row
         took_s = max(share.takes_s(part) for share, part in zip(used, parts, strict=True))
-        last = used[-1]
         if count == len(ranked) and took_s > spare_s:
             break
-        if best_s - took_s <= last.base_s + last.unsure_s + _NETWORK_S:
+        last = used[-1]
+        costs_s = last.base_s * ranked[0].row_s / last.row_s
+        if best_s - took_s <= costs_s + _NETWORK_S:
             break
         best, best_s = tuple(parts), took_s
     return tuple(sorted(best, reverse=True))

@@ -336,33 +336,29 @@ class ModelBackend:
             took *= self.external_load.slower(now)
         return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
 
-    def shares(self, rows: int, size: int, limit: int, now: float) -> list[Share]:
-        """Describe the idle instances to which a batch may be divided.
-
-        Where all requests had the same number of rows, all of their time counts as that of rows: a
-        batch that is divided once shows what a row costs.
+    def share(self, rows: int, size: int, now: float) -> Share:
+        """Describe how long it would take for some rows of a batch, by what was learnt.
 
         Args:
             rows: of the batch.
             size: its bytes.
-            limit: rows of one part at most.
             now: the time.
         """
+        cost = self.load.cost
+        base_s, row_s = cost.line()
+        estimate = self.estimate(rows, size, now)
+        slower = 1.0
+        if self.penalty.factor != 1.0:
+            slower *= self.penalty.factor_now(now)
+        if self.external_load is not None:
+            slower *= self.external_load.slower(now)
+        return Share(estimate.begins_at - now + slower * base_s, slower * row_s)
+
+    @property
+    def idle_instances(self) -> int:
+        """Instances that have nothing to do; 0 where it is not known what executions take."""
         load = self.load
-        idle = self.instances - load.in_flight
-        most = min(rows, limit)
-        if idle <= 0 or load.cost.count < MIN_SAMPLES or self.is_doubted(now) or most < 2:
-            return []
-        one = self.estimate(1, size // rows, now)
-        many = self.estimate(most, size * most // rows, now)
-        row_s = (many.ends_at - one.ends_at) / (most - 1)
-        common_rows = load.cost.common_rows
-        if common_rows:
-            row_s = one.cost_s / common_rows
-        if row_s <= 0 or not one.may_begin:
-            return []
-        base_s = max(0.0, one.ends_at - now - (common_rows or 1) * row_s)
-        return [Share(base_s, row_s, load.cost.unsure_s)] * idle
+        return max(0, self.instances - load.in_flight) if load.cost.count >= MIN_SAMPLES else 0
 
     def check_overdue(self, now: float) -> None:
         """Find requests in flight that are overdue."""

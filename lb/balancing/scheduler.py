@@ -303,21 +303,21 @@ class Scheduler:
         if self._waiting:
             return ()
         eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        rows, size = ticket.rows, ticket.size
         whole_s = inf
-        if ticket.rows <= limit:
-            decision = eligible_set.decide(ticket, now)
-            if decision.best is None:
-                return ()
-            whole_s = decision.best_estimate.ends_at - now
         shares: list[Share] = []
         instances = 0
         for model_backend in eligible_set.candidates(now):
             instances += model_backend.instances
-            shares += model_backend.shares(ticket.rows, ticket.size, limit, now)
+            share = model_backend.share(rows, size, now)
+            if rows <= limit:
+                whole_s = min(whole_s, share.takes_s(rows))
+            if share.row_s and not model_backend.is_shut():
+                shares += [share] * model_backend.idle_instances
         if 2 * len(shares) < instances:
             return ()
         usual_s = eligible_set.stats.usual.mean_s
-        return divide(shares, ticket.rows, limit, whole_s, 2 * usual_s, preferred)
+        return divide(shares, rows, limit, whole_s, 2 * usual_s, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.
