@@ -3,8 +3,8 @@
     python -m benchmarks.split_study
 
 Backends execute a request in a base time and some for each row, one after the other. The scheduler
-is the product's: it learns these times, divides batches, and places every part. Prints the tables of
-docs/split-batches.md.
+is the product's: it learns these times, divides batches, and places every part. Prints the tables
+of docs/split-batches.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Cutting(Scheduled):
         """Divide it, or offer it as it is."""
         parts: tuple[int, ...] = ()
         if self._is_on and request.rows > 1:
-            parts = self.scheduler.divide(self.ticket(request, now), now, self._limit)
+            parts = self.scheduler.divide(self.ticket(request, now), now, self._limit, ROWS)
         if not parts:
             super().arrived(request, now)
             return
@@ -75,9 +75,7 @@ def best_s(gpus: Sequence[Gpu], rows: int) -> float:
     for _ in range(rows):
         ends = [gpu.base_s + gpu.row_s * (part + 1) for gpu, part in zip(gpus, parts, strict=True)]
         parts[ends.index(min(ends))] += 1
-    return max(
-        gpu.base_s + gpu.row_s * part for gpu, part in zip(gpus, parts, strict=True) if part
-    )
+    return max(gpu.base_s + gpu.row_s * part for gpu, part in zip(gpus, parts, strict=True) if part)
 
 
 def gpu(factor: float = 1.0) -> Gpu:

@@ -35,6 +35,7 @@ def divide(
     shares: Sequence[Share],
     rows: int,
     limit: int,
+    most: int,
     whole_s: float,
     spare_s: float,
     preferred: Sequence[int] = (),
@@ -49,6 +50,7 @@ def divide(
         shares: who could execute parts.
         rows: of the batch.
         limit: rows of one part at most.
+        most: parts at most.
         whole_s: seconds until the answer if it is not cut; inf: it must be.
         spare_s: if parts take longer, one of the shares stays idle: for requests that are shorter.
         preferred: the numbers of rows that the model executes best, if any.
@@ -60,7 +62,7 @@ def divide(
     best: tuple[int, ...] = ()
     best_s = whole_s
     ranked = sorted(shares, key=lambda share: share.takes_s(1))
-    for count in range(1 if whole_s == inf else 2, min(len(ranked), rows) + 1):
+    for count in range(1 if whole_s == inf else 2, min(len(ranked), rows, most) + 1):
         if count * limit < rows:
             continue
         used = ranked[:count]

@@ -283,7 +283,7 @@ class Scheduler:
         return model_backend.backend
 
     def divide(
-        self, ticket: Ticket, now: float, limit: int, preferred: Sequence[int] = ()
+        self, ticket: Ticket, now: float, limit: int, most: int, preferred: Sequence[int] = ()
     ) -> tuple[int, ...]:
         """Divide a batch among instances that are idle now, if its answer comes sooner so.
 
@@ -294,6 +294,7 @@ class Scheduler:
             ticket: the whole batch. It is not offered.
             now: the time.
             limit: rows of one part at most. A batch of more is divided as soon as that is possible.
+            most: parts at most.
             preferred: the numbers of rows that the model executes best, if any.
 
         Returns:
@@ -303,21 +304,21 @@ class Scheduler:
         if self._waiting:
             return ()
         eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        candidates = eligible_set.candidates(now)
+        idle = sum([each.idle_instances for each in candidates])
+        if idle < 2 or 2 * idle < sum([each.instances for each in candidates]):
+            return ()
         rows, size = ticket.rows, ticket.size
         whole_s = inf
         shares: list[Share] = []
-        instances = 0
-        for model_backend in eligible_set.candidates(now):
-            instances += model_backend.instances
+        for model_backend in candidates:
             share = model_backend.share(rows, size, now)
             if rows <= limit:
                 whole_s = min(whole_s, share.takes_s(rows))
             if share.row_s and not model_backend.is_shut():
                 shares += [share] * model_backend.idle_instances
-        if 2 * len(shares) < instances:
-            return ()
-        usual_s = eligible_set.stats.usual.mean_s
-        return divide(shares, rows, limit, whole_s, 2 * usual_s, preferred)
+        spare_s = 2 * eligible_set.stats.usual.mean_s
+        return divide(shares, rows, limit, most, whole_s, spare_s, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.

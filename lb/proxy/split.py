@@ -38,12 +38,18 @@ class SplitRule:
     """Parts of one batch that are under way at most."""
     max_bytes: int
     """Bytes of the longest request that is cut, not compressed."""
+    is_auto: bool = False
+    """Also those that one backend would take, if the answer comes sooner."""
 
 
 def split_rules(settings: Settings) -> dict[bytes, SplitRule]:
     """Read from settings which models' batches are cut, by name."""
     return {
-        name.encode(): SplitRule(at_once=own.split_max, max_bytes=own.split_max_bytes)
+        name.encode(): SplitRule(
+            at_once=own.split_max,
+            max_bytes=own.split_max_bytes,
+            is_auto=own.split is SplitMode.AUTO,
+        )
         for name, own in settings.models.items()
         if own.split is not SplitMode.OFF and own.retry is not RetryMode.NEVER
     }
@@ -54,15 +60,39 @@ def longest_batch(settings: Settings) -> int:
     return max((rule.max_bytes for rule in split_rules(settings).values()), default=0)
 
 
+class Divider(Protocol):
+    """Knows how a batch is best divided now."""
+
+    def divide(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
+    ) -> tuple[int, ...]:
+        """Divide a batch among idle backends, if its answer comes sooner so.
+
+        Args:
+            exchange: the whole batch.
+            rows: of it.
+            size: its bytes.
+            facts: of its model.
+            most: parts at most.
+
+        Returns:
+            Rows of each part; nothing if it does not.
+        """
+        ...
+
+
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 
-    __slots__ = ("_pool", "_unfit", "counts", "rules")
+    __slots__ = ("_divider", "_fit", "_pool", "_unfit", "counts", "rules")
 
-    def __init__(self, pool: PoolRef) -> None:
+    def __init__(self, pool: PoolRef, divider: Divider) -> None:
         self._pool = pool
+        self._divider = divider
         self.rules: Mapping[bytes, SplitRule] = {}
         """By model; most have none."""
+        self._fit: dict[bytes, ModelFacts] = {}
+        """What was known of models whose answers to unequal parts could be joined."""
         self._unfit: dict[bytes, ModelFacts] = {}
         """What was known of models whose answers turned out not to be by rows."""
         self.counts = SplitCounts()
@@ -70,23 +100,60 @@ class Splits:
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
         """Go by these from now on."""
         self.rules = rules
+        self._fit = {}
         self._unfit = {}
 
     def may_cut(self, model: bytes, rows: int) -> bool:
-        """Whether a batch may be cut, as far as its rows tell."""
-        return self.plan(model, rows) is not None
-
-    def plan(self, model: bytes, rows: int) -> SplitPlan | None:
-        """How a batch is cut; None where it goes on as it is."""
+        """Whether a batch may be cut, now or another time, as far as its rows tell."""
         rule = self.rules.get(model)
+        facts = self._facts(model)
+        if rule is None or facts is None:
+            return False
+        return rows > (1 if rule.is_auto else facts.max_rows)
+
+    def _facts(self, model: bytes) -> ModelFacts | None:
+        """What is known of a model whose batches may be cut."""
         route = self._pool.current.routes.get(model)
-        if rule is None or route is None:
+        if route is None or not route.facts.max_rows or self._unfit.get(model) == route.facts:
             return None
-        facts = route.facts
+        return route.facts
+
+    def plan(self, exchange: Exchange, rows: int, size: int) -> SplitPlan | None:
+        """How a batch is cut if it is cut now.
+
+        Args:
+            exchange: the whole batch, whose model is known.
+            rows: of it.
+            size: its bytes.
+
+        Returns:
+            None where it goes on as it is.
+        """
+        model = exchange.model
+        rule = self.rules.get(model)
+        facts = self._facts(model)
+        if rule is None or facts is None or rows < 2:
+            return None
         limit = facts.max_rows
-        if not 0 < limit < rows <= limit * _MAX_PARTS or self._unfit.get(model) == facts:
+        must = rows > limit
+        if rows > limit * _MAX_PARTS or not (must or rule.is_auto):
             return None
-        return SplitPlan(rule, facts, even_parts(rows, limit), is_scheduled=route.plan is not None)
+        is_scheduled = self._pool.current.routes[model].plan is not None
+        parts: tuple[int, ...] = ()
+        if is_scheduled:
+            parts = self._divider.divide(exchange, rows, size, facts, rule.at_once)
+        if not parts:
+            if not must:
+                return None
+            parts = even_parts(rows, limit)
+        if self._fit.get(model) != facts:
+            parts = unequal_parts(parts, limit)
+        return SplitPlan(rule, facts, parts, is_scheduled=is_scheduled, must=must)
+
+    def fit(self, model: bytes, plan: SplitPlan) -> None:
+        """Note that the answers to the parts of a batch could be joined."""
+        if len(set(plan.parts)) > 1:
+            self._fit[model] = plan.facts
 
     def unfit(self, model: bytes, plan: SplitPlan) -> None:
         """Cut no batch of a model any more, until its configuration changes."""
@@ -101,6 +168,17 @@ def even_parts(rows: int, limit: int) -> tuple[int, ...]:
     return tuple([each + (part < more) for part in range(parts)])
 
 
+def unequal_parts(parts: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    """The same parts, but not all of the same size: an output that has as many entries as each of
+    them, whatever the batch, would seem to be one by rows."""
+    first = parts[0]
+    if len(parts) < 2 or parts[-1] != first or first == 1:
+        return parts
+    if first < limit:
+        return (first + 1, *parts[1:-1], first - 1)
+    return (*parts[:-1], first - 1, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
     """How one batch is cut."""
@@ -112,6 +190,8 @@ class SplitPlan:
     """Rows of each."""
     is_scheduled: bool
     """Parts take their turns with other requests of the model."""
+    must: bool = True
+    """No backend takes all of its rows at once."""
 
     @property
     def rows(self) -> int:

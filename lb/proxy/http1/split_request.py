@@ -230,6 +230,9 @@ class SplitRequest:
         plan = self._plan
         assert plan is not None
         if max(exchange.plan.length, self._held.size) > plan.rule.max_bytes:
+            if not plan.must:
+                self._pass_on()
+                return
             exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif ended:
             self._begin(plan)
@@ -244,7 +247,8 @@ class SplitRequest:
         rows, end = json_rows(text)
         if not (end or is_all or self._held.size >= _LOOKED_AT):
             return False
-        self._plan = exchange.relay.dispatcher.splits.plan(exchange.model, rows)
+        size = max(exchange.plan.length, self._held.size)
+        self._plan = exchange.relay.dispatcher.splits.plan(exchange, rows, size)
         if self._plan is None:
             self._pass_on()
         return self._plan is not None
@@ -278,12 +282,17 @@ class SplitRequest:
             self._pass_on()
             return
         self._note(data.read(0, MAX_PARSED if request.json_size < 0 else request.json_size), plan)
+        splits = exchange.relay.dispatcher.splits
+        self._plan = now_best = splits.plan(exchange, plan.rows, self._held.size)
+        if now_best is None:
+            self._pass_on()  # others have come since it began
+            return
+        plan = now_best
         parts = []
         first = 0
         for count in plan.parts:
             parts.append(self._part(first, count))
             first += count
-        splits = exchange.relay.dispatcher.splits
         splits.counts.batches += 1
         splits.counts.parts += len(parts)
         exchange.particulars = SplitParticulars(self.particulars, len(parts))
@@ -361,6 +370,7 @@ class SplitRequest:
         except NotMerged as error:
             self._not_merged(error)
             return
+        exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
             200,
@@ -377,6 +387,11 @@ class SplitRequest:
         exchange, plan = self.exchange, self.plan
         if error.is_of_model:
             exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
+            if not plan.must:
+                self._drop_answers()
+                exchange.particulars = self.particulars
+                self._pass_on()
+                return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
@@ -411,15 +426,18 @@ class SplitRequest:
 
     def close(self) -> None:
         """See `RequestHandler`."""
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.cancel()
-            for part in parts.parts:
-                if isinstance(part, Http1Part):
-                    part.form.held.drop()
-                    self._hand_permit(part.exchange)
+        if self._parts is not None:
+            self._parts.cancel()
+            self._drop_answers()
+            self._parts = None
         self._held.drop()
         self._cut = None
+
+    def _drop_answers(self) -> None:
+        for part in () if self._parts is None else self._parts.parts:
+            if isinstance(part, Http1Part):
+                part.form.held.drop()
+                self._hand_permit(part.exchange)
 
     def _hand_permit(self, part: Http1Exchange) -> None:
         """What still runs on a backend is still a request of its client."""

@@ -423,6 +423,11 @@ class SplitSession(CallPart):
         except NotSplit:
             self._give_back()
             return
+        now_best = self._splits.plan(call, plan.rows, self._held.size)
+        if now_best is None:
+            self._give_back()  # others have come since it began
+            return
+        self.plan = plan = now_best
         firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
         made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
         self._splits.counts.batches += 1
@@ -480,6 +485,7 @@ class SplitSession(CallPart):
         except NotMerged as error:
             self._not_merged(error)
             return
+        self._splits.fit(call.model, plan)
         for answer in answers:
             if answer is not None:
                 answer.held.drop()  # what waits of it is on the account of the pipe
@@ -489,6 +495,11 @@ class SplitSession(CallPart):
         call = self.call
         if error.is_of_model:
             self._splits.unfit(call.model, self.plan)
+            if not self.plan.must:
+                self._drop_answers()
+                call.particulars = self.particulars
+                self._give_back()
+                return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
@@ -528,15 +539,18 @@ class SplitSession(CallPart):
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.cancel()
-            for part in parts.parts:
-                if isinstance(part, GrpcPart) and part.answer is not None:
-                    part.answer.held.drop()
-                    part.answer = None
+        if self._parts is not None:
+            self._parts.cancel()
+            self._drop_answers()
+            self._parts = None
         self._held.drop()
         self.cut = None
+
+    def _drop_answers(self) -> None:
+        for part in () if self._parts is None else self._parts.parts:
+            if isinstance(part, GrpcPart) and part.answer is not None:
+                part.answer.held.drop()
+                part.answer = None
 
     @property
     def merged_at(self) -> float:
