@@ -14,7 +14,7 @@ WHOLE_TESTS := tests/integration
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak study triton debian dist release-check stack-test clean
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak standby study triton debian dist release-check stack-test clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -154,6 +154,10 @@ soak: $(VENV)/.test triton
 # Twenty models on three real Tritons with room for four each; SECONDS=60 is shorter.
 placement: $(VENV)/.test triton
 	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s tests/triton/test_placement.py
+
+# A thousand days of seven slices, of which five stand by: about 20 minutes.
+standby: $(VENV)/.test
+	$(BIN)/python -m benchmarks.standby
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
 # STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from lb.admin.answers import JsonText, Refused, json_in_steps, refused
+from lb.admin.compare_models import Comparison, Comparisons
+from lb.admin.compare_views import comparison_view
 from lb.admin.models import (
     Backend,
     Backends,
@@ -59,7 +61,9 @@ from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
+from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
+from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
@@ -106,6 +110,21 @@ MAX_LOG_LEVEL_S: Final = 86400.0
 """How long another level of the log may last."""
 
 
+class OrderStandby(Protocol):
+    """Activates or releases a standby backend, or raises `NotStandbyError`."""
+
+    def __call__(self, record: BackendRecord, *, is_active: bool) -> None: ...
+
+
+def no_standby(record: BackendRecord, *, is_active: bool) -> None:  # a protocol
+    """Stand for the activation of backends in a process that has none.
+
+    Raises:
+        NotStandbyError: always.
+    """
+    raise NotStandbyError(f"backend {record.backend.name} is no standby backend")
+
+
 class AdminApi:
     """The operations, each as a method."""
 
@@ -120,7 +139,9 @@ class AdminApi:
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
         placement: Callable[[], PlacementStatus],
+        order_standby: OrderStandby,
         variants: VariantBook,
+        shadows: Shadows | None,
         reload: Callable[[], Awaitable[Reload]],
         upgrade: Callable[[], Awaitable[Upgrade]],
         config: Callable[[], Mapping[str, Any]],
@@ -135,7 +156,9 @@ class AdminApi:
         self._sources = sources
         self._queue = queue
         self._placement = placement
+        self._order_standby = order_standby
         self._variants = variants
+        self._shadows = shadows
         self._reload = reload
         self._upgrade = upgrade
         self._config = config
@@ -155,6 +178,8 @@ class AdminApi:
             "drainBackend": self._changer(AdminState.DRAINING),
             "enableBackend": self._changer(AdminState.ENABLED),
             "disableBackend": self._changer(AdminState.DISABLED),
+            "activateBackend": self._orderer(is_active=True),
+            "deactivateBackend": self._orderer(is_active=False),
             "getModel": self._get_model,
             "drainModel": self._model_changer(is_drained=True),
             "enableModel": self._model_changer(is_drained=False),
@@ -162,6 +187,8 @@ class AdminApi:
             "getQueue": self._get_queue,
             "getPlacement": self._get_placement,
             "listVariants": self._list_variants,
+            "listComparisons": self._list_comparisons,
+            "getComparison": self._get_comparison,
             "setShares": self._set_shares,
             "promoteVariant": self._promote,
             "resetVariants": self._reset_variants,
@@ -231,6 +258,21 @@ class AdminApi:
 
         return change
 
+    def _orderer(self, *, is_active: bool) -> Act:
+        """Make the operation that activates a standby backend, or releases it."""
+
+        async def order(request: web.Request) -> Backend:
+            for key in request.query:
+                raise refused(400, f"{key}: unknown; nothing may be given")
+            record = self._find(request)
+            try:
+                self._order_standby(record, is_active=is_active)
+            except NotStandbyError as error:
+                raise refused(409, str(error)) from error
+            return self._view(record)
+
+        return order
+
     async def _get_model(self, request: web.Request) -> ModelDrain:
         record, model = self._find_model(request)
         return model_drain_view(record, model, self._directory.model_use)
@@ -295,6 +337,21 @@ class AdminApi:
 
     async def _list_variants(self, _request: web.Request) -> VariantSets:
         return VariantSets(models=[self._split_view(each) for each in self._variants.sets.values()])
+
+    async def _list_comparisons(self, _request: web.Request) -> Comparisons:
+        shadows = self._shadows
+        if shadows is None:
+            return Comparisons(models=[])
+        return Comparisons(
+            models=[comparison_view(shadows, each) for each in shadows.sets.values()]
+        )
+
+    async def _get_comparison(self, request: web.Request) -> Comparison:
+        shadows, name = self._shadows, request.match_info["name"]
+        shadow = None if shadows is None else shadows.sets.get(name.encode())
+        if shadows is None or shadow is None:
+            raise refused(404, f"{name!r} has no shadow")
+        return comparison_view(shadows, shadow)
 
     async def _set_shares(self, request: web.Request) -> VariantSetView:
         split = self._split(request)

@@ -14,11 +14,13 @@ from lb.admin.answers import Refused, error_response, response
 from lb.admin.api import (
     Act,
     AdminApi,
+    OrderStandby,
     OwnAddresses,
     SetLogLevel,
     SourceStatuses,
     cannot,
     no_log_level,
+    no_standby,
 )
 from lb.admin.departure import let_go
 from lb.admin.models import Reload, Upgrade
@@ -28,6 +30,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
+from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -56,7 +59,9 @@ def make_admin_app(
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
     placement: Callable[[], PlacementStatus] = PlacementStatus,
+    order_standby: OrderStandby = no_standby,
     variants: VariantBook | None = None,
+    shadows: Shadows | None = None,
     reload: Callable[[], Awaitable[Reload]] = cannot,
     upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
     config: Callable[[], Mapping[str, Any]] = dict,
@@ -74,7 +79,9 @@ def make_admin_app(
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
         placement: reads which models are loaded on demand.
+        order_standby: activates or releases a standby backend.
         variants: the names that variants serve; without it there are none.
+        shadows: makes copies of requests; without it there are none.
         reload: applies the configuration file, or raises `Refused`.
         upgrade: starts the next process, or raises `Refused`.
         config: reads the settings in force, without secrets. Called in a thread.
@@ -92,7 +99,9 @@ def make_admin_app(
         sources=sources,
         queue=queue,
         placement=placement,
+        order_standby=order_standby,
         variants=variants or VariantBook(directory.ref, clock),
+        shadows=shadows,
         reload=reload,
         upgrade=upgrade,
         config=config,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary
+from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary, LiveVariant
 from lb.admin.live_rows import (
     STALE_S,
     BackendRows,
@@ -53,6 +53,7 @@ _WORST_FIRST: Final = (
     BackendState.UP,
     BackendState.DRAINING,
     BackendState.DISABLED,
+    BackendState.STANDBY,
     BackendState.REMOVING,
 )
 _RANK: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}
@@ -84,6 +85,8 @@ class LiveSources:
     tables: Callable[[], Iterable[ModelTableStatus]] = _nothing
     """How the models of each backend compare with those of the others."""
     variants: VariantStatuses = tuple
+    shadows: Callable[[], list[LiveVariant]] = list
+    """Rows of shadows, behind those of variants."""
 
 
 @dataclass(slots=True)
@@ -154,7 +157,7 @@ class LiveView:
             backends_total=len(records),
             models=[],
             models_total=self._models.total,
-            variants=variant_rows(sources.variants()),
+            variants=variant_rows(sources.variants()) + sources.shadows(),
             changes=[],
         )
         self.text = _fill(

@@ -1,4 +1,4 @@
-"""Variants in the live document."""
+"""Variants and shadows in the live document."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 
 from lb.admin.live_document import LiveVariant
 from lb.admin.views import quantile
+from lb.comparison.shares import interval
+from lb.proxy.shadow import Fate, Kind, Shadow, Shadows
 from lb.telemetry.variants import VariantStatus
 
 _SAME: Final = 0.001
@@ -37,4 +39,35 @@ def _row(status: VariantStatus) -> LiveVariant:
         errors=status.errors,
         p99_ms=None if p99_s is None else round(p99_s * 1000, 3),
         note=note,
+    )
+
+
+def shadow_rows(shadows: Shadows) -> list[LiveVariant]:
+    """Describe the shadows of all names."""
+    return [_shadow_row(shadows, each) for each in shadows.sets.values()]
+
+
+def _shadow_row(shadows: Shadows, shadow: Shadow) -> LiveVariant:
+    rules = shadow.rules
+    kind = Kind.SHADOW.value
+    fates = {fate: shadow.fates.get((kind, fate.value), 0) for fate in Fate}
+    errors = fates[Fate.ERROR] + fates[Fate.FAILED] + fates[Fate.TIMEOUT]
+    p99_s = quantile(shadow.durations[kind].counts, 0.99)
+    notes = shadows.notes(shadow)
+    tally = shadow.tallies[kind]
+    if tally.compared:
+        low, high = interval(tally.same, tally.compared)
+        share = tally.same / tally.compared
+        notes.insert(0, f"{share:.2%} same ({low:.2%} to {high:.2%})")
+    model = rules.model.decode("utf-8", "backslashreplace")
+    return LiveVariant(
+        name=f"{shadow.name} (shadow)",
+        model=f"{model}:{rules.version.decode()}" if rules.version else model,
+        percent=round(100 * rules.share, 3),
+        file_percent=round(100 * rules.share, 3),
+        ready=not any(note.startswith("no backend") for note in notes),
+        answers=fates[Fate.ANSWERED] + errors,
+        errors=errors,
+        p99_ms=None if p99_s is None else round(p99_s * 1000, 3),
+        note="; ".join(notes),
     )

@@ -26,6 +26,7 @@ from prometheus_client.samples import Sample
 
 from lb.admin.departure import let_go
 from lb.domain.backend import Address
+from lb.net.http_sessions import SteadyConnector
 from lb.telemetry.catalogue import SCRAPE_CUTS, SCRAPE_FAILURES
 from lb.telemetry.collector import Row, make_family
 from lb.telemetry.exposition import STEP_BYTES, BackendPage, MergedPages
@@ -437,7 +438,7 @@ def make_metrics_app(
 def _make_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         # A fresh connection each time: an idle one may belong to a server that is shutting down.
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        connector=SteadyConnector(force_close=True),
         timeout=aiohttp.ClientTimeout(total=SCRAPE_DEADLINE_S),
         headers={"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lb.domain.backend import BackendKind, BackendState
 from lb.domain.model import ModelState
+from lb.domain.standby import StandbyPhase
 from lb.settings.placement import PlacementMode
 from lb.settings.reporting import LogLevel
 
@@ -122,6 +123,29 @@ class Load(View):
     devices: list[Device]
 
 
+class Standby(View):
+    """How far a backend is that serves only when the load needs it."""
+
+    rank: Count = Field(description="Lower ranks are activated first and released last.")
+    phase: str = Field(
+        description="Whether it serves.",
+        json_schema_extra={"enum": [each.value for each in StandbyPhase]},
+    )
+    since_s: Amount = Field(description="Seconds since the phase began.")
+    cause: str = Field(
+        description="Why it was last activated: `no_backend`, `latency`, `operator` or `found` "
+        "(its server ran when this process began); empty: it was not."
+    )
+    error: str = Field(description="Why its last activation failed; empty: it did not.")
+    failures: Count = Field(description="Failed activations in a row.")
+    retry_in_s: Amount | None = Field(
+        description="Seconds until it may be activated again; null: now."
+    )
+    cold_start_s: Amount | None = Field(
+        description="Duration of its last activation in seconds; null: there was none."
+    )
+
+
 class Backend(View):
     """One server that requests are sent to."""
 
@@ -149,6 +173,7 @@ class Backend(View):
         description="Seconds until a draining or removed backend's remaining requests are cut; "
         "null: never."
     )
+    standby: Standby | None = Field(description="null: the backend always serves.")
     load: Load
     ports: dict[str, Port] = Field(description="Ports by protocol: `http`, `grpc`.")
 

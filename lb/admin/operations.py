@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lb.admin.compare_models import Comparison, Comparisons
 from lb.admin.live_document import LiveDocument, Login, SessionRights
 from lb.admin.models import (
     Backend,
@@ -45,6 +46,8 @@ QUEUE: Final = "/api/v1/queue"
 PLACEMENT: Final = "/api/v1/placement"
 VARIANTS: Final = "/api/v1/variants"
 VARIANT_SET: Final = "/api/v1/variants/{name}"
+COMPARISONS: Final = "/api/v1/compare"
+COMPARISON: Final = "/api/v1/compare/{name}"
 LIVE: Final = "/api/v1/live"
 EVENTS: Final = "/api/v1/live/events"
 SESSION: Final = "/api/v1/session"
@@ -137,14 +140,20 @@ _BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
 _NO_BACKEND: Final = Refusal("There is no such backend.")
 _NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
 _REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
+_NO_STANDBY: Final = Refusal(
+    "The backend is no standby backend, or was drained, disabled or removed."
+)
 _NOW: Final = "The backend as it is now."
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
+_NO_SHADOW: Final = Refusal("The name has no shadow.")
 _BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
 _VARIANTS_NOW: Final = "The variants as they are now."
 
 
-def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
+def _change(
+    action: str, summary: str, *parameters: Parameter, conflict: Refusal = _REMOVED
+) -> Operation:
     """A POST that changes the state of one backend."""
     return Operation(
         id=f"{action}Backend",
@@ -157,7 +166,7 @@ def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
         refusals={
             400: _BAD_QUERY,
             404: _NO_BACKEND,
-            409: _REMOVED,
+            409: conflict,
         },
     )
 
@@ -254,6 +263,16 @@ OPERATIONS: Final = (
     _change("drain", "Let a backend finish its requests and send it no new ones.", _LIMIT),
     _change("enable", "Send requests to a backend again."),
     _change("disable", "Send no new requests to a backend; those under way go on."),
+    _change(
+        "activate",
+        "Let a standby backend serve, until the load does not need it any more.",
+        conflict=_NO_STANDBY,
+    ),
+    _change(
+        "deactivate",
+        "Let an active standby backend finish its requests, and stop it.",
+        conflict=_NO_STANDBY,
+    ),
     Operation(
         id="getModel",
         method="GET",
@@ -301,6 +320,24 @@ OPERATIONS: Final = (
         summary="List the names that variants serve, with shares, errors and latency.",
         answer=VariantSets,
         meaning="All such names.",
+    ),
+    Operation(
+        id="listComparisons",
+        method="GET",
+        path=COMPARISONS,
+        summary="Show the shadows of all names, and how their answers compare.",
+        answer=Comparisons,
+        meaning="All names with a shadow.",
+    ),
+    Operation(
+        id="getComparison",
+        method="GET",
+        path=COMPARISON,
+        summary="Show the shadow of a name, and how its answers compare.",
+        parameters=(_MODEL,),
+        answer=Comparison,
+        meaning="The comparison since the process started, or its rules changed.",
+        refusals={404: _NO_SHADOW},
     ),
     Operation(
         id="setShares",

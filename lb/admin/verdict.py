@@ -25,8 +25,10 @@ OF_CLIENTS: Final = frozenset(
     )
 )  # fmt: skip
 """Errors that a client may cause whatever the backends do: shown, but no reason for alarm."""
-_INTENDED: Final = frozenset({BackendState.DRAINING, BackendState.DISABLED, BackendState.REMOVING})
-"""States that an operator wanted."""
+_INTENDED: Final = frozenset({
+    BackendState.DRAINING, BackendState.DISABLED, BackendState.STANDBY, BackendState.REMOVING,
+})  # fmt: skip
+"""States that an operator or the configuration wanted."""
 _FINE: Final = _INTENDED | {BackendState.UP}
 
 

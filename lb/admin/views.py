@@ -21,6 +21,7 @@ from lb.admin.models import (
     PlacementView,
     Port,
     Source,
+    Standby,
     Status,
     WantedModel,
 )
@@ -35,6 +36,7 @@ from lb.domain.backend import Backend as DomainBackend
 from lb.domain.load import LoadReport
 from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.domain.standby import StandbyStatus
 from lb.proxy.variants import VariantSet
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -62,7 +64,7 @@ def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> Va
                 ready=each.is_ready,
                 answers=each.answers,
                 errors=each.errors,
-                latency=_latency((each.durations,)),
+                latency=latency_view((each.durations,)),
             )
             for each in statuses
         ],
@@ -102,15 +104,29 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
         in_flight=backend.in_flight,
         open_sequences=backend.open_sequences,
         served=sum(port.served for port in ports.values()),
-        latency=_latency(port.port.latency for port in record.ports),
+        latency=latency_view(port.port.latency for port in record.ports),
         weight=backend.spec.weight,
         share=round(backend.share, 3),
         max_requests=backend.max_in_flight,
         empty=record.is_empty,
         origin=record.member.origin,
         cut_in_s=None if record.finish_by is None else _seconds_between(now, record.finish_by),
+        standby=None if record.standby is None else _standby(record.standby, now),
         load=_load(record.load, now),
         ports=ports,
+    )
+
+
+def _standby(status: StandbyStatus, now: float) -> Standby:
+    return Standby(
+        rank=status.rank,
+        phase=status.phase.value,
+        since_s=_seconds_between(status.since, now),
+        cause=status.cause,
+        error=status.error,
+        failures=status.failures,
+        retry_in_s=_seconds_between(now, status.retry_at) if status.retry_at > now else None,
+        cold_start_s=_rounded(status.cold_start_s),
     )
 
 
@@ -127,7 +143,7 @@ def _port(record: PortRecord, now: float) -> Port:
         connections=port.connections,
         served=_served(record),
         failed=sum(port.failures.values()),
-        latency=_latency((port.latency,)),
+        latency=latency_view((port.latency,)),
         probe_ms=_ms(probe.latency_s) if probe is not None else None,
     )
 
@@ -299,7 +315,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _latency(histograms: Iterable[Histogram]) -> Latency:
+def latency_view(histograms: Iterable[Histogram]) -> Latency:
     counts = [sum(column) for column in zip(*(each.counts for each in histograms), strict=True)]
     return Latency(p50_ms=_ms(quantile(counts, 0.5)), p99_ms=_ms(quantile(counts, 0.99)))
 

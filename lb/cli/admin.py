@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from lb.admin.compare_models import Comparison
 from lb.admin.live_document import Live
 from lb.admin.models import (
     Backend,
@@ -33,6 +34,7 @@ from lb.admin.models import (
 )
 from lb.admin.operations import (
     BACKENDS,
+    COMPARISONS,
     LIVE,
     PLACEMENT,
     QUEUE,
@@ -49,6 +51,7 @@ from lb.cli.admin_client import (
     ModelT,
     NoSuchBackendError,
 )
+from lb.cli.compare import comparison_lines, comparison_markdown
 from lb.cli.tables import (
     backend_table,
     change_line,
@@ -106,6 +109,18 @@ def list_variants(admin: AdminTarget) -> int:
     return _show(admin, VARIANTS, VariantSets, lambda answer: variant_table(answer.models))
 
 
+def show_comparison(admin: AdminTarget, name: str, *, markdown: bool) -> int:
+    """Print how the answers of a name's shadow compare.
+
+    Args:
+        admin: whom to ask.
+        name: that clients use.
+        markdown: print a report.
+    """
+    lines = comparison_markdown if markdown else comparison_lines
+    return _show(admin, f"{COMPARISONS}/{quote(name, safe='')}", Comparison, lines)
+
+
 def _show(
     admin: AdminTarget, path: str, answer: type[ModelT], lines: Callable[[ModelT], list[str]]
 ) -> int:
@@ -146,12 +161,12 @@ def show_status(admin: AdminTarget, *, fail_if_degraded: bool = False) -> int:
 def change_backend(
     admin: AdminTarget, name: str, action: str, *, limit_s: float | None = None, wait: bool = False
 ) -> int:
-    """Drain, enable, disable or remove one backend and say what became of it.
+    """Change one backend and say what became of it.
 
     Args:
         admin: whom to ask.
         name: of the backend.
-        action: `drain`, `enable`, `disable` or `remove`.
+        action: `drain`, `enable`, `disable`, `activate`, `deactivate` or `remove`.
         limit_s: how long requests under way may take, in seconds; None: as long as is usual.
         wait: return when nothing runs on it any more, or, after `remove`, when it is removed.
     """

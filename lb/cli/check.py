@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 
 from lb.cli.loading import load_settings, name_of_file, print_problems, read_file
 from lb.domain.errors import LoadBalancerError
@@ -54,8 +55,20 @@ def check(path: str, *, syntax_only: bool = False, quiet: bool = False) -> int:
         is_whole = not (syntax_only and settings.discovery.files)
         for warning in warnings_of(settings, backends) if is_whole else ():
             print(f"{name}: warning: {warning}")
+        if _lacks_numpy(settings):
+            print(
+                f"{name}: warning: shadow.compare needs the extra: pip install triton-lb[compare]"
+            )
         print(f"OK: {name}")
     return 0
+
+
+def _lacks_numpy(settings: Settings) -> bool:
+    """Whether answers are to be compared, and nothing is installed that does it."""
+    compares = any(
+        own.shadow is not None and own.shadow.compare for own in settings.models.values()
+    )
+    return compares and find_spec("numpy") is None
 
 
 def _unusable_files(settings: Settings) -> list[str]:

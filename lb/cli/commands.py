@@ -303,6 +303,7 @@ def _add_views(commands: _Commands) -> None:
     command.add_argument("--json", action="store_true", help="print the documents, one a line")
     _add_admin_address(command)
     command.set_defaults(handler=handlers.top)
+    _add_compare(commands)
 
 
 def _add_changes(commands: _Commands) -> None:
@@ -311,6 +312,8 @@ def _add_changes(commands: _Commands) -> None:
         ("drain", "let a backend complete its requests and send it no new ones"),
         ("enable", "send requests to a backend again"),
         ("disable", "send nothing new to a backend, and give up its sequences"),
+        ("activate", "let a standby backend serve, until the load does not need it any more"),
+        ("deactivate", "drain an active standby backend, and stop it"),
         ("remove", "drain a backend, and forget it until the process ends"),
     ):
         example = f"triton-lb {action} gpu-0"
@@ -357,6 +360,24 @@ def _add_changes(commands: _Commands) -> None:
         _add_admin_address(command)
         _add_quiet(command, "print errors only")
         command.set_defaults(handler=handler)
+
+
+def _add_compare(commands: _Commands) -> None:
+    command = _add(
+        commands,
+        "compare",
+        "show how the answers of a shadow compare with those of the model in service",
+        "triton-lb compare detector",
+        "See docs/shadow.md.",
+    )
+    command.add_argument("name", metavar="NAME", help="name that clients use")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print the JSON document of the admin API"
+    )
+    form.add_argument("--markdown", action="store_true", help="print a report for a release")
+    _add_admin_address(command)
+    command.set_defaults(handler=handlers.compare)
 
 
 def _add_variants(commands: _Commands) -> None:

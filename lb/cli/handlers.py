@@ -182,6 +182,14 @@ def variants(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, list_variants)
 
 
+def compare(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb compare`."""
+    from lb.cli.admin import show_comparison
+
+    name, is_markdown = arguments.name, arguments.markdown
+    return _ask_admin(arguments, lambda admin: show_comparison(admin, name, markdown=is_markdown))
+
+
 def set_shares(arguments: argparse.Namespace) -> int:
     """Run `triton-lb set`."""
     from lb.cli.admin import set_shares as run
@@ -205,7 +213,7 @@ def top(arguments: argparse.Namespace) -> int:
 
 
 def change(arguments: argparse.Namespace) -> int:
-    """Run `triton-lb drain`, `enable`, `disable` or `remove`."""
+    """Run `triton-lb drain` or another command that changes one backend."""
     from lb.cli.admin import change_backend, change_model
 
     name, action = arguments.name, arguments.action

@@ -80,9 +80,9 @@ def backend_table(backends: Sequence[Backend]) -> list[str]:
     """All backends, with columns for GPUs if any backend reports one."""
     rows = [_backend_row(backend) for backend in backends]
     if not any(backend.load.devices for backend in backends):
-        return _table(rows, _BACKEND_HEADINGS)
+        return plain_table(rows, _BACKEND_HEADINGS)
     headings = (*_BACKEND_HEADINGS[:-1], *_GPU_HEADINGS, _BACKEND_HEADINGS[-1])
-    return _table(
+    return plain_table(
         [
             (*row[:-1], *_gpu_cells(backend.load.devices), row[-1])
             for row, backend in zip(rows, backends, strict=True)
@@ -120,7 +120,7 @@ def model_lines(name: str, models: Models) -> list[str]:
     others."""
     if models.listed:
         rows = [(each.name, each.version, _state(each), each.reason) for each in models.models]
-        lines = _table(rows, _MODEL_HEADINGS)
+        lines = plain_table(rows, _MODEL_HEADINGS)
     elif models.listed is None:
         lines = [f"{name} has not listed its models yet"]
     else:
@@ -142,7 +142,7 @@ def _state(model: Model) -> str:
 
 def queue_lines(queue: Queue) -> list[str]:
     """The queues as a table with a row for each backend of a model."""
-    lines = _table(list(chain.from_iterable(map(_queue_rows, queue.models))), _QUEUE_HEADINGS)
+    lines = plain_table(list(chain.from_iterable(map(_queue_rows, queue.models))), _QUEUE_HEADINGS)
     if queue.without_backend:
         lines.append(f"queued without an eligible backend: {queue.without_backend}")
     return lines
@@ -164,7 +164,7 @@ def _queue_rows(queue: ModelQueue) -> Iterator[Row]:
 
 def placement_lines(view: PlacementView) -> list[str]:
     """The loaded models of managed backends as a table, and below it what is done about them."""
-    lines = _table(
+    lines = plain_table(
         [
             (
                 each.backend,
@@ -206,7 +206,7 @@ def source_table(sources: Sequence[Source]) -> list[str]:
         )
         for each in sources
     ]
-    return _table(rows, _SOURCE_HEADINGS)
+    return plain_table(rows, _SOURCE_HEADINGS)
 
 
 def variant_table(models: Sequence[VariantSet]) -> list[str]:
@@ -230,7 +230,7 @@ def variant_table(models: Sequence[VariantSet]) -> list[str]:
                 note,
             ))  # fmt: skip
     reasons = [f"{each.model}: rolled back: {each.why}" for each in models if each.why]
-    return [*_table(rows, _VARIANT_HEADINGS), *map(printable, reasons)]
+    return [*plain_table(rows, _VARIANT_HEADINGS), *map(printable, reasons)]
 
 
 def printable(text: str) -> str:
@@ -238,7 +238,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def _table(rows: Sequence[Row], headings: Row) -> list[str]:
+def plain_table(rows: Sequence[Row], headings: Row) -> list[str]:
     """Align columns. At a terminal long texts of the last column go on in the next lines."""
     columns = list(zip(headings, *(map(printable, row) for row in rows), strict=True))
     padded = []

@@ -32,7 +32,7 @@ NARROWEST: Final = 80
 _SHAPES: Final = {
     "up": ("●", 32), "starting": ("◌", 33), "suspected": ("◆", 33), "partial": ("◐", 33),
     "ejected": ("◆", 31), "unready": ("■", 31), "down": ("✕", 31), "draining": ("▽", 36),
-    "disabled": ("-", 36), "removing": ("▽", 36),
+    "disabled": ("-", 36), "standby": ("○", 36), "removing": ("▽", 36),
 }  # fmt: skip
 """By state: its shape, and the colour's number (ECMA-48 SGR)."""
 _VERDICTS: Final = {"good": ("●", 32), "degraded": ("▲", 33), "bad": ("✕", 31)}

@@ -32,7 +32,7 @@ from lb.domain.control import Reach
 from lb.domain.errors import LoadBalancerError
 from lb.domain.model import ModelFacts, ModelUse
 from lb.domain.outcome import Outcome
-from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.pool import OnDemand, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
 from lb.health.configurations import ConfigurationBook
 from lb.health.port import Finding
@@ -109,6 +109,8 @@ class BackendDirectory:
         self._routes = RouteBuilder(policy)
         self._drains = ModelDrains()
         self._on_demand: OnDemands = {}
+        self._on_standby: OnDemand | None = None
+        self._standby_models: OnDemands = {}
         self._narrowing = Narrowing()
         self._trials = Trials()
         self.passive = PassiveHealth(None)
@@ -267,9 +269,38 @@ class BackendDirectory:
         record = self.find(name)
         if record.admin is AdminState.REMOVING:
             raise StillRemovingError(f"backend {name} has been removed; add it again")
+        if state is AdminState.ENABLED and record.admin is not AdminState.ENABLED:
+            state = record.member.first_admin  # a standby backend serves when it is needed
         is_limited = state is AdminState.DRAINING and limit_s is not None
         record.finish_by = now + (limit_s or 0.0) if is_limited else None
         self._set_admin(record, state, "operator", now)
+
+    def set_standby(self, record: BackendRecord, *, is_active: bool, why: str, now: float) -> None:
+        """Let a standby backend serve, or have it finish what it has and get nothing new.
+
+        Args:
+            record: of the backend. Nothing happens if an operator says that it is not to serve.
+            is_active: what it is to be.
+            why: for people.
+            now: monotonic seconds.
+        """
+        if record.admin not in (AdminState.ENABLED, AdminState.STANDBY):
+            return
+        if is_active and record.admin is AdminState.STANDBY:
+            self._begin_slowly(record.backend, now)
+        state = AdminState.ENABLED if is_active else AdminState.STANDBY
+        self._set_admin(record, state, why, now)
+
+    def hold_for_standby(self, general: OnDemand | None, models: OnDemands) -> None:
+        """Have inferences wait for a standby backend.
+
+        Args:
+            general: what those wait for that find no backend at all; None: they do not wait.
+            models: the same for models that only standby backends have.
+        """
+        if general != self._on_standby or models != self._standby_models:
+            self._on_standby, self._standby_models = general, models
+            self._publish_if_changed()
 
     def drain_model(self, name: str, model: bytes, *, is_drained: bool, now: float) -> None:
         """Drain a model on one backend, or let it get requests there again. A drain lasts until it
@@ -444,6 +475,8 @@ class BackendDirectory:
             return
         if record.is_empty:
             record.empty_since = now
+            if record.admin is AdminState.STANDBY:
+                return  # which is its usual state
             fields = {"backend": record.backend.name, "admin": record.admin.value}
             _log.info("backend is empty", extra=fields)
         elif record.admin is AdminState.DRAINING and record.is_overdue(now):
@@ -528,8 +561,9 @@ class BackendDirectory:
                 port.why or "ready",
             )
         )
+        level = self._news if is_up or record.admin is AdminState.STANDBY else logging.WARNING
         _log.log(
-            self._news if state is BackendState.UP else logging.WARNING,
+            level,
             "backend state changed",
             extra={
                 "backend": port.backend.name,
@@ -612,6 +646,7 @@ class BackendDirectory:
             or routing.partial != now.partial
             or routing.knows_all != now.knows_all
             or routing.only_unready != now.only_unready
+            or self._on_standby != now.on_standby
         ):
             self._publish_routing(routing)
 
@@ -627,6 +662,7 @@ class BackendDirectory:
                 knows_all=routing.knows_all,
                 only_unready=routing.only_unready,
                 parting=self._parting,
+                on_standby=self._on_standby,
             )
         )
 
@@ -655,6 +691,8 @@ class BackendDirectory:
                 if trial.backend not in drained.get(model, ())
             }
         on_demand = self._on_demand
+        if self._standby_models:
+            on_demand = {**self._standby_models, **on_demand}
         served = tuple(_served(each, drained) for each in tiers) if on_demand else ()
         return self._trials.put(
             self._drains.put(self._narrowing.put(routing), drained, on_demand, served), trials

@@ -67,6 +67,7 @@ def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") 
             model=rules.model,
         ),
         origin,
+        entry.standby_rule(),
     )
 
 

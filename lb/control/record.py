@@ -17,6 +17,7 @@ from lb.domain.backend import (
     Port,
 )
 from lb.domain.load import LoadReport
+from lb.domain.standby import StandbyPhase, StandbyRule, StandbyStatus
 from lb.health.models import ModelTable
 from lb.health.port import PortHealth
 from lb.health.thresholds import Thresholds
@@ -28,6 +29,7 @@ from lb.probes.probe import ProbeResult
 _ADMIN_STATES: Final = {
     AdminState.DRAINING: BackendState.DRAINING,
     AdminState.DISABLED: BackendState.DISABLED,
+    AdminState.STANDBY: BackendState.STANDBY,
     AdminState.REMOVING: BackendState.REMOVING,
 }
 PAST_STATES: Final = 30
@@ -49,6 +51,15 @@ def text(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
+def _why_standby(status: StandbyStatus | None) -> str:
+    """Why a standby backend does not serve."""
+    if status is None or (status.phase is StandbyPhase.STANDBY and not status.error):
+        return "not needed now"
+    if status.phase is StandbyPhase.STANDBY:
+        return f"activation failed: {status.error}"
+    return status.phase.value
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One backend as a source says it should be."""
@@ -58,6 +69,13 @@ class Member:
     probe: ProbeChoice = field(default_factory=ProbeChoice)
     origin: str = ""
     """What names it: the configuration, a source, the operator."""
+    standby: StandbyRule | None = None
+    """How it is activated; None: it always serves."""
+
+    @property
+    def first_admin(self) -> AdminState:
+        """What it is before anybody says anything else."""
+        return AdminState.ENABLED if self.standby is None else AdminState.STANDBY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +131,8 @@ class BackendRecord:
     __slots__ = (
         "_by_protocol", "admin", "admin_before", "backend", "conduct", "drained_models",
         "empty_since", "evicted", "finish_by", "is_dismissed", "is_ejected", "lives", "load",
-        "look_due", "member", "models", "past", "ports", "regions", "setup", "since", "stands_in",
-        "state", "wake",
+        "look_due", "member", "models", "past", "ports", "regions", "setup", "since", "standby",
+        "stands_in", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -129,7 +147,7 @@ class BackendRecord:
         for port in self.ports:
             ports[port.protocol] = port
         self._by_protocol = tuple(ports)
-        self.admin = AdminState.ENABLED
+        self.admin = member.first_admin
         self.admin_before = AdminState.ENABLED
         """What the operator said of one that leaves; it holds again if it is taken back."""
         self.drained_models: frozenset[bytes] = frozenset()
@@ -157,6 +175,8 @@ class BackendRecord:
         last sequence."""
         self.lives = False
         """It has answered since it was last found dead."""
+        self.standby: StandbyStatus | None = None
+        """How far it is, if it serves only when it is needed. Written by `StandbyControl`."""
         self.load: LoadReport | None = None
         """What it last said of how much it has to do."""
         self.look_due = 0.0
@@ -185,6 +205,8 @@ class BackendRecord:
             reasons.append(f"drained models: {', '.join(map(text, sorted(self.drained_models)))}")
         if self.admin is AdminState.REMOVING:
             reasons.insert(0, "removed")
+        elif self.admin is AdminState.STANDBY:
+            reasons = [_why_standby(self.standby)]
         elif self.admin is not AdminState.ENABLED:
             reasons.insert(0, "operator")
         return "; ".join(reasons)

@@ -218,7 +218,8 @@ class Restorer:
             return True
         await self._all_refreshed()
         lacking = missing(record, self._others(), self._sharing)
-        if not self.restores_models:
+        standby = record.member.standby
+        if not self.restores_models or (standby is not None and standby.load):
             lacking = replace(lacking, models=())
         is_done = await self._restore_settings(record, lacking)
         for region in lacking.regions:

@@ -27,8 +27,9 @@ from lb.control.questions import READ_BYTES, Questions
 from lb.control.record import BackendRecord
 from lb.control.restore import Restorer
 from lb.control.scaling import ScalingSignal
+from lb.control.standby import StandbyControl
 from lb.control.warm_up import WarmUp
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation
@@ -140,6 +141,7 @@ class ControlRole:
         )
         self.scaling = ScalingSignal(lambda: self._relay.load_sample())
         self.scaling.keep(parts.timers, monotonic)
+        self.standby = StandbyControl(directory, self.models, questions, self.scaling)
 
     def side(self) -> ControlSide:
         """What a relay has of this role."""
@@ -156,8 +158,14 @@ class ControlRole:
             conduct=directory.passive,
             misplaced=misplaced,
             news=_News(self.models, self.placement),
-            wanted=self.placement.wanted,
+            wanted=self._wanted,
         )
+
+    def _wanted(self, model: bytes, protocol: AppProtocol, is_standby: bool) -> None:
+        if is_standby:
+            self.standby.wanted(model, protocol)
+        else:
+            self.placement.wanted(model)
 
     def attach(self, relay: RelaySide) -> None:
         """Have a relay do what this role asks for. Call it before `configure`."""
@@ -182,7 +190,8 @@ class ControlRole:
         self.restorer.restores_models = not self.placement.is_active
         self.warm_up.configure(settings.warm_up)
         self.load.configure(settings.scheduling.load_poll_interval)
-        self.scaling.configure(settings.scaling)
+        self.scaling.configure(settings.standby)
+        self.standby.configure(settings.standby)
         self.discovery.configure(settings)
 
     async def start(self) -> None:
@@ -193,6 +202,7 @@ class ControlRole:
         await self.probes.first_round()
         await self.models.first_round(_TABLES_S)
         self.placement.start()
+        self.standby.start()
         await self.placement.first_round(_TABLES_S)
         await self.priors.first_round(_TABLES_S)
 
@@ -200,6 +210,7 @@ class ControlRole:
         """Watch nobody any more."""
         await self.discovery.aclose()
         await self.probes.aclose()
+        await self.standby.aclose()
         await self.placement.aclose()
         await self.restorer.aclose()
         await self.warm_up.aclose()

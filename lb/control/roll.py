@@ -128,7 +128,7 @@ class Roll:
             holder = None  # it leaves, and goes by a name with a number that is wanted now
         namesakes = _called(before, member)
         record = next((each for each in namesakes if each.has_addresses_of(spec)), None)
-        admin = AdminState.ENABLED if holder is None else holder.word
+        admin = member.first_admin if holder is None else _word_for(holder, member)
         if record is None:
             record = BackendRecord(member, now)
             record.admin = admin
@@ -143,6 +143,8 @@ class Roll:
             _log.info("backend taken back", extra={"backend": spec.name})
         elif record.member != member:
             _log.info("backend changed", extra={"backend": spec.name})
+        if record.admin is AdminState.STANDBY and member.standby is None:
+            record.admin = AdminState.ENABLED
         if record.member != member or record.backend.name != spec.name:
             record.apply(member)
         return record
@@ -164,6 +166,12 @@ def _called(before: dict[str, BackendRecord], member: Member) -> Iterator[Backen
     for record in before.values():
         if record is not holder and record.member.spec.name == name:
             yield record
+
+
+def _word_for(holder: BackendRecord, member: Member) -> AdminState:
+    """What was said of the one that has a name now, for who has it next."""
+    word = holder.word
+    return member.first_admin if word in (AdminState.ENABLED, AdminState.STANDBY) else word
 
 
 def _serves(record: BackendRecord, protocol: AppProtocol) -> bool:

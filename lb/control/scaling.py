@@ -30,43 +30,39 @@ from typing import Final, NamedTuple
 
 from lb.domain.load import LoadSample
 from lb.net.timers import TimerWheel
-from lb.settings.reporting import ScalingSettings
+from lb.settings.standby import StandbySettings
 from lb.telemetry.counts import ScalingStatus
 
 TICK_S: Final = 5.0
 """How often to look."""
 MEMORY_S: Final = 600.0
 """What a level remembers; older counts for less and less."""
-KEPT_S: Final = 86_400.0
-"""Levels that were not seen for so long are forgotten: backends may be others by now."""
 HOLD_S: Final = 60.0
-"""How long demand counts after it has gone down."""
+"""How long demand counts after it has gone down, and how long what was learnt must be wrong before
+it is forgotten."""
 DRAIN_S: Final = 30.0
 """In what time more backends are to get rid of what waits."""
 IDLE_S: Final = 300.0
 """Without an inference for so long, no backend is needed."""
 _MEAN_OF: Final = 3
 """Ticks."""
+_PREDICTED_FROM: Final = 60
+"""Samples among which one is looked for that is enough inferences old."""
 _LEAST: Final = 20
 """Inferences that make a point of the curve."""
-_LONGEST_S: Final = 60.0
-"""Points of less frequent inferences are made after this time with what there is."""
 _STEP: Final = 1.25
 """How far beyond the best rate seen the rate is thought to go."""
 _PER_OCTAVE: Final = 2
-_AUTO: Final = 2.0
-"""Budget where none is given, in times of a request alone."""
 _FLAT: Final = 1.5
-"""Likewise: up to this, how many there are makes little difference."""
+"""Times what a request takes alone: up to this, how many there are makes little difference."""
 _SMALLER: Final = 0.8
 """How far below the lowest rate seen the rate is thought to be where all of them are too late."""
-_SURE_S: Final = 60.0
-"""For so long what was learnt must be wrong before it is forgotten."""
-_UNEVEN: Final = 0.2
-"""Difference between what came and what was answered that makes a tick no point, as a part."""
-_FEW: Final = 4
 _NEAR: Final = 2
 """Levels between which the curve is a line."""
+_AUTO: Final = 2.0
+"""Budget where none is given, in times of a request alone."""
+_UNEVEN: Final = 0.2
+"""Difference between what came and what was answered that makes a tick no point, as a part."""
 
 
 class Point(NamedTuple):
@@ -83,10 +79,9 @@ class Point(NamedTuple):
 class _Level:
     """What was seen at one level."""
 
-    __slots__ = ("count", "seen_at", "span", "work")
+    __slots__ = ("count", "span", "work")
 
     def __init__(self) -> None:
-        self.seen_at = 0.0
         self.span = 0.0
         """Seconds, times the weight of the backends."""
         self.count = 0.0
@@ -106,17 +101,13 @@ class Curve:
     def __init__(self) -> None:
         self._levels: dict[int, _Level] = {}
 
-    def add(self, seconds: float, weight: float, count: int, work: float, now: float = 0.0) -> None:
+    def add(self, seconds: float, weight: float, count: int, work: float) -> None:
         """A point: `count` inferences of `work` seconds together were answered in `seconds`, by
         backends of this weight together."""
-        for number, level in tuple(self._levels.items()):
-            if now - level.seen_at > KEPT_S:
-                del self._levels[number]
         under_way = work / (seconds * weight)
         if under_way > 0.0:
             number = floor(log2(under_way) * _PER_OCTAVE)
             level = self._levels.setdefault(number, _Level())
-            level.seen_at = now
             level.add(seconds, weight, count, work)
 
     def points(self) -> list[Point]:
@@ -146,19 +137,19 @@ class Curve:
         good = [point for point in points if point.time <= budget]
         if not good:
             # More backends may help, but those that are hardly busy show whether they do.
-            flat = (point.rate for point in points if point.time <= _FLAT * alone)
-            return _SMALLER * max(flat)
+            return _SMALLER * max(point.rate for point in points if point.time <= _FLAT * alone)
         best = max(good, key=lambda point: point.rate)
         slope = (best.time - alone) / best.rate
         most = _STEP * best.rate
         if slope > 0.0:
             most = min(most, best.rate + (budget - best.time) / slope)
         # One that does less and takes longer is of a time when something was made up for.
-        beyond = (point for point in points if point.level > best.level and point.rate > best.rate)
-        late = next((point for point in beyond if point.time > budget), None)
-        if late is None:
+        beyond = [point for point in points if point.level > best.level and point.rate > best.rate]
+        if not beyond:
             return most
-        crossing = _crossing(best, late, budget)
+        late = beyond[0]
+        part = (budget - best.time) / (late.time - best.time)
+        crossing = best.rate + part * (late.rate - best.rate)
         return crossing if late.level - best.level <= _NEAR else max(crossing, min(most, late.rate))
 
     def forget(self, rate: float) -> None:
@@ -166,10 +157,6 @@ class Curve:
         for number, level in tuple(self._levels.items()):
             if level.count >= rate * level.span:
                 del self._levels[number]
-
-
-def _crossing(good: Point, late: Point, budget: float) -> float:
-    return good.rate + (late.rate - good.rate) * (budget - good.time) / (late.time - good.time)
 
 
 class Scaling:
@@ -188,6 +175,11 @@ class Scaling:
         self._usually_open = 0.0
         self._seen_at: float | None = None
         """When the last inference was there."""
+        self.predicted_s = 0.0
+        """Mean time that an inference which arrives now is predicted to take; 0: nothing arrives.
+        It is what the latest ones took, or by Little's law what the queue takes, if that is more:
+        time in a queue is seen only when it is over."""
+        self._latest: deque[tuple[LoadSample, float]] = deque(maxlen=_PREDICTED_FROM)
         self._mean_weight = 1.0
         self._wrong_s = 0.0
         """How long less was done than was learnt, and more slowly."""
@@ -204,11 +196,31 @@ class Scaling:
         return None if rate is None else rate * self._mean_weight
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no inference was there for `IDLE_S`."""
+        if self._last is None or self._seen_at is None:
+            return True
+        return self._last[1] - self._seen_at > IDLE_S
+
+    @property
+    def needed_weight(self) -> float | None:
+        """Weight of the backends that the demand needs within the budget; None: nothing was learnt
+        yet."""
+        if self.is_idle:
+            return 0.0
+        rate = self.curve.rate_within(self.budget_s)
+        return self.demand / rate if rate else None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what arrives now is predicted to take longer than the budget."""
+        budget = self.curve.budget(self.budget_s)
+        return 0.0 < budget < self.predicted_s
+
+    @property
     def desired(self) -> int:
         """How many backends, of the mean weight of those there are, the load needs."""
-        if self._last is None or self._seen_at is None:
-            return 0
-        if self._last[1] - self._seen_at > IDLE_S:
+        if self.is_idle:
             return 0
         rate = self.rate
         return 1 if not rate else max(1, ceil(self.demand / rate - 1e-9))
@@ -241,6 +253,24 @@ class Scaling:
             self._demands.popleft()
         self._learn(sample, before, now)
 
+    def predict(self, sample: LoadSample, now: float) -> None:
+        """Set `predicted_s` by the shortest recent time that has enough inferences.
+
+        Args:
+            sample: as for `observe`; more often, where somebody wants to know.
+            now: monotonic seconds.
+        """
+        self.predicted_s = 0.0
+        for before, at in reversed(self._latest):
+            answered = sample.answered - before.answered
+            if answered >= _LEAST or (answered > 0 and before is self._latest[0][0]):
+                took_s = (sample.seconds - before.seconds) / answered
+                alone_s = min((point.time for point in self.curve.points()), default=0.0)
+                queue_s = sample.queued * (now - at) / answered
+                self.predicted_s = max(took_s, alone_s + queue_s if sample.queued else 0.0)
+                break
+        self._latest.append((sample, now))
+
     def _waiting(self, sample: LoadSample, before: LoadSample) -> float:
         """How many more than usual are under way while they take too long."""
         answered = sample.answered - before.answered
@@ -257,16 +287,16 @@ class Scaling:
             self._point = (sample, now)  # a point is about one number of backends
             return
         count, seconds = sample.answered - first.answered, now - began
-        if count < _LEAST and seconds < _LONGEST_S:
+        if count < _LEAST:
             return
         self._point = (sample, now)
         uneven = abs(sample.open - first.open)
-        if uneven > max(_UNEVEN * count, _FEW) and self.curve.points():
+        if uneven > _UNEVEN * count and self.curve.points():
             return
         if count:
             time = (sample.seconds - first.seconds) / count
             self._doubt(count / seconds / sample.weight, time, seconds)
-            self.curve.add(seconds, sample.weight, count, sample.seconds - first.seconds, now)
+            self.curve.add(seconds, sample.weight, count, sample.seconds - first.seconds)
 
     def _doubt(self, rate: float, time: float, seconds: float) -> None:
         """Compare what is seen with what was learnt."""
@@ -276,7 +306,7 @@ class Scaling:
             self._wrong_s = 0.0
             return
         self._wrong_s += seconds
-        if self._wrong_s >= _SURE_S:
+        if self._wrong_s >= HOLD_S:
             self._wrong_s = 0.0
             self.curve.forget(rate)
 
@@ -289,12 +319,12 @@ class ScalingSignal:
         Args:
             sample: reads the counters.
         """
-        self.options = ScalingSettings()
+        self.options = StandbySettings()
         """The options in force."""
         self.scaling = Scaling()
         self._sample = sample
 
-    def configure(self, options: ScalingSettings) -> None:
+    def configure(self, options: StandbySettings) -> None:
         """Go by other options from now on."""
         self.options = options
         self.scaling.budget_s = options.latency
@@ -303,6 +333,11 @@ class ScalingSignal:
         """Look every few seconds from now on, until the timers are closed."""
         self.scaling.observe(self._sample(), clock())
         timers.after(TICK_S, lambda: self.keep(timers, clock))
+
+    def predict(self, now: float) -> Scaling:
+        """Predict what an inference takes that arrives now."""
+        self.scaling.predict(self._sample(), now)
+        return self.scaling
 
     def status(self) -> ScalingStatus:
         """For the metrics."""

@@ -22,6 +22,7 @@ from lb.discovery.kubernetes_slices import Server, Slice, read_slice, servers_of
 from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
 from lb.net.file_thread import FileStalled, FileThread
+from lb.net.http_sessions import SteadyConnector
 from lb.settings.backends import BackendSettings
 from lb.settings.kubernetes import KubernetesSettings
 
@@ -277,7 +278,7 @@ def _log_in(settings: KubernetesSettings) -> Login:
 
 def _new_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        connector=SteadyConnector(force_close=True),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
     )

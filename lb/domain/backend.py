@@ -59,6 +59,8 @@ class AdminState(Enum):
     ENABLED = "enabled"
     DRAINING = "draining"
     DISABLED = "disabled"
+    STANDBY = "standby"
+    """Not the operator, but the load does not need it now: as draining, until it is activated."""
     REMOVING = "removing"
     """It is not wanted in the pool any more: as draining, and then it is gone."""
 
@@ -82,6 +84,8 @@ class BackendState(Enum):
     DOWN = "down"
     DRAINING = "draining"
     DISABLED = "disabled"
+    STANDBY = "standby"
+    """It serves only when the load needs it, and it does not need it now."""
     REMOVING = "removing"
     """Removed from the pool; it finishes what it has."""
 

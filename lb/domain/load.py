@@ -88,3 +88,5 @@ class LoadSample(NamedTuple):
     """Of the backends that may get requests, as far as slow start lets them."""
     backends: int
     """How many these are."""
+    queued: int = 0
+    """Gauge: requests that wait here for their turn at a backend."""

@@ -69,6 +69,10 @@ class OnDemand:
     error: str = ""
     """Why it is not loaded for a while, in the words of a backend; empty where it is. Then they do
     not wait."""
+    is_standby: bool = False
+    """They wait for a standby backend, and not for a model to be loaded."""
+    retry_after_s: float = 0.0
+    """After which time one that was refused may be sent again; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,8 @@ class PoolSnapshot:
     get requests, so that clients get their answers; we are not ready either."""
     parting: frozenset[Backend] = frozenset()
     """Backends that are to become empty: nobody wants them any more, or the operator says so."""
+    on_standby: OnDemand | None = None
+    """What inferences wait for that find no backend, where a standby backend may be activated."""
 
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""

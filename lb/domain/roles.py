@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.control import ControlNews, Roster
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
@@ -35,8 +35,9 @@ class ControlSide:
     """Hears of a backend, a model and a version that it says it does not have ready."""
     news: ControlNews
     """Hears of clients' calls that changed backends."""
-    wanted: Callable[[bytes], None]
-    """Hears of a model that a request waits for, since it is loaded nowhere."""
+    wanted: Callable[[bytes, AppProtocol, bool], None]
+    """Hears of a model that a request waits for, since no backend has it, and of its protocol.
+    True: a standby backend is to serve it; False: it is to be loaded."""
 
 
 class RelaySide(Protocol):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from lb.domain.backend import AppProtocol
 from lb.payloads.lines import Payload, PayloadRecord
@@ -80,12 +80,31 @@ class _Kept:
         return Payload(self.head, None if self.pieces is None else tuple(self.pieces))
 
 
+class Recorder(Protocol):
+    """Has room for what recordings note, or has none."""
+
+    max_payload_bytes: int
+    """Of one request or response."""
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for so many bytes more; they are on the ledger then."""
+        ...
+
+    def release(self, size: int) -> None:
+        """Take bytes off the ledger that are not kept any more."""
+        ...
+
+    def drop(self, recording: Recording) -> None:
+        """Give a recording up: there is no room for it."""
+        ...
+
+
 class Recording:
-    """One inference under way that may be logged."""
+    """What is noted of one inference under way, for the payload log or for shadow traffic."""
 
     __slots__ = ("_log", "draw", "is_dropped", "request", "response")
 
-    def __init__(self, log: PayloadLog, draw: float, head: bytes) -> None:
+    def __init__(self, log: Recorder, draw: float, head: bytes) -> None:
         self._log = log
         self.draw = draw
         """It is logged if the share of its model is greater; 0 to 1."""
@@ -110,6 +129,12 @@ class Recording:
     def add_response(self, payload: bytes | memoryview) -> None:
         """Note a part of the response."""
         self._add(self.response, payload)
+
+    def forget(self) -> None:
+        """Hold nothing any more, and note nothing."""
+        self._log.release(self.size)
+        self.is_dropped = True
+        self.request, self.response = _Kept(), _Kept()
 
     def _add(self, kept: _Kept, payload: bytes | memoryview) -> None:
         pieces = kept.pieces
@@ -156,7 +181,7 @@ class PayloadLog:
         self.dropped = 0
         """Inferences that were sampled and are not logged."""
         self._ledger = ledger
-        ledger.spare = self
+        ledger.spares += (self,)
         self._call_soon = call_soon
         self._rng = rng
         self._clock = clock
@@ -179,7 +204,7 @@ class PayloadLog:
         if rules == self._rules and writer is self._writer:
             return
         for recording in tuple(self._recordings.values()):
-            self._forget(recording)
+            recording.forget()
         self._recordings.clear()
         self._rules = None if writer is None else rules
         self._writer = writer
@@ -229,7 +254,7 @@ class PayloadLog:
         if recording is None or recording.is_dropped or rules is None or writer is None:
             return
         if recording.draw >= rules.share_of(record.model):
-            self._forget(recording)
+            recording.forget()
             return
         made = self._record(record, recording, rules)
         self._queued[made] = recording.size
@@ -276,7 +301,7 @@ class PayloadLog:
 
     def drop(self, recording: Recording) -> None:
         """Give a recording up: there is no room for it."""
-        self._forget(recording)
+        recording.forget()
         self._on_dropped("memory", 1)
 
     def evict(self) -> None:
@@ -291,11 +316,6 @@ class PayloadLog:
         self._queued.clear()
         self.release(self.held)
         self._on_dropped("memory", count)
-
-    def _forget(self, recording: Recording) -> None:
-        self.release(recording.size)
-        recording.is_dropped = True
-        recording.request, recording.response = _Kept(), _Kept()
 
     # The writer
 

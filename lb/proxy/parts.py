@@ -13,6 +13,7 @@ from lb.net.tls.client import ClientTlsBook
 from lb.payloads.log import PayloadLog
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
+from lb.proxy.shadow import Shadows
 from lb.wire.ledger import Ledger
 
 
@@ -32,5 +33,6 @@ class RelayParts:
     tls: ClientTlsBook
     """For connections to backends."""
     payloads: PayloadLog
+    shadows: Shadows
     fan_out: FanOut | None = None
     """For requests that concern all backends; without one they are balanced like others."""

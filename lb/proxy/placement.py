@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from lb.domain.backend import Backend, Port
+from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
@@ -18,7 +18,7 @@ from lb.domain.pool import Picker, Placement, PoolRef
 from lb.domain.why import Why
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
-from lb.proxy.queue import NO_BACKEND, Queue
+from lb.proxy.queue import NO_BACKEND, Queue, no_backend
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.proxy.tracing import Tracer
@@ -32,8 +32,8 @@ _ALL_FULL: Final = "all backends are at their request limit"
 _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 
 
-def _nobody_loads(_model: bytes) -> None:
-    """No models are loaded for requests."""
+def _nobody_loads(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
+    """No models are loaded for requests, and no backends activated."""
 
 
 class Placer:
@@ -68,8 +68,9 @@ class Placer:
         self._queue = queue
         self._steps = steps
         self._reruns = reruns
-        self.wanted: Callable[[bytes], None] = _nobody_loads
-        """Told of a model that a request waits for, since it is loaded nowhere."""
+        self.wanted: Callable[[bytes, AppProtocol, bool], None] = _nobody_loads
+        """Told of a model that a request waits for and of its protocol. True: a standby backend is
+        to serve it; False: it is loaded nowhere."""
         self.on_placing: Callable[[], None] | None = None
         """Called before the next request is placed: somebody rests while none is open."""
         self.tracer: Tracer | None = None
@@ -232,15 +233,14 @@ class Placer:
             RequestRefused: it is not.
         """
         now = self._clock() if now is None else now
-        route = self._pool.current.routes.get(exchange.model)
-        on_demand = None if route is None else route.on_demand
+        on_demand = self._queue.on_demand(exchange)
         if on_demand is not None and on_demand.error:
-            raise RequestRefused(Reason.NO_BACKEND, on_demand.error)
+            raise no_backend(on_demand, on_demand.error)
         if waiting is None or not self._queue.may_hold(exchange, now, on_demand):
-            raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
-        self._queue.hold(exchange, waiting, now, on_demand)
+            raise no_backend(on_demand, NO_BACKEND)
         if on_demand is not None:
-            self.wanted(exchange.model)
+            self.wanted(exchange.model, exchange.protocol, on_demand.is_standby)
+        self._queue.hold(exchange, waiting, now, on_demand)
 
     def _take_turn(
         self,

@@ -23,6 +23,7 @@ from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
@@ -78,6 +79,9 @@ _AT_ONCE: Final = -inf
 """When those are placed anew that had waited for a turn, which they cannot have any more."""
 NO_BACKEND: Final = "no backend is available"
 NOT_LOADED: Final = "the model could not be loaded in time"
+_TOO_MANY_HELD: Final = "too many requests wait for a backend that is activated"
+_WAKING: Final = frozenset({OperationKind.INFERENCE, OperationKind.STREAM})
+"""Requests that standby backends are activated for; others look, and need no GPU."""
 
 Later = Callable[[float, Callable[[], None]], Any]
 """Has something called after seconds; gives what has a `cancel`."""
@@ -89,6 +93,8 @@ class QueueOptions:
 
     wait_for_backend_s: float = 0.0
     """How long they wait while no backend is eligible; 0: not at all."""
+    max_held: int = 100_000
+    """How many wait for a standby backend at most."""
     overload_status: int = 503
     """Of HTTP answers to those that are refused since there are too many."""
     priority_header: bytes = b""
@@ -114,6 +120,7 @@ def queue_options(settings: Settings) -> QueueOptions:
     by_header = scheduling.tenants is TenantBy.HEADER
     return QueueOptions(
         wait_for_backend_s=scheduling.wait_for_backend,
+        max_held=scheduling.max_queue_size,
         overload_status=scheduling.overload_status.value,
         priority_header=field_name(scheduling.priority_header),
         priority=scheduling.priority,
@@ -370,7 +377,7 @@ class Queue:
         where it is."""
         particulars = exchange.particulars
         has_step = particulars is not None and particulars.step is not None
-        return not has_step and self.may_hold(exchange, now, self._on_demand(exchange))
+        return not has_step and self.may_hold(exchange, now, self.on_demand(exchange))
 
     def hold(
         self,
@@ -387,10 +394,18 @@ class Queue:
             waiting: goes on with it.
             now: the time.
             on_demand: see `may_hold`.
+
+        Raises:
+            RequestRefused: too many wait for a standby backend.
         """
         if not exchange.held_until and on_demand is not None:
+            if on_demand.is_standby and len(self._unplaced) >= self.options.max_held:
+                raise RequestRefused(
+                    Reason.QUEUE_FULL, _TOO_MANY_HELD, retry_after_s=on_demand.retry_after_s
+                )
             exchange.held_until = now + on_demand.wait_s
-            self._count_wait(exchange.model, "loading")
+            why = "activating" if on_demand.is_standby else "loading"
+            self._count_wait(exchange.model, why)
         elif not exchange.held_until:
             exchange.held_until = now + self.options.wait_for_backend_s
             self._count_wait(b"", "no_backend")
@@ -567,7 +582,11 @@ class Queue:
             if self._anew or self.scheduler.is_following:
                 self._soon()
             if not self._is_soon:
-                self._arm(self.scheduler.wake_at, now)
+                due = self.scheduler.wake_at
+                if self._unplaced:
+                    # uvloop rounds timers to milliseconds, so this may have been called too early.
+                    due = min(due, self._unplaced_due)
+                self._arm(due, now)
 
     def _go(self, now: float, left: int) -> int:
         """Begin or refuse so many; gives how many more might have been."""
@@ -631,18 +650,40 @@ class Queue:
             waiting.go_on()
         elif self._placement(exchange).eligible:
             exchange.tried = ()
+            self._schedule_late(exchange)
             waiting.go_on()
-        elif (on_demand := self._on_demand(exchange)) is not None and on_demand.error:
-            waiting.refuse(RequestRefused(Reason.NO_BACKEND, on_demand.error))
+        elif (on_demand := self.on_demand(exchange)) is not None and on_demand.error:
+            waiting.refuse(no_backend(on_demand, on_demand.error))
         elif now >= exchange.held_until:
-            text = NO_BACKEND if on_demand is None else NOT_LOADED
-            waiting.refuse(RequestRefused(Reason.NO_BACKEND, text))
+            is_loading = on_demand is not None and not on_demand.is_standby
+            waiting.refuse(no_backend(on_demand, NOT_LOADED if is_loading else NO_BACKEND))
         else:
             self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
 
-    def _on_demand(self, exchange: Exchange) -> OnDemand | None:
+    def _schedule_late(self, exchange: Exchange) -> None:
+        """Have a request take its turn whose model was not known when it came: all that wait for a
+        backend would go there at once. It counts as one row, since nobody looked at it."""
         route = self._pool.current.routes.get(exchange.model)
-        return None if route is None else route.on_demand
+        if (
+            exchange.particulars is None
+            and route is not None
+            and route.plan is not None
+            and exchange.operation.kind is OperationKind.INFERENCE
+        ):
+            exchange.particulars = particulars = Particulars()
+            particulars.rows = 1
+
+    def on_demand(self, exchange: Exchange) -> OnDemand | None:
+        """What an exchange waits for that no backend would take: its model, which is loaded for it,
+        or a standby backend. None: nothing is done for it."""
+        snapshot = self._pool.current
+        route = snapshot.routes.get(exchange.model)
+        found = snapshot.on_standby if route is None else route.on_demand or snapshot.on_standby
+        if found is None or not found.is_standby:
+            return found
+        if exchange.operation.kind not in _WAKING or self._placement(exchange).eligible:
+            return None
+        return found
 
     # Another snapshot
 
@@ -710,6 +751,12 @@ class Queue:
             self._timer.cancel()
             self._timer = None
         self._armed_for = -inf
+
+
+def no_backend(on_demand: OnDemand | None, detail: str) -> RequestRefused:
+    """Refuse a request that no backend takes. Where it is known when one will, that is said."""
+    retry_after_s = 0.0 if on_demand is None else on_demand.retry_after_s
+    return RequestRefused(Reason.NO_BACKEND, detail, retry_after_s=retry_after_s)
 
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> Any:

@@ -37,6 +37,7 @@ from lb.proxy.http2.options import Http2Options, http2_options
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
+from lb.proxy.shadow import Shadows, shadow_options
 from lb.proxy.slow_uploads import SlowUploads
 from lb.proxy.tracing import Tracer
 from lb.settings.model import Settings
@@ -111,6 +112,16 @@ class RelayRole:
             clock=time.monotonic,
         )
         self.fan_out.news = control.news
+        self.shadows = Shadows(
+            control.pool,
+            ledger,
+            self.asker,
+            parts.tasks,
+            parts.rng,
+            clock=time.monotonic,
+            queued=lambda: len(dispatcher.queue),
+        )
+        self.shadows.keep(parts.timers)
         shared = RelayParts(
             loop=parts.loop,
             dispatcher=dispatcher,
@@ -121,6 +132,7 @@ class RelayRole:
             crowd=self.crowd,
             tls=parts.tls,
             payloads=self.payload_log,
+            shadows=self.shadows,
             fan_out=self.fan_out,
         )
         self.http1 = Http1Relay(shared, meter.traffic[AppProtocol.HTTP], Http1Options())
@@ -160,6 +172,7 @@ class RelayRole:
         if payloads is not None:
             requests = combine(requests, self.payload_log)
         self.dispatcher.configure(dispatch_options(settings), gate, requests)
+        self.shadows.configure(shadow_options(settings))
         self.fan_out.configure(fan_out_options(settings))
         http1, http2 = http1_options(settings), http2_options(settings)
         if is_other_gate or http1 != self.http1.options:
@@ -215,7 +228,13 @@ class RelayRole:
 
     def load_sample(self) -> LoadSample:
         """Read how much was asked, and who there is to answer."""
-        return load_sample(self.meter, self._pool.current, self.dispatcher.open_exchanges)
+        queue = self.dispatcher.queue
+        return load_sample(
+            self.meter,
+            self._pool.current,
+            self.dispatcher.open_exchanges,
+            len(queue) - queue.unplaced,
+        )
 
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Forget backends that have left the pool, and know of which kinds the others are."""
@@ -301,7 +320,9 @@ class RelayRole:
         self.monitor.close()
 
 
-def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> LoadSample:
+def load_sample(
+    meter: Meter, snapshot: PoolSnapshot, open_requests: int, queued: int = 0
+) -> LoadSample:
     """How much was asked, and who there is to answer."""
     count, seconds, refused = 0, 0.0, 0
     for traffic in meter.traffic:
@@ -326,4 +347,5 @@ def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> Loa
         open=open_requests,
         weight=weight,
         backends=len(backends),
+        queued=queued,
     )

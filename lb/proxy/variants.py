@@ -71,8 +71,8 @@ class NameRules:
     header: bytes = b""
     """In lower case: clients are told apart by its value."""
     by_tenant: bool = False
-    ramp: tuple[float, float] | None = None
-    """Percent at its end, and seconds."""
+    ramp: tuple[float | None, float, float] | None = None
+    """Percent at its beginning (None: as the weights say) and at its end, and seconds."""
     rollback: tuple[float | None, float | None, int] | None = None
     """Factors of errors and p99, and the requests before anything is judged."""
 
@@ -109,7 +109,7 @@ def _rules(own: ModelSettings) -> NameRules:
         ),
         header=field_name(header),
         by_tenant=own.sticky == "tenant",
-        ramp=(ramp.to, ramp.over) if ramp is not None else None,
+        ramp=(ramp.from_, ramp.to, ramp.over) if ramp is not None else None,
         rollback=(rollback.errors, rollback.p99, rollback.min_requests)
         if rollback is not None
         else None,
@@ -233,6 +233,8 @@ class VariantSet:
         self._judged = 0
         """Requests since the weights changed last, up to those that are needed."""
         self.use([each.weight for each in rules.variants])
+        if rules.ramp is not None and rules.ramp[0] is not None:
+            self._go_on_with_ramp(now)
 
     def use(self, weights: Sequence[float]) -> None:
         """Choose by other weights from now on."""
@@ -321,17 +323,22 @@ class VariantSet:
 
     def look(self, now: float, is_ready: Callable[[VariantRules], bool]) -> bool:
         """Go on with the ramp, and judge. Whether a variant was rolled back."""
-        if self.ramps and self.rules.ramp is not None:
-            to, over_s = self.rules.ramp
-            begun = self._share_in_file()
-            part = min(1.0, (now - self.begins_at) / over_s)
-            share = begun + (to - begun) * part
-            last = len(self.variants) - 1
-            percents = [None if index < last else share for index in range(last + 1)]
-            self.use(with_shares(self.percents, percents))
-            self.changed = "ramp"
-            self.ramps = part < 1.0
+        self._go_on_with_ramp(now)
         return self.rules.rollback is not None and self._judge(self.rules.rollback[2], is_ready)
+
+    def _go_on_with_ramp(self, now: float) -> None:
+        if not self.ramps or self.rules.ramp is None:
+            return
+        begun, to, over_s = self.rules.ramp
+        if begun is None:
+            begun = self._share_in_file()
+        part = min(1.0, (now - self.begins_at) / over_s)
+        share = begun + (to - begun) * part
+        last = len(self.variants) - 1
+        percents = [None if index < last else share for index in range(last + 1)]
+        self.use(with_shares(self.percents, percents))
+        self.changed = "ramp"
+        self.ramps = part < 1.0
 
     def _share_in_file(self) -> float:
         weights = [each.weight for each in self.rules.variants]

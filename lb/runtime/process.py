@@ -496,6 +496,7 @@ class Process:
     async def _shut_down(self, balancer: LoadBalancer, doors: Doors) -> None:
         shutdown = balancer.settings.shutdown
         self._accepting = False
+        balancer.control.standby.is_leaving = True
         if self._successor:
             await self._leave(balancer, doors)
         else:

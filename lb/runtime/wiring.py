@@ -15,6 +15,7 @@ from aiohttp import web
 from lb.admin.app import make_admin_app
 from lb.admin.live import LiveSources, LiveView
 from lb.admin.live_api import LiveApi
+from lb.admin.live_variants import shadow_rows
 from lb.admin.log_level import LogLevelSwitch
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
@@ -24,6 +25,7 @@ from lb.control.statuses import conduct_statuses, port_statuses
 from lb.domain.backend import Address, AppProtocol, BackendPort
 from lb.domain.pool import PoolSnapshot
 from lb.net.file_thread import FileThread
+from lb.net.http_sessions import SteadyConnector
 from lb.net.iteration import IterationBudget
 from lb.net.process_parts import ProcessParts
 from lb.net.tasks import TaskOwner
@@ -107,7 +109,7 @@ class LoadBalancer:
         self.control.attach(self.relay)
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
-        self.exporter = SpanExporter(self.relay.spans, parts.rng)
+        self.exporter = SpanExporter(self.relay.spans, parts.rng, connector=SteadyConnector)
         self.exporter.on_interval = self.relay.slow_models.update
         self._exporting: asyncio.Task[None] | None = None
         self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
@@ -210,9 +212,11 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         discovery=control.discovery.statuses,
         reloads=balancer.reloads,
         scaling=control.scaling.status,
+        standby=control.standby.counts,
         queue=relay.queue_status,
         spans=relay.spans,
         variants=relay.dispatcher.variants.statuses,
+        shadows=relay.shadows.statuses,
     )
 
 
@@ -261,6 +265,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
+        shadows=lambda: shadow_rows(balancer.relay.shadows),
     )
 
 
@@ -294,7 +299,9 @@ def admin_app(
         sources=balancer.control.discovery.statuses,
         queue=balancer.relay.queue_status,
         placement=balancer.control.placement.status,
+        order_standby=balancer.control.standby.order,
         variants=balancer.relay.dispatcher.variants,
+        shadows=balancer.relay.shadows,
         reload=reload,
         upgrade=upgrade,
         config=lambda: effective(balancer.effective),

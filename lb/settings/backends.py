@@ -9,9 +9,11 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from lb.domain.backend import Address, BackendKind, BackendPort, BackendSpec, BackendTls
+from lb.domain.standby import StandbyRule
 from lb.settings.problems import Finding
 from lb.settings.scheduling import MAX_CONCURRENCY
 from lb.settings.section import Section, all_or_none
+from lb.settings.standby import ActivateSettings, DeactivateSettings
 from lb.settings.units import PositiveDuration
 from lb.settings.values import (
     BackendName,
@@ -208,6 +210,21 @@ class BackendSettings(Section):
 
     Set this when traffic to this backend crosses a network that you do not trust; otherwise it is
     plain."""
+    standby: PositiveCount | None = None
+    """Rank of a backend that serves only when the load needs it: 1 is activated first and released
+    last. Only for backends of this file.
+
+    Set this when a GPU or slice has other work at times of low load; otherwise the backend always
+    serves."""
+    activate: ActivateSettings | None = None
+    """What a standby backend needs before it serves.
+
+    Set this when its server or its models do not run while it stands by; otherwise it only has to
+    be ready."""
+    deactivate: DeactivateSettings | None = None
+    """How the server of a standby backend is stopped.
+
+    Set this when `activate.exec` starts the server; otherwise it runs on."""
     health: HealthSettings = HealthSettings()
     """Probes of this backend: settings given here override those of the section `health`.
 
@@ -215,7 +232,14 @@ class BackendSettings(Section):
     holds."""
 
     def broken_rules(self) -> Iterator[Finding]:
-        """What has no host has a name that its certificate must hold."""
+        """What has no host has a name that its certificate must hold; only standby backends are
+        activated."""
+        if self.standby is None:
+            for key in ("activate", "deactivate"):
+                if getattr(self, key) is not None:
+                    yield (key,), "needs standby, too"
+        if self.activate is not None and self.activate.load and self.kind is not BackendKind.TRITON:
+            yield ("activate", "load"), "needs kind: triton"
         if self.tls is None or self.tls.server_name is not None:
             return
         for port in self.tls.ports:
@@ -227,6 +251,21 @@ class BackendSettings(Section):
     def known_as(self) -> str:
         """The name, filled in where it was left out."""
         return self.name or str(self.http or self.grpc).replace("/", "_")
+
+    def standby_rule(self) -> StandbyRule | None:
+        """How it is activated; None: it always serves."""
+        if self.standby is None:
+            return None
+        activate = self.activate or ActivateSettings.model_construct()
+        deactivate = self.deactivate
+        return StandbyRule(
+            rank=self.standby,
+            load=tuple(model.encode() for model in activate.load),
+            start=activate.exec_,
+            start_limit_s=activate.timeout,
+            stop=() if deactivate is None else deactivate.exec_,
+            stop_limit_s=0.0 if deactivate is None else deactivate.timeout,
+        )
 
     def spec(self) -> BackendSpec:
         """Say the same as a value of the domain: the name is filled in, and the headers' names

@@ -95,7 +95,7 @@ _GROUPS: Final = {
     "Health": ("health", "outlier_detection", "slow_start", "warm_up", "model_table"),
     "Failures": ("retry", "hedging", "timeouts"),
     "Limits and access": ("limits", "access", "admin", "forwarded"),
-    "Operation": ("fan_out", "shutdown", "reload", "scaling", "state"),
+    "Operation": ("fan_out", "shutdown", "reload", "standby", "state"),
     "Logs and metrics": ("log", "access_log", "payload_log", "metrics", "tracing"),
 }
 """The sections of the page in their order; those of no group follow."""

@@ -155,9 +155,10 @@ shutdown:
 reload:
   watch: true
 """,
-    "scaling": """\
-scaling:
+    "standby": """\
+standby:
   latency: 50ms
+  cooldown: 15m
 """,
     "log": """\
 log:

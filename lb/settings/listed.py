@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lb.domain.backend import Address
 from lb.settings.backends import BackendSettings
-from lb.settings.problems import Path, Problem, SettingsError, format_path
+from lb.settings.problems import Finding, Path, Problem, SettingsError, format_path
 from lb.settings.relations import check_backends
 from lb.settings.section import LENIENT
 from lb.settings.tree import Tree, parse_tree
@@ -73,6 +73,14 @@ def _readable(root: Mapping[str, object]) -> tuple[BackendSettings, ...]:
         return ()
 
 
+def _standby(backends: Sequence[BackendSettings]) -> Iterator[Finding]:
+    """Commands come from the configuration alone: whoever may name a backend may not name those."""
+    for index, backend in enumerate(backends):
+        if backend.standby is not None:
+            path = ("backends", index, "standby")
+            yield path, "is only for backends in the configuration file"
+
+
 def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ...]:
     found: tuple[BackendSettings, ...] = ()
     findings: list[tuple[Path, str]] = []
@@ -83,7 +91,7 @@ def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ..
         findings, meant = describe(error), keys_meant(error)
         found = _readable(tree.root)
     problems = {problem.path: problem for problem in reversed(tree.problems)}
-    for path, message in (*findings, *check_backends(found, ours)):
+    for path, message in (*findings, *check_backends(found, ours), *_standby(found)):
         if path not in meant:  # the line about the unknown key tells
             problems.setdefault(format_path(path), tree.problem(path, message))
     if problems:

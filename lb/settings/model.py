@@ -31,7 +31,6 @@ from lb.settings.reporting import (
     LogSettings,
     MetricsSettings,
     PayloadLogSettings,
-    ScalingSettings,
 )
 from lb.settings.retry import FanOutSettings, HedgingSettings, RetrySettings
 from lb.settings.scheduling import (
@@ -41,6 +40,7 @@ from lb.settings.scheduling import (
     SequenceSettings,
 )
 from lb.settings.section import Section
+from lb.settings.standby import StandbySettings
 from lb.settings.tracing import TracingSettings
 from lb.settings.units import Duration
 from lb.settings.values import Boolean, FileName
@@ -131,7 +131,7 @@ class Settings(Section):
     model_table: ModelTableSettings = ModelTableSettings()
     placement: PlacementSettings = PlacementSettings()
     sequences: SequenceSettings = SequenceSettings()
-    scaling: ScalingSettings = ScalingSettings()
+    standby: StandbySettings = StandbySettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Settings per ML model, by its name as clients write it.
 

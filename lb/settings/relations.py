@@ -18,6 +18,7 @@ from lb.settings.backends import BackendSettings
 from lb.settings.listening import ListenSettings, is_loopback, overlap
 from lb.settings.model import Settings
 from lb.settings.problems import Finding, show
+from lb.settings.retry import RetryMode
 from lb.settings.scheduling import TenantBy
 from lb.settings.section import LENIENT
 from lb.settings.wording import key_meant
@@ -79,6 +80,19 @@ def _check_variants(settings: Settings) -> Iterator[Finding]:
                 yield (*place, "model"), message
             for unknown in set(variant.backends) - known if is_known else ():
                 yield (*place, "backends"), f"there is no backend {show(unknown)}"
+        if own.shadow is not None:
+            yield from _check_shadow(settings, name, own.shadow.model, split)
+
+
+def _check_shadow(settings: Settings, name: str, model: str, split: set[str]) -> Iterator[Finding]:
+    """A shadow is a model that may run requests twice."""
+    place = ("models", name, "shadow", "model")
+    if model in split - {name}:
+        yield place, f"{show(model)} has variants itself; name the model"
+    for each in (name, model):
+        own = settings.models.get(each)
+        if own is not None and own.retry is RetryMode.NEVER:
+            yield place, f"requests for {show(each)} must not run twice (retry: never)"
 
 
 def own_addresses(settings: Settings) -> dict[str, Address]:

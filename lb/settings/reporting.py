@@ -11,7 +11,7 @@ from pydantic import Field, WrapValidator
 from lb.domain.access import Audience
 from lb.settings.problems import Finding
 from lb.settings.section import Section
-from lb.settings.units import Duration, Size
+from lb.settings.units import Size
 from lb.settings.values import Boolean, Count, FileName, Number, keep_reference
 
 
@@ -151,14 +151,3 @@ class DiagnosticsSettings(Section):
 
     Set this when you look requests up in the logs of Tritons or models; otherwise only ids of
     clients are passed on."""
-
-
-class ScalingSettings(Section):
-    """How many backends the load needs: `triton_lb_desired_backends` (docs/operations.md)."""
-
-    latency: Duration = 0.0
-    """Wanted mean time of an inference, from its arrival here to the end of its response. 0s is
-    twice the time that one takes on idle backends.
-
-    Set this when an autoscaler should keep a latency goal; otherwise the goal is twice the idle
-    latency."""

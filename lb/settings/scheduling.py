@@ -11,6 +11,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
+from lb.settings.shadow import ShadowSettings, shadow_problems
 from lb.settings.units import Duration, Size
 from lb.settings.values import Boolean, Count, HeaderName, Number, PositiveCount
 from lb.settings.variants import (
@@ -284,6 +285,12 @@ class ModelSettings(Section):
     """Takes a variant out of service that is worse than the first one.
 
     Set this when nobody watches a new version; otherwise it stays until you change the weights."""
+    shadow: ShadowSettings | None = None
+    """Sends copies of inferences to another model after they were answered, and compares its
+    answers (see [Shadow traffic](shadow.md)).
+
+    Set this when a new model should be tried before any client gets its answers; otherwise nothing
+    is copied."""
     split: SplitMode = SplitMode.OFF
     """`oversize`: a batch of more rows than the model's `max_batch_size` is cut, its parts run on
     several backends side by side, and the client gets one answer. `auto`: so is a smaller batch
@@ -306,4 +313,5 @@ class ModelSettings(Section):
 
     def broken_rules(self) -> Iterable[Finding]:
         """See `Section`."""
-        return variant_problems(self.variants, self.sticky, self.ramp, self.rollback)
+        yield from variant_problems(self.variants, self.sticky, self.ramp, self.rollback)
+        yield from shadow_problems(self.shadow, self.variants)

@@ -123,8 +123,13 @@ class VariantSettings(Section):
 
 
 class RampSettings(Section):
-    """Raises the share of the last variant evenly, beginning with its weight."""
+    """Raises the share of the last variant evenly."""
 
+    from_: Percent | None = None
+    """Share of the last variant at the beginning, in percent.
+
+    Set this when the ramp should begin with another share than the weights say; otherwise they
+    hold."""
     to: Percent
     """Share of the last variant at the end, in percent.
 
@@ -187,5 +192,7 @@ def variant_problems(
             yield ("variants", index, "model"), f"variants[{first}] is the same model and version"
     if ramp is not None and len(variants) > 1:
         share = 100 * variants[-1].weight / (sum(each.weight for each in variants) or 1.0)
+        if ramp.from_ is not None:
+            share = ramp.from_
         if share >= ramp.to:
             yield ("ramp", "to"), f"the share of the last variant is {share:g} percent already"

@@ -12,6 +12,7 @@ from lb.settings.placement import PlacementMode
 from lb.settings.problems import Problem
 from lb.settings.scheduling import PolicyName
 from lb.settings.shared_addresses import shared_addresses
+from lb.settings.units import format_duration
 
 
 def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list[Problem]:
@@ -27,7 +28,28 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_split_hosts(backends),
         *_unused_weights(settings, backends),
         *_impossible_placement(settings, backends),
+        *_doubtful_standby(settings, backends),
     ]
+
+
+def _doubtful_standby(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:
+    """Servers that nothing stops, requests that give up too early, and two who load models."""
+    for backend in backends:
+        activate, place = backend.activate, f"backends[{backend.known_as}]"
+        if activate is None:
+            continue
+        if activate.exec_ and backend.deactivate is None:
+            yield Problem(f"{place}.activate.exec", "nothing stops what it starts: no deactivate")
+        if activate.load and settings.placement.mode is PlacementMode.ON_DEMAND:
+            yield Problem(f"{place}.activate.load", "placement.mode: on_demand loads models, too")
+        if activate.timeout > settings.standby.hold:
+            yield Problem(
+                "standby.hold",
+                f"requests give up before an activation of {backend.known_as} has had its time: "
+                f"activate.timeout is {format_duration(activate.timeout)}",
+            )
+    if settings.standby.cooldown < settings.standby.for_:
+        yield Problem("standby.cooldown", "is shorter than for: backends come and go with bursts")
 
 
 def _impossible_placement(

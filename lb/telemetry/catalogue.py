@@ -509,7 +509,8 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_queue_without_backend",
         _GAUGE,
-        "Requests that wait because no backend is eligible for them (`wait_for_backend`).",
+        "Requests that wait because no backend is eligible for them (`wait_for_backend`, "
+        "`standby.hold`).",
     ),
     MetricSpec(
         "triton_lb_queue_wait_seconds",
@@ -526,9 +527,9 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_queue_waits_total",
         _COUNTER,
-        "Queued requests, by why: limit (all backends were full), faster (a slower backend was "
-        "free), reserved (free room is kept for priority 1), no_backend (its model is empty), "
-        "loading (`placement`).",
+        "Queued requests, by why: limit (all backends were full), faster (a slower one was free), "
+        "reserved (room for priority 1), no_backend (without a model), loading (`placement`), "
+        "activating (`standby`).",
         ("model", "why"),
     ),
     MetricSpec(
@@ -582,6 +583,36 @@ VARIANTS: Final = (
         "Times that a variant was taken out of service by rule, by why: errors, p99 or dead.",
         ("model", "variant", "why"),
     ),
+    MetricSpec(
+        "triton_lb_shadow_copies_total",
+        _COUNTER,
+        "Copies of requests, by kind (shadow, or noise for the model in service) and outcome: "
+        "answered, error, failed, timeout, busy, not_ready, memory or unfit (docs/shadow.md).",
+        ("model", "kind", "outcome"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_duration_seconds",
+        _HISTOGRAM,
+        "Durations of good answers to copies, with their connection.",
+        ("model", "kind"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_paused",
+        _GAUGE,
+        "1 while nothing is copied, because copies made requests slower.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_compared_total",
+        _COUNTER,
+        "Pairs of answers, by kind and result: same, different or unreadable.",
+        ("model", "kind", "result"),
+    ),
+    MetricSpec(
+        "triton_lb_shadow_comparisons_dropped_total",
+        _COUNTER,
+        "Pairs of answers that were not compared, because there were too many.",
+    ),
 )
 SCALING: Final = (
     MetricSpec(
@@ -601,6 +632,25 @@ SCALING: Final = (
         _GAUGE,
         "Learnt inferences per second of this process that one backend does within the "
         "latency budget; absent before the first ones.",
+    ),
+    MetricSpec(
+        "triton_lb_standby_backends",
+        _GAUGE,
+        "Backends with a rank in `backends[].standby`, by phase: standby, activating, active or "
+        "releasing.",
+        ("phase",),
+    ),
+    MetricSpec(
+        "triton_lb_activations_total",
+        _COUNTER,
+        "Activations of standby backends, by why (no_backend, latency, operator, found) and "
+        "result: ok, failed, or lost for one that did not stay ready.",
+        ("backend", "why", "result"),
+    ),
+    MetricSpec(
+        "triton_lb_activation_seconds_total",
+        _COUNTER,
+        "Time that successful activations took, in seconds.",
     ),
 )
 SCRAPE_FAILURES: Final = MetricSpec(

@@ -31,6 +31,7 @@ from lb.domain.backend import (
 )
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import POSITION_BOUNDS
+from lb.domain.standby import StandbyCounts
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.counts import (
     LAG_BOUNDS_S,
@@ -45,10 +46,12 @@ from lb.telemetry.counts import (
     rerun_rows,
     scaling_rows,
     split_rows,
+    standby_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
+from lb.telemetry.shadow import ShadowStatuses
 from lb.telemetry.spans import SpanQueue
 from lb.telemetry.variants import VariantStatuses
 
@@ -174,9 +177,11 @@ class Sources:
     """Since the start: `started`, and by why they were forgotten."""
     reloads: Reloads
     scaling: Callable[[], ScalingStatus]
+    standby: Callable[[], StandbyCounts] = StandbyCounts
     queue: Callable[[], QueueStatus] = QueueStatus
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
+    shadows: Callable[[], ShadowStatuses] = ShadowStatuses
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -331,7 +336,9 @@ class LoadBalancerCollector:
             "triton_lb_queue_wait_seconds": self._queue_waits,
             "triton_lb_queue_position": self._queue_positions,
             **scaling_rows(sources.scaling),
+            **standby_rows(sources.standby),
             **self._variant_rows(),
+            **self._shadow_rows(),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -442,6 +449,30 @@ class LoadBalancerCollector:
                 for each in statuses()
                 for why, count in each.rollbacks.items()
             ],
+        }
+
+    def _shadow_rows(self) -> dict[str, Rows]:
+        statuses = self._sources.shadows
+        return {
+            "triton_lb_shadow_copies_total": lambda: [
+                ((each.name, kind, outcome), count)
+                for each in statuses().names
+                for (kind, outcome), count in each.outcomes.items()
+            ],
+            "triton_lb_shadow_duration_seconds": lambda: [
+                ((each.name, kind), Buckets(_LATENCY_BOUNDS, tuple(took.counts), took.sum))
+                for each in statuses().names
+                for kind, took in each.durations.items()
+            ],
+            "triton_lb_shadow_paused": lambda: [
+                ((each.name,), float(each.is_paused)) for each in statuses().names
+            ],
+            "triton_lb_shadow_compared_total": lambda: [
+                ((each.name, kind, result), count)
+                for each in statuses().names
+                for (kind, result), count in each.compared.items()
+            ],
+            "triton_lb_shadow_comparisons_dropped_total": lambda: [((), statuses().dropped)],
         }
 
     # Backends

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lb.domain.backend import Backend
+from lb.domain.standby import StandbyCounts, StandbyPhase
 
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds in seconds: 1 ms is a busy loop, anything above 50 ms is a bug of ours."""
@@ -137,6 +138,20 @@ class ScalingStatus(NamedTuple):
     """Inferences a second."""
     rate: float | None
     """Inferences a second of one backend within the latency budget; None: not learnt yet."""
+
+
+def standby_rows(read: Callable[[], StandbyCounts]) -> dict[str, Rows]:
+    """Rows of the metrics, by name."""
+    return {
+        "triton_lb_standby_backends": lambda: [
+            ((phase.value,), phases.get(phase.value, 0))
+            for phases in [read().phases]
+            if phases
+            for phase in StandbyPhase
+        ],
+        "triton_lb_activations_total": lambda: sorted(read().activations.items()),
+        "triton_lb_activation_seconds_total": lambda: [((), read().cold_start_s)],
+    }
 
 
 def scaling_rows(read: Callable[[], ScalingStatus]) -> dict[str, Rows]:

@@ -267,7 +267,7 @@ class Meter:
                     del traffic.answers[backend]
 
     def _count_retries(self, traffic: Traffic, record: RequestRecord) -> None:
-        retries = record.attempts - 1
+        retries = max(0, record.attempts - max(1, record.parts))
         traffic.retries += retries
         usage = traffic.models.get(record.model)
         if usage is not None:

@@ -77,6 +77,7 @@ class SpanExporter:
         *,
         interval_s: float = INTERVAL_S,
         first_wait_s: float = _FIRST_WAIT_S,
+        connector: Callable[[], aiohttp.BaseConnector] = aiohttp.TCPConnector,
     ) -> None:
         """
         Args:
@@ -84,11 +85,13 @@ class SpanExporter:
             rng: spreads tries.
             interval_s: between two requests.
             first_wait_s: before the second try at a batch; it doubles each time.
+            connector: makes the connections of a session.
         """
         self._spans = spans
         self._rng = rng
         self._interval_s = interval_s
         self._first_wait_s = first_wait_s
+        self._connector = connector
         self.options = ExportOptions()
         self.on_interval: Callable[[], None] = lambda: None
         """Called between two requests."""
@@ -114,7 +117,7 @@ class SpanExporter:
                 self._spans.waiting.clear()
                 await self._changed.wait()
                 continue
-            async with _session(self.options) as session:
+            async with self._session() as session:
                 while not self._changed.is_set():
                     if len(self._spans.waiting) < BATCH:
                         await self._pause(self._interval_s)
@@ -127,7 +130,7 @@ class SpanExporter:
         if not self.options.endpoint or not self._spans.waiting:
             return
         try:
-            async with asyncio.timeout(_FLUSH_S), _session(self.options) as session:
+            async with asyncio.timeout(_FLUSH_S), self._session() as session:
                 while self._spans.waiting:
                     await self._send_batch(session, 1)
         except TimeoutError:
@@ -196,6 +199,15 @@ class SpanExporter:
         except ProtobufError:
             return 0  # it was taken, and what else is said nobody understands
 
+    def _session(self) -> aiohttp.ClientSession:
+        options = self.options
+        return aiohttp.ClientSession(
+            connector=self._connector(),
+            headers=dict(options.headers),
+            timeout=aiohttp.ClientTimeout(total=options.timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
     def _drop(self, count: int, why: str, text: str) -> None:
         self._spans.dropped[why] += count
         self._tell(text, count)
@@ -210,14 +222,6 @@ class SpanExporter:
         extra = {"endpoint": self.options.endpoint, "error": text, "dropped": self._unlogged}
         _log.warning("the collector does not take spans", extra=extra)
         self._unlogged = 0
-
-
-def _session(options: ExportOptions) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        headers=dict(options.headers),
-        timeout=aiohttp.ClientTimeout(total=options.timeout_s),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
 
 
 async def _encode(batch: list[Span]) -> list[bytes]:

@@ -25,7 +25,7 @@ class Ledger:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
     __slots__ = (
-        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "spare",
+        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "spares",
         "unkept",
     )  # fmt: skip
 
@@ -38,8 +38,8 @@ class Ledger:
         """How often it became short; while it is short and this stays, it always was."""
         self.unkept = 0
         """How often something was not kept because much is held."""
-        self.spare: Holder | None = None
-        """Gives way before memory becomes short: nobody waits for what it holds."""
+        self.spares: tuple[Holder, ...] = ()
+        """Give way before memory becomes short: nobody waits for what they hold."""
         self._holders: dict[Holder, None] = {}
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class Ledger:
     def take(self, holder: Holder, size: int) -> bool:
         """Put `size` bytes on the holder's account. False when it was evicted instead."""
         while self.held + size > self.ceiling:
-            if self._gives_up_spare():
+            if self._gives_up_spares():
                 continue
             largest = max(self._holders, key=_held, default=holder)
             if largest.held < holder.held + size:
@@ -82,7 +82,7 @@ class Ledger:
             if largest.held:
                 raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
         if self.held < self.short_at <= self.held + size:
-            self._gives_up_spare()
+            self._gives_up_spares()
             if self.short_at <= self.held + size:
                 self.shortages += 1
         self.held += size
@@ -91,13 +91,14 @@ class Ledger:
         holder.held += size
         return True
 
-    def _gives_up_spare(self) -> bool:
+    def _gives_up_spares(self) -> bool:
         """Whether something was held that nobody waits for; it is given up."""
-        spare = self.spare
-        if spare is None or not spare.held:
-            return False
-        spare.evict()
-        return True
+        is_given_up = False
+        for spare in self.spares:
+            if spare.held:
+                spare.evict()
+                is_given_up = True
+        return is_given_up
 
     def relieve(self) -> None:
         """Make the largest holders give way until it is short no more."""
@@ -114,6 +115,57 @@ class Ledger:
         self.held -= size
         if not holder.held:
             self._holders.pop(holder, None)
+
+
+class SharedBytes(Ledger):
+    """Bytes that many holders have in common: on the ledger once, as long as one has some of them.
+
+    It stands in the place of the ledger for those holders. When the ledger wants the bytes back,
+    all of them give way.
+    """
+
+    __slots__ = ("_ledger", "_size")
+
+    def __init__(self, ledger: Ledger, size: int) -> None:
+        """
+        Args:
+            ledger: the account.
+            size: bytes that all have in common.
+        """
+        super().__init__(ledger.ceiling)
+        self._ledger = ledger
+        self._size = size
+
+    @property
+    def is_short(self) -> bool:
+        """See `Ledger`."""
+        return self._ledger.is_short
+
+    def may_keep(self, size: int) -> bool:
+        """See `Ledger`."""
+        return self._ledger.may_keep(size)
+
+    def take(self, holder: Holder, size: int) -> bool:
+        """See `Ledger`."""
+        if not self._holders and not self._ledger.take(self, self._size):
+            holder.evict()
+            return False
+        self._holders[holder] = None
+        holder.held += size
+        return True
+
+    def release(self, holder: Holder, size: int) -> None:
+        """See `Ledger`."""
+        holder.held -= size
+        if not holder.held:
+            self._holders.pop(holder, None)
+            if not self._holders:
+                self._ledger.release(self, self.held)
+
+    def evict(self) -> None:
+        """See `Holder`."""
+        for holder in tuple(self._holders):
+            holder.evict()
 
 
 def _held(holder: Holder) -> int:

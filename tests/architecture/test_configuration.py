@@ -26,7 +26,9 @@ from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.section import Section, key_of
+from lb.settings.shadow import ShadowSettings
 from lb.settings.shape import meanings
+from lb.settings.standby import ActivateSettings, DeactivateSettings
 from lb.settings.tree import parse_tree
 from lb.settings.variants import (
     MatchSettings,
@@ -58,6 +60,8 @@ SECTIONS: dict[Path, type[Section]] = {
     ("listen", "https", "tls", "certificates", 0): CertificateSettings,
     ("backends", 0): BackendSettings,
     ("backends", 0, "tls"): BackendTlsSettings,
+    ("backends", 1, "activate"): ActivateSettings,
+    ("backends", 1, "deactivate"): DeactivateSettings,
     ("discovery", "dns", 0): DnsSettings,
     ("discovery", "kubernetes", 0): KubernetesSettings,
     ("access", "tokens", 0): TokenSettings,
@@ -70,6 +74,7 @@ SECTIONS: dict[Path, type[Section]] = {
     ("models", "example", "variants", 0, "match"): MatchSettings,
     ("models", "example", "ramp"): RampSettings,
     ("models", "example", "rollback"): RollbackSettings,
+    ("models", "example", "shadow"): ShadowSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -135,14 +140,17 @@ def test_the_page_and_the_schema_have_every_setting_and_no_other() -> None:
     assert sorted([*rows, *top]) == sorted(name.partition(".")[2] for name in known)
 
 
+GIVEN = {"name", "http", "grpc", "metrics", "tls", "standby", "activate", "deactivate"}
+"""Keys of backends that have no default in the full file."""
+
+
 def test_the_full_file_holds_the_defaults() -> None:
     settings = read(FULL)
     least = Settings.model_validate(
         {
             "listen": settings.listen,
             "backends": [
-                backend.model_dump(include={"name", "http", "grpc", "metrics", "tls"})
-                for backend in settings.backends
+                backend.model_dump(include=GIVEN, by_alias=True) for backend in settings.backends
             ],
             "discovery": {
                 name: [getattr(settings.discovery, name)[0].model_dump(include={*_PORTS, key})]
@@ -150,7 +158,10 @@ def test_the_full_file_holds_the_defaults() -> None:
             },
             "access": settings.access.model_dump(include={"tokens", "limits"}),
             "models": {
-                name: own.model_dump(include={"variants", "ramp", "rollback"})
+                name: own.model_dump(
+                    include={"variants": True, "ramp": True, "rollback": True, "shadow": {"model"}},
+                    by_alias=True,
+                )
                 for name, own in settings.models.items()
             },
         }

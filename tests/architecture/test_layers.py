@@ -14,6 +14,7 @@ LAYERS = (  # low to high; packages of one line never import each other
     ("wire",),
     ("access", "balancing", "health", "kserve", "placing", "telemetry"),
     ("net", "payloads"),
+    ("comparison",),
     ("proxy", "discovery", "probes"),
     ("control",),
     ("admin",),

@@ -30,6 +30,7 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
         "ceiling": (product.relay.ledger.ceiling, product.relay.ledger.short_at),
         "models": product.relay.meter.max_models,
         "scaling": (product.control.scaling.options, product.control.scaling.scaling.budget_s),
+        "standby": product.control.standby.options,
         "table": (product.control.models.options, product.control.restorer.options),
         "judgement": product.control.directory.passive.rules,
         "ramps": product.control.directory.ramps.rules,

@@ -44,6 +44,7 @@ from lb.domain.pool import (
 )
 from lb.domain.schedule import ModelBackendView, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.net.ask.asker import Asker
 from lb.net.crowd import Crowd
 from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
@@ -72,6 +73,7 @@ from lb.proxy.parts import RelayParts
 from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
+from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
 from lb.proxy.sniff import Sniffer
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
@@ -495,6 +497,15 @@ class Relay:
         )
         loop = asyncio.get_running_loop()
         self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
+        self.shadows = Shadows(
+            self.pool,
+            self.ledger,
+            Asker(),
+            self.tasks,
+            Random(1),
+            clock=clock,
+            queued=lambda: len(dispatcher.queue),
+        )
         shared = RelayParts(
             loop=loop,
             dispatcher=dispatcher,
@@ -505,6 +516,7 @@ class Relay:
             crowd=Crowd(),
             tls=ClientTlsBook(),
             payloads=self.payload_log,
+            shadows=self.shadows,
         )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
@@ -573,6 +585,21 @@ class Relay:
             variants=tuple([VariantRules(**each) for each in variants]), header=header
         )
         self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
+
+    def use_shadow(self, name: bytes, model: bytes, version: bytes) -> None:
+        """Copy all inferences for a name that has variants to a model, two at a time. Bodies have
+        1 MiB at most, and answers are not compared."""
+        rules = ShadowRules(
+            model=model,
+            version=version,
+            share=1.0,
+            max_concurrent=2,
+            timeout_s=30.0,
+            p99=1.2,
+            noise=False,
+            compare=None,
+        )
+        self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
 
     def variant_counts(self) -> list[tuple[int, int]]:
         """Answers and errors of each variant."""

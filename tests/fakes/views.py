@@ -24,6 +24,7 @@ def backend(name: str, **changed: Any) -> dict[str, Any]:
         empty=True,
         origin="configuration",
         cut_in_s=None,
+        standby=None,
         load=Load(age_s=None, pending=0.0, others=None, devices=[]),
         ports={},
     )

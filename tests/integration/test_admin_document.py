@@ -48,7 +48,10 @@ class Admin:
         found.write_text(yaml.safe_dump({"backends": [{"name": "c", **self.addresses_of_triton}]}))
         self.config: dict[str, Any] = {
             "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
-            "backends": [{"name": name, **self.addresses_of_triton} for name in ("a", "b")],
+            "backends": [
+                *({"name": name, **self.addresses_of_triton} for name in ("a", "b")),
+                {"name": "s", **self.addresses_of_triton, "standby": 1},
+            ],
             "discovery": {"files": [str(found)]},
             "models": {
                 "sleeper": {"max_requests_per_backend": 1},
@@ -208,8 +211,9 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
             if "{name}" in path:
                 admin.check(method, path, 404, name="nobody")
     shown = admin.check("GET", BACKENDS, 200)["backends"]
-    assert [each["name"] for each in shown] == ["a", "b", "c"]
-    assert shown[2]["origin"].startswith("file:")
+    assert [each["name"] for each in shown] == ["a", "b", "s", "c"]
+    assert shown[2]["standby"]["phase"] == "standby"
+    assert shown[3]["origin"].startswith("file:")
 
     # Adding and removing
     admin.check("POST", BACKENDS, 409, body={"name": "d", **admin.addresses_of_triton})
@@ -231,6 +235,12 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
         admin.check("POST", path, 400, query="?unknown=1")
         admin.check("POST", path, 200)
         admin.check("POST", path, 200, body={})
+    for action in ("activate", "deactivate"):
+        path = f"{BACKEND}/{action}"
+        admin.check("POST", path, 409)  # it always serves
+        admin.check("POST", path, 404, name="nobody")
+        admin.check("POST", path, 400, name="s", query="?unknown=1")
+        admin.check("POST", path, 200, name="s")
     admin.check("POST", f"{BACKEND}/drain", 200, query="?limit=1h")
     for action in ("drain", "enable"):
         path = f"{BACKEND}/models/{{model}}/{action}"

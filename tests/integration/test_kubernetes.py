@@ -18,7 +18,7 @@ from lb.simulator.process import Ports
 from tests.fakes.kubernetes import KubernetesApi, endpoint, kubernetes_api, leaving
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 from tests.fakes.steady_load import SteadyLoad
-from tests.integration.test_membership import Serving, ask
+from tests.integration.test_membership import Balancer, ask
 
 LIMIT_S = 20.0
 
@@ -91,7 +91,7 @@ class Cluster:
         self.hosts[name] = host
         self.publish()
 
-    def delete_pod(self, name: str, running: Serving) -> None:
+    def delete_pod(self, name: str, running: Balancer) -> None:
         """As a cluster does it whose pods wait a while in a `preStop` hook before they end."""
         self.terminating.add(name)
         self.publish()
@@ -141,7 +141,7 @@ def running(tmp_path: Path, cluster: Cluster) -> Iterator[Serving]:
         "kubeconfig": cluster.kubeconfig(),
     }
     listen = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "admin": "127.0.0.1:0"}
-    serving = Serving(tmp_path, listen=listen, discovery={"kubernetes": [source]})
+    serving = Balancer(tmp_path, listen=listen, discovery={"kubernetes": [source]})
     try:
         yield serving
         assert "Traceback" not in serving.log
@@ -150,7 +150,7 @@ def running(tmp_path: Path, cluster: Cluster) -> Iterator[Serving]:
         serving.process.close()
 
 
-def status(running: Serving) -> dict[str, object]:
+def status(running: Balancer) -> dict[str, object]:
     """Of the source."""
     found = json.loads(ask(running.admin, "GET", "/api/v1/sources")[1])["sources"]
     assert len(found) == 1
@@ -158,7 +158,7 @@ def status(running: Serving) -> dict[str, object]:
 
 
 def test_scaling_down_and_up_and_an_api_that_is_away_lose_no_request(
-    cluster: Cluster, running: Serving
+    cluster: Cluster, running: Balancer
 ) -> None:
     running.until(**cluster.names("one", "two"))
     line = next(line for line in running.log.splitlines() if " serving " in line)

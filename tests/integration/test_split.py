@@ -101,7 +101,7 @@ def wait_for_line(balancer: Balancer, **wanted: object) -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("rows", [1, 8, 9, 20, 200])
+@pytest.mark.parametrize("rows", [1, 8, 9, 20, 200, 1000])
 def test_grpc_batches_of_any_size_are_answered(
     channel: grpc.Channel, rows: int, typed: bool
 ) -> None:
@@ -210,7 +210,7 @@ def test_http_binary_batches_of_any_size_are_answered(balancer: Balancer, rows: 
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("rows", [1, 20, 200])
+@pytest.mark.parametrize("rows", [1, 20, 200, 600])
 def test_http_json_batches_are_answered(balancer: Balancer, rows: int, compressed: bool) -> None:
     text, fields = http_body(rows, binary=False)
     if compressed:

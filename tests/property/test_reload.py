@@ -157,7 +157,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
             affinity=st.sampled_from(["least_loaded", "rendezvous"]),
             max_open=st.integers(1, 9),
         ),
-        "scaling": section(latency=SECONDS),
+        "standby": section(latency=SECONDS, cooldown=SECONDS, hold=SECONDS),
     },
 )
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.merge.steps import finish
 from lb.kserve.split.bodies import BodyCut, join_bodies
 from lb.kserve.split.messages import MessageCut, first_rows, join_messages
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
@@ -59,7 +60,7 @@ def test_messages_are_cut_and_joined(batch: tuple[list[Tensor], list[int]]) -> N
         part = pb.ModelInferRequest.FromString(message_of(cut.part(first, count)))
         assert part == request_of([tensor.rows(first, count) for tensor in tensors])
         answers.append(answer_of(part).SerializeToString())
-    joined, _ = join_messages(answers, parts)
+    joined, _ = finish(join_messages(answers, parts))
     assert message_of(joined) == answer_of(request).SerializeToString()
 
 
@@ -70,7 +71,7 @@ def test_bodies_are_cut_and_joined(batch: tuple[list[Tensor], list[int]]) -> Non
     json_size, body = body_of(tensors)
     cut = BodyCut(body, json_size)
     answers = [answered(cut.part(first, count)) for first, count in places(parts)]
-    joined, _ = join_bodies(answers, parts)
+    joined, _ = finish(join_bodies(answers, parts))
     assert (joined.json_size, b"".join(joined.pieces)) == answered(cut.part(0, cut.rows))
 
 
@@ -90,7 +91,7 @@ def test_spoilt_messages_are_refused_or_cut(
         part = message_of(cut.part(0, cut.rows))
         assert MessageCut(part).rows == cut.rows
     with suppress(NotMerged):
-        join_messages([bytes(message), bytes(message)], [1, 1])
+        finish(join_messages([bytes(message), bytes(message)], [1, 1]))
 
 
 @given(st.binary(max_size=60))
@@ -100,12 +101,12 @@ def test_garbage_is_refused(garbage: bytes) -> None:
     with suppress(NotSplit):
         MessageCut(garbage)
     with suppress(NotMerged):
-        join_messages([garbage, garbage], [1, 1])
+        finish(join_messages([garbage, garbage], [1, 1]))
     for json_size in (-1, 0, 5):
         with suppress(NotSplit):
             BodyCut(garbage, json_size)
         with suppress(NotMerged):
-            join_bodies([(json_size, garbage)] * 2, [1, 1])
+            finish(join_bodies([(json_size, garbage)] * 2, [1, 1]))
 
 
 @given(batches(), st.data())

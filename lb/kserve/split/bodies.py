@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from lb.kserve.merge.steps import Steps
 from lb.kserve.split.tensors import (
     BYTE_SIZE,
     MAX_PARSED,
@@ -48,7 +49,13 @@ class Body(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-class _Digits(str):
+class _Written(str):
+    """JSON as it was written."""
+
+    __slots__ = ()
+
+
+class _Digits(_Written):
     """A number as it was written."""
 
     __slots__ = ()
@@ -142,8 +149,8 @@ class BodyCut:
 
 def join_bodies(
     answers: Sequence[tuple[int, Payload | Rope]], rows: Sequence[int]
-) -> tuple[Body, str]:
-    """Make one answer of those to the parts of a request.
+) -> Steps[tuple[Body, str]]:
+    """Make one answer of those to the parts of a request, a step for each.
 
     Args:
         answers: how much of each is JSON, and the body, in the order of the rows.
@@ -155,70 +162,107 @@ def join_bodies(
     Raises:
         NotMerged: the outputs are not those of parts, or the parts are of several versions.
     """
-    read = [_read_answer(json_size, body) for json_size, body in answers]
-    first, _ = read[0]
-    version = str(first.get("model_version", ""))
-    for content, _ in read[1:]:
-        if str(content.get("model_version", "")) != version:
+    first: dict[str, Any] = {}
+    outputs: list[_JoinedOutput] = []
+    parameters: list[dict[str, Any]] = []
+    version = ""
+    for part, ((json_size, body), count) in enumerate(zip(answers, rows, strict=True)):
+        content, binary = _read_answer(json_size, body)
+        if not part:
+            first = content
+            version = str(first.get("model_version", ""))
+        elif str(content.get("model_version", "")) != version:
             raise NotMerged(
                 f"versions {version} and {content.get('model_version')} of the model answered "
                 "parts of the request",
                 is_of_model=False,
             )
-    outputs = []
-    binary: list[Payload] = []
-    try:
-        for model in first.get("outputs", []):
-            output, pieces = _join_output(model, read, rows)
-            outputs.append(output)
-            binary += pieces
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotMerged("an answer is no inference response", is_of_model=False) from error
-    joined = {**first, "outputs": outputs}
+        try:
+            if not part:
+                outputs = [_JoinedOutput(each) for each in first.get("outputs", [])]
+            elif outputs and "outputs" not in content:
+                raise KeyError("outputs")
+            found = {each["name"]: each for each in content.get("outputs", [])}
+            if len(found) != len(outputs) or len(content.get("outputs", [])) != len(outputs):
+                raise NotMerged("parts have different outputs")
+            for output in outputs:
+                output.add(found, binary, count)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NotMerged("an answer is no inference response", is_of_model=False) from error
+        parameters.append(content.get("parameters", {}))
+        yield
+    joined = {**first, "outputs": [output.content(sum(rows)) for output in outputs]}
     if "parameters" in first:
-        joined["parameters"] = _merged([content.get("parameters", {}) for content, _ in read])
+        joined["parameters"] = _merged(parameters)
     head = _encoded(joined)
-    has_binary = any(_BINARY in output.get("parameters", {}) for output in outputs)
-    return Body(len(head) if has_binary else ALL_JSON, [head, *binary]), version
+    pieces = [piece for output in outputs for piece in output.pieces]
+    has_binary = any(output.is_binary for output in outputs)
+    return Body(len(head) if has_binary else ALL_JSON, [head, *pieces]), version
 
 
-def _join_output(
-    model: dict[str, Any],
-    read: Sequence[tuple[dict[str, Any], dict[str, Rope]]],
-    rows: Sequence[int],
-) -> tuple[dict[str, Any], list[Payload]]:
-    """An output of all parts, and its binary data."""
-    name = model["name"]
-    first = model["datatype"], _numbers(model["shape"])
-    is_binary = _BINARY in model.get("parameters", {})
-    found = []
-    pieces: list[Payload] = []
-    data: list[Any] = []
-    for (content, binary), count in zip(read, rows, strict=True):
-        named = [output for output in content["outputs"] if output["name"] == name]
-        if len(named) != 1 or len(content["outputs"]) != len(read[0][0]["outputs"]):
+class _JoinedOutput:
+    """An output of all parts."""
+
+    __slots__ = (
+        "_model", "_name", "_parameters", "_shape", "_texts", "_type", "is_binary", "pieces",
+    )  # fmt: skip
+
+    def __init__(self, model: dict[str, Any]) -> None:
+        """
+        Args:
+            model: the output in the answer to the first part.
+        """
+        self._model = model
+        self._name = model["name"]
+        self._type = model["datatype"]
+        self._shape = _numbers(model["shape"])
+        self.is_binary = _BINARY in model.get("parameters", {})
+        """Its elements stand behind the JSON."""
+        self._parameters: list[dict[str, Any]] = []
+        self._texts: list[str] = []
+        """The elements in the JSON of each part, without brackets."""
+        self.pieces: list[Payload] = []
+        """Binary data of each part."""
+
+    def add(self, outputs: dict[str, dict[str, Any]], binary: dict[str, Rope], count: int) -> None:
+        """Take the rows of the next part.
+
+        Args:
+            outputs: of that part, by name.
+            binary: their binary data, by name.
+            count: rows of it.
+        """
+        name = self._name
+        output = outputs.get(name)
+        if output is None:
             raise NotMerged("parts have different outputs")
-        [output] = named
         shape = _numbers(output["shape"])
-        check_output(name, first, (output["datatype"], shape), count)
-        if (name in binary) is not is_binary:
+        check_output(name, (self._type, self._shape), (output["datatype"], shape), count)
+        if (name in binary) is not self.is_binary:
             raise NotMerged("parts have different outputs")
         if name in binary:
             check_size(name, output["datatype"], shape, len(binary[name]))
-            pieces += binary[name].views(0, len(binary[name]))
+            self.pieces += binary[name].views(0, len(binary[name]))
+        elif _count(output["data"]) != prod(shape):
+            raise NotMerged(f"output '{name}' is not as long as its shape says")
         else:
-            if _count(output["data"]) != prod(shape):
-                raise NotMerged(f"output '{name}' is not as long as its shape says")
-            data += output["data"]
-        found.append(output.get("parameters", {}))
-    joined = {**model, "shape": [sum(rows), *first[1][1:]]}
-    if "parameters" in model:
-        joined["parameters"] = _merged(found)
-    if is_binary:
-        joined["parameters"][_BINARY] = sum(map(len, pieces))
-    else:
-        joined["data"] = data
-    return joined, pieces
+            self._texts.append(_text(list(output["data"]))[1:-1])
+        self._parameters.append(output.get("parameters", {}))
+
+    def content(self, rows: int) -> dict[str, Any]:
+        """What the JSON of the joined answer says of it.
+
+        Args:
+            rows: of all parts.
+        """
+        joined = {**self._model, "shape": [rows, *self._shape[1:]]}
+        if "parameters" in self._model:
+            joined["parameters"] = _merged(self._parameters)
+        if self.is_binary:
+            joined["parameters"][_BINARY] = sum(map(len, self.pieces))
+        else:
+            joined["data"] = _Written("[" + ",".join(filter(None, self._texts)) + "]")
+        return joined
 
 
 def _halves(body: Rope, json_size: int) -> tuple[Rope, Rope]:
@@ -353,7 +397,7 @@ def _encoded(content: dict[str, Any]) -> bytes:
 
 def _text(value: Any) -> str:
     """JSON without spaces, as Triton writes it."""
-    if isinstance(value, _Digits):
+    if isinstance(value, _Written):
         return value
     if isinstance(value, dict):
         members = [f"{json.dumps(k, ensure_ascii=False)}:{_text(v)}" for k, v in value.items()]

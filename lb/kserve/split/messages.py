@@ -13,6 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.merge.steps import Steps
 from lb.kserve.split.tensors import (
     BYTE_SIZE,
     BYTES,
@@ -114,8 +115,8 @@ class MessageCut:
 
 def join_messages(
     answers: Sequence[Payload | Rope], rows: Sequence[int]
-) -> tuple[list[Payload], str]:
-    """Make one answer of those to the parts of a request.
+) -> Steps[tuple[list[Payload], str]]:
+    """Make one answer of those to the parts of a request, in steps.
 
     Args:
         answers: messages without prefix, not compressed, in the order of the rows.
@@ -127,7 +128,10 @@ def join_messages(
     Raises:
         NotMerged: the outputs are not those of parts, or the parts are of several versions.
     """
-    read = [_read_answer(answer) for answer in answers]
+    read = []
+    for answer in answers:
+        read.append(_read_answer(answer))
+        yield
     first, first_raw = read[0]
     for response, _ in read[1:]:
         if response.model_version != first.model_version:
@@ -143,7 +147,9 @@ def join_messages(
     names = [output.name for output in first.outputs]
     if len(set(names)) != len(names):
         raise NotMerged("an output stands twice in an answer")
+    parameters: list[list[Any]] = [[] for _ in names]
     for part, ((response, pieces), count) in enumerate(zip(read, rows, strict=True)):
+        yield
         outputs = {output.name: (at, output) for at, output in enumerate(response.outputs)}
         if outputs.keys() != set(names) or len(pieces) != len(first_raw):
             raise NotMerged("parts have different outputs")
@@ -160,14 +166,10 @@ def join_messages(
                 output.contents.MergeFrom(other.contents)
             if part:
                 output.shape[0] += count
-    for output in joined.outputs:
-        found = [_named(response.outputs, output.name).parameters for response, _ in read]
+            parameters[place].append(other.parameters)
+    for output, found in zip(joined.outputs, parameters, strict=True):
         _merge_parameters(output.parameters, found)
     return _message(joined.SerializeToString(), _RAW_OUTPUTS, raw), first.model_version
-
-
-def _named(outputs: Any, name: str) -> Any:
-    return next(output for output in outputs if output.name == name)
 
 
 def first_rows(message: Payload, size: int) -> int | None:

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
@@ -27,7 +27,7 @@ from lb.proxy.fan_out.result import Result
 from lb.proxy.fan_out.targets import concerned
 from lb.proxy.fan_out.views import Views
 from lb.telemetry.counts import OwnCalls
-from lb.wire.ledger import Ledger
+from lb.wire.ledger import Ledger, SharedBytes
 from lb.wire.protobuf import ProtobufError, fields
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,8 @@ class BackendFanOut:
             results = await self._ask_all(question, targets, timeout_s, account)
             if not account.is_open:
                 return _short_of_memory(question, targets)
-            return await self._views.combine(question, _without_loops(results))
+            reply = await self._views.combine(question, _without_loops(results))
+            return replace(reply, shared=SharedBytes(self._ledger, len(reply.body)))
         finally:
             account.close()
 

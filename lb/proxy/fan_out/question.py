@@ -10,6 +10,7 @@ from typing import Protocol
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
+from lb.wire.ledger import SharedBytes
 
 
 class Departure:
@@ -87,6 +88,8 @@ class Reply:
     """Where the error is ours."""
     backends: tuple[str, ...] = ()
     """Those that were asked, by name."""
+    shared: SharedBytes | None = None
+    """Account of the body, where many clients may get it."""
 
 
 class FanOut(Protocol):

@@ -17,6 +17,7 @@ from lb.kserve.merge.regions import GrpcCudaRegions, GrpcSystemRegions, HttpRegi
 from lb.kserve.merge.settings import GrpcLogSettings, GrpcTraceSettings, HttpSettings
 from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics, StatisticsAnswer
 from lb.kserve.merge.steps import STEP_BYTES, Steps, finish
+from lb.net.steps import between_others
 from lb.proxy.fan_out import replies
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.fan_out.result import Result, unanswered
@@ -66,7 +67,7 @@ class Views:
         if sum(len(result.body) for result in results) <= _SMALL[question.protocol]:
             return finish(work)
         async with self._large:
-            return await _between_others(work)
+            return await between_others(work)
 
     def _combine(
         self, merge: Merge[Any], question: Question, results: Sequence[Result]
@@ -99,20 +100,6 @@ class Views:
         if body is None:
             return replies.failure(question, _telling(bad))
         return replies.merged(question, body, results)
-
-
-async def _between_others(work: Steps[Reply]) -> Reply:
-    """Do the work one step per loop iteration."""
-    try:
-        while True:
-            try:
-                next(work)
-            except StopIteration as stop:
-                reply: Reply = stop.value
-                return reply
-            await asyncio.sleep(0)
-    finally:
-        work.close()
 
 
 def _combined(

@@ -1115,6 +1115,10 @@ class Http1Attempt(Attempt, AnswerSink):
             recording = owner.relay.parts.payloads.recording_of(owner)
             if recording is not None:
                 self._mask = RecordedResponse(recording, shown, self._mask)
+        if plan.has_variants:
+            recording = owner.relay.parts.shadows.recording_of(owner)
+            if recording is not None:
+                self._mask = RecordedResponse(recording, shown, self._mask)
         message.append(shown)
 
     def _frame(

@@ -3,15 +3,19 @@ a client of their own, and it is answered once they are."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Final
 
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import http_error_text
 from lb.kserve.inspect import Findings
+from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, join_bodies
 from lb.kserve.split.tensors import MAX_PARSED, NotMerged, NotSplit
 from lb.kserve.work import json_priority, json_rows
+from lb.net.steps import between_others
 from lb.proxy.exchange import SplitParticulars
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
@@ -21,6 +25,7 @@ from lb.proxy.http1.heads import RequestPlan, json_size_of
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.sides import ClientSide
 from lb.proxy.split import (
+    JOINED_AT_ONCE,
     TOO_LARGE,
     HeldBytes,
     Parts,
@@ -35,6 +40,8 @@ from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
 from lb.wire.rope import Rope
+
+_log = logging.getLogger(__name__)
 
 _LOOKED_AT: Final = 16 * 1024
 """Bytes of a body that are looked at for its rows."""
@@ -179,7 +186,8 @@ class SplitRequest:
     """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
 
     __slots__ = (
-        "_cut", "_held", "_parts", "_plan", "collects", "exchange", "head", "particulars",
+        "_cut", "_held", "_joining", "_parts", "_plan", "collects", "exchange", "head",
+        "particulars",
     )  # fmt: skip
 
     def __init__(self, exchange: Http1Exchange) -> None:
@@ -198,6 +206,8 @@ class SplitRequest:
         """None while nobody knows whether it is cut."""
         self._cut: BodyCut | None = None
         self._parts: Parts | None = None
+        self._joining: asyncio.Task[None] | None = None
+        """Joins long answers."""
 
     # The request
 
@@ -366,10 +376,35 @@ class SplitRequest:
                 for form in forms
                 if form.head is not None
             ]
-            body, _ = join_bodies(answers, plan.parts)
+            work = join_bodies(answers, plan.parts)
+            if sum(len(body) for _, body in answers) > JOINED_AT_ONCE:
+                name = f"join:{exchange.operation.name}"
+                self._joining = exchange.relay.parts.tasks.spawn(self._join_slowly(work), name=name)
+                return
+            body, _ = finish(work)
         except NotMerged as error:
             self._not_merged(error)
             return
+        self._answer(body)
+
+    async def _join_slowly(self, work: Steps[tuple[Body, str]]) -> None:
+        """Join the answers while others have their turns. `close` ends it."""
+        try:
+            body, _ = await between_others(work)
+        except NotMerged as error:
+            self._joining = None
+            self._not_merged(error)
+            return
+        except Exception:  # top frame: a client waits
+            _log.exception("the answers to parts cannot be joined")
+            self._joining = None
+            self.exchange.cut(Outcome.CANCELLED, Reason.INTERNAL, "internal error")
+            return
+        self._joining = None
+        self._answer(body)
+
+    def _answer(self, body: Body) -> None:
+        exchange, plan = self.exchange, self.plan
         exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
@@ -381,7 +416,7 @@ class SplitRequest:
         answer.rest = body.pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
-        exchange.answer(answer)
+        self.exchange.answer(answer)
 
     def _not_merged(self, error: NotMerged) -> None:
         exchange, plan = self.exchange, self.plan
@@ -426,6 +461,9 @@ class SplitRequest:
 
     def close(self) -> None:
         """See `RequestHandler`."""
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            joining.cancel()
         if self._parts is not None:
             self._parts.cancel()
             self._drop_answers()

@@ -16,9 +16,12 @@ from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceKey
 from lb.kserve.names import JSON_BYTES, renamed_json
 from lb.kserve.operations import MODEL_GENERATE_STREAM
+from lb.net.ask.talk import Fields
+from lb.payloads.log import Recording
 from lb.proxy.exchange import Particulars
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.sides import AnswerForm, RequestHandler
+from lb.proxy.shadow import head_fields
 from lb.proxy.variants import (
     PIN,
     TARGET_VARIANT,
@@ -51,7 +54,9 @@ class VariantHandler:
     """Has a request for a name served by one of its variants, and counts how that ended.
     Implements `RequestHandler`."""
 
-    __slots__ = ("_by_platform", "_exchange", "_inner", "_variant", "collects")
+    __slots__ = (
+        "_by_platform", "_exchange", "_head", "_inner", "_recording", "_variant", "collects",
+    )  # fmt: skip
 
     def __init__(self, exchange: Http1Exchange, *, by_platform: bool) -> None:
         """
@@ -64,6 +69,9 @@ class VariantHandler:
         """Looks into the request before it goes on, where somebody does."""
         self._by_platform = by_platform
         self._variant: Variant | None = None
+        self._head = b""
+        self._recording: Recording | None = None
+        """Of a request that is to be copied."""
         self.collects = False
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -84,11 +92,21 @@ class VariantHandler:
                 models[0],
             )
         head = drop_fields(head, _COMPRESSION)
+        shadows = exchange.relay.parts.shadows
+        self._head = head
+        self._recording = shadows.record(exchange, exchange.plan.model, head)
+        self._note(pieces)
         (self._inner or exchange).start(head, pieces, ended=ended)
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """See `RequestHandler`."""
+        self._note(pieces)
         (self._inner or self._exchange).add(pieces, ended=ended)
+
+    def _note(self, pieces: list[Payload]) -> None:
+        if self._recording is not None:
+            for piece in pieces:
+                self._recording.add_request(piece)
 
     @property
     def is_busy(self) -> bool:
@@ -175,14 +193,27 @@ class VariantHandler:
         exchange.body.replace_start(start + plan.model, start + rules.model + version)
 
     def _count(self) -> None:
-        """The client's side is over: count it for its variant."""
+        """The client's side is over: count it for its variant, and copy it."""
         exchange, variant = self._exchange, self._variant
+        shadows = exchange.relay.parts.shadows
         is_inference = exchange.operation.kind is OperationKind.INFERENCE
+        if variant is None or not is_inference or exchange.reason is not None:
+            shadows.forget(exchange)
         if variant is None or not is_inference or not is_counted(exchange.reason):
             return
         is_error = exchange.status >= _ERRORS or exchange.reason is not None
+        is_good = exchange.status in _GOOD
         took_s = exchange.relay.clock() - exchange.started_at
-        variant.count(took_s if exchange.status in _GOOD else None, is_error=is_error)
+        variant.count(took_s if is_good else None, is_error=is_error)
+        if is_good and exchange.reason is None:
+            shadows.answered(exchange.plan.model, took_s)
+        if self._recording is not None:
+            rules, status = variant.rules, exchange.status
+            shadows.finished(exchange, rules.model, rules.version, status, took_s, self._fields)
+
+    def _fields(self) -> Fields:
+        """The fields of the request."""
+        return head_fields(self._head)
 
 
 class NamedForm:

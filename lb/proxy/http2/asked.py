@@ -247,6 +247,8 @@ class Collector(CallPart):
             if len(body) <= _LONG_ANSWER:
                 call.finish_answer(frame_message(body))
             else:
+                if reply.shared is not None:
+                    call.response.ledger = reply.shared
                 call.finish_answer(message_prefix(len(body)), rest=[body])
             return
         call.status = 200

@@ -88,8 +88,18 @@ def answer_health(collector: Collector) -> None:
         _check(call, service)
 
 
+def _of_variants(call: Call, service: bytes) -> Serving | None:
+    """Whether some variant of a name serves; None where it has no variants."""
+    variants = call.relay.dispatcher.variants
+    if service not in variants:
+        return None
+    return Serving.SERVING if variants.is_ready(service, _GRPC) else Serving.NOT_SERVING
+
+
 def _check(call: Call, service: bytes) -> None:
-    state = serving(call.relay.dispatcher.pool.current, service)
+    state = _of_variants(call, service)
+    if state is None:
+        state = serving(call.relay.dispatcher.pool.current, service)
     fields = b""
     if call.head.passed:
         through = own_readiness(call)
@@ -111,7 +121,9 @@ def _watch(collector: Collector, service: bytes) -> None:
     def tell(snapshot: PoolSnapshot) -> None:
         nonlocal last
         exiting = relay.dispatcher.exiting
-        state = Serving.NOT_SERVING if exiting else watched(snapshot, service)
+        state = _of_variants(call, service) or watched(snapshot, service)
+        if exiting:
+            state = Serving.NOT_SERVING
         if state != last:
             last = state
             call.server.send_data(call.response, frame_message(health_message(state)))

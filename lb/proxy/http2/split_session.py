@@ -7,20 +7,25 @@ request is: an attempt at a part has pipes of its own, and its response is held 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
 from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.split.messages import MessageCut, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
+from lb.net.steps import between_others
 from lb.proxy.exchange import Exchange, SplitParticulars
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.look import LOOK_BYTES
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.split import (
+    JOINED_AT_ONCE,
     TOO_LARGE,
     HeldBytes,
     Parts,
@@ -37,6 +42,8 @@ from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 from lb.wire.rope import Rope
+
+_log = logging.getLogger(__name__)
 
 _INFLATED_ANSWER: Final = 64 * 2**20
 """Bytes that a compressed answer to a part may inflate to."""
@@ -356,7 +363,9 @@ class PartAnswer(ResponseSink):
 class SplitSession(CallPart):
     """The request of a batch that is cut: held whole, and answered once all parts are."""
 
-    __slots__ = ("_held", "_parts", "_splits", "cut", "first_answer_at", "particulars", "plan")
+    __slots__ = (
+        "_held", "_joining", "_parts", "_splits", "cut", "first_answer_at", "particulars", "plan",
+    )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
         """
@@ -376,6 +385,8 @@ class SplitSession(CallPart):
         self._splits = splits
         self._held = HeldBytes(call.relay.ledger, call)
         self._parts: Parts | None = None
+        self._joining: asyncio.Task[None] | None = None
+        """Joins long answers."""
 
     # The request
 
@@ -481,14 +492,42 @@ class SplitSession(CallPart):
         answers = [part.answer for part in parts.parts if isinstance(part, GrpcPart)]
         try:
             messages = [answer.message for answer in answers if answer is not None]
-            pieces, _ = join_messages(messages, plan.parts)
+            work = join_messages(messages, plan.parts)
+            if sum(map(len, messages)) > JOINED_AT_ONCE:
+                name = f"join:{call.operation.name}"
+                self._joining = call.relay.parts.tasks.spawn(self._join_slowly(work), name=name)
+                return
+            pieces, _ = finish(work)
         except NotMerged as error:
             self._not_merged(error)
             return
-        self._splits.fit(call.model, plan)
-        for answer in answers:
-            if answer is not None:
-                answer.held.drop()  # what waits of it is on the account of the pipe
+        self._answer(pieces)
+
+    async def _join_slowly(self, work: Steps[tuple[list[Payload], str]]) -> None:
+        """Join the answers while others have their turns. `leave` ends it."""
+        try:
+            pieces, _ = await between_others(work)
+        except NotMerged as error:
+            self._end_joining()
+            self._not_merged(error)
+            return
+        except Exception:  # top frame: a client waits
+            _log.exception("the answers to parts cannot be joined")
+            self._end_joining()
+            self.call.fail(Reason.INTERNAL, "internal error")
+            return
+        self._end_joining()
+        self._answer(pieces)
+
+    def _end_joining(self) -> None:
+        self._joining = None
+        relay = self.call.relay
+        relay.now = relay.clock()
+
+    def _answer(self, pieces: list[Payload]) -> None:
+        call = self.call
+        self._splits.fit(call.model, self.plan)
+        self._drop_answers()  # what waits of them is on the account of the pipe
         call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
 
     def _not_merged(self, error: NotMerged) -> None:
@@ -539,6 +578,9 @@ class SplitSession(CallPart):
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            joining.cancel()
         if self._parts is not None:
             self._parts.cancel()
             self._drop_answers()

@@ -17,9 +17,11 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceStep
 from lb.kserve.names import NAME_BYTES, renamed_answer, renamed_inside, renamed_request
+from lb.net.ask.talk import Fields
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_first, inspect_message
+from lb.proxy.http2.recorded import RecordedResponse
 from lb.proxy.variants import PIN, Variant, VariantSet, is_counted
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -93,7 +95,7 @@ class NamedAnswer(ResponseSink):
 class VariantCall(CallPart):
     """Chooses the variant of a call, and has it placed as one for that."""
 
-    __slots__ = ("_asked", "_is_looking", "_look_at", "_step", "_variant")
+    __slots__ = ("_asked", "_is_looking", "_look_at", "_recording", "_step", "_variant")
 
     def __init__(self, call: Call, split: VariantSet, step: SequenceStep | None) -> None:
         super().__init__(call)
@@ -104,6 +106,8 @@ class VariantCall(CallPart):
         self._is_looking = True
         """More of the message is needed to tell where it goes."""
         self._look_at = 0
+        self._recording = call.relay.parts.shadows.record(call, split.name)
+        """Of a call that is to be copied."""
 
     @property
     def variant(self) -> str:
@@ -124,6 +128,8 @@ class VariantCall(CallPart):
         renamed = renamed_request(part, size, rules.model, rules.version)
         size += len(renamed) - len(part)
         data = b"\0" + size.to_bytes(4, "big") + renamed + data[PREFIX_SIZE + len(part) :]
+        if self._recording is not None:
+            self._recording.add_request(data)
         call.model = rules.model
         call.particulars = None
         request = call.request
@@ -160,6 +166,8 @@ class VariantCall(CallPart):
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
+        if self._recording is not None:
+            self._recording.add_request(payload)
         if not self._is_looking:
             self.call.request_data(payload, end_stream)
             return
@@ -215,10 +223,11 @@ class VariantCall(CallPart):
     def new_sink(self) -> ResponseSink:
         """See `CallPart`."""
         variant, name = self._variant, self._asked.name
-        if variant is None or variant.rules.model == name:
-            return _COUNTED
-        is_config = self.call.operation.name == _CONFIG
-        return NamedAnswer(name, variant.rules.model, is_config=is_config)
+        sink: ResponseSink = _COUNTED
+        if variant is not None and variant.rules.model != name:
+            is_config = self.call.operation.name == _CONFIG
+            sink = NamedAnswer(name, variant.rules.model, is_config=is_config)
+        return sink if self._recording is None else RecordedResponse(self._recording, sink)
 
     @property
     def may_run_twice(self) -> bool:
@@ -231,6 +240,8 @@ class VariantCall(CallPart):
         """See `CallPart`."""
         call, variant = self.call, self._variant
         reason = reason or call.reason
+        if self._recording is not None:
+            self._copy(reason)
         if (
             variant is None
             or call.operation.kind is not OperationKind.INFERENCE
@@ -243,6 +254,27 @@ class VariantCall(CallPart):
             return
         took_s = call.relay.now - call.started_at if status == GrpcStatus.OK else None
         variant.count(took_s, is_error=status in _ITS_OWN or reason is not None)
+        if took_s is not None:
+            call.relay.parts.shadows.answered(self._asked.name, took_s)
+
+    def _copy(self, reason: Reason | None) -> None:
+        """The call is over: its request may go to the shadow."""
+        call, variant = self.call, self._variant
+        shadows = call.relay.parts.shadows
+        if variant is None or reason is not None or call.grpc_status < 0:
+            shadows.forget(call)
+            return
+        rules = variant.rules
+        took_s = call.relay.now - call.started_at
+        shadows.finished(call, rules.model, rules.version, call.grpc_status, took_s, self._fields)
+
+    def _fields(self) -> Fields:
+        """The metadata of the call."""
+        return tuple(
+            (field.name, field.value)
+            for field in FieldCache().split(self.call.head.block)
+            if not field.name.startswith(b":")
+        )
 
 
 def pinned_by(call: Call) -> bytes:

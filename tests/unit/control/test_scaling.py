@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.control.scaling import HOLD_S, IDLE_S, KEPT_S, TICK_S, Curve, Scaling, ScalingSignal
+from lb.control.scaling import HOLD_S, IDLE_S, TICK_S, Curve, Scaling, ScalingSignal
 from lb.domain.load import LoadSample
 from lb.net.timers import TimerWheel
 from tests.fakes.clock import FakeLoop
@@ -166,15 +166,6 @@ def test_backends_that_have_become_slower_are_learnt_anew() -> None:
     assert after > before
 
 
-def test_what_was_not_seen_for_a_day_is_forgotten() -> None:
-    curve = Curve()
-    curve.add(10.0, 1.0, 100, 2.0, 0.0)
-    curve.add(10.0, 1.0, 400, 40.0, KEPT_S)
-    assert [point.rate for point in curve.points()] == [10.0, 40.0]
-    curve.add(10.0, 1.0, 400, 40.0, KEPT_S + 1.0)
-    assert [point.rate for point in curve.points()] == [40.0]
-
-
 def test_what_is_made_up_for_says_nothing_about_backends() -> None:
     play = Play(0.06)
     play.run(200.0, 8, SINGLE)
@@ -266,3 +257,27 @@ def test_it_looks_every_few_seconds_until_the_timers_are_closed() -> None:
     assert 18.0 < status.demand <= 20.0
     assert next(counts) == 200
     timers.close()
+
+
+def predicted(*samples: LoadSample) -> Scaling:
+    scaling = Scaling(0.05)
+    for number, sample in enumerate(samples):
+        scaling.predict(sample, float(number))
+    return scaling
+
+
+def test_what_arrives_is_predicted_to_take_what_the_latest_took() -> None:
+    scaling = predicted(LoadSample(0, 0.0, 0, 0, 1.0, 1), LoadSample(100, 6.0, 0, 6, 1.0, 1))
+    assert scaling.predicted_s == pytest.approx(0.06)
+    assert predicted(LoadSample(9, 1.0, 0, 0, 1.0, 1)).predicted_s == 0.0
+
+
+def test_a_queue_counts_before_anybody_has_waited_in_it() -> None:
+    before = LoadSample(0, 0.0, 0, 0, 1.0, 1)
+    scaling = predicted(before, LoadSample(100, 2.0, 0, 60, 1.0, 1, queued=50))
+    assert scaling.predicted_s == pytest.approx(0.5)
+
+
+def test_few_inferences_are_looked_for_further_back() -> None:
+    samples = [LoadSample(count, count * 0.1, 0, 0, 1.0, 1) for count in range(0, 30, 3)]
+    assert predicted(*samples).predicted_s == pytest.approx(0.1)

@@ -25,7 +25,7 @@ class OnDemandBench(Bench):
     def __init__(self) -> None:
         super().__init__(2)
         self.wanted: list[bytes] = []
-        self.dispatcher.placer.wanted = self.wanted.append
+        self.dispatcher.placer.wanted = lambda model, *_: self.wanted.append(model)
         self.absent()
 
     def absent(self, error: str = "") -> None:

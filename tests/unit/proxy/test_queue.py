@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
@@ -322,6 +322,24 @@ def test_those_that_wait_in_vain_are_given_up_together() -> None:
         bench.turn(0.001)
     assert all(each.refused for each in some)
     assert len({each.ended_at for each in some}) <= 4
+    bench.assert_idle()
+
+
+def test_one_that_waits_in_vain_is_given_up_though_its_timer_comes_early() -> None:
+    bench = Bench()
+
+    def rounded(delay_s: float, call: Callable[[], None]) -> object:
+        """As uvloop does, whose timers count milliseconds."""
+        return bench.loop.call_later(delay_s - 0.0004 if delay_s > 0.001 else delay_s, call)
+
+    bench.queue._later = rounded
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
+    bench.publish()
+    one = bench.come(b"other")
+    bench.turn(4.9)
+    assert one.refused is None
+    bench.turn(0.2)
+    assert one.refused is not None
     bench.assert_idle()
 
 

@@ -192,11 +192,11 @@ def test_what_was_said_passes_to_a_successor() -> None:
 
 
 def test_a_ramp_raises_the_share_and_goes_on_in_a_successor() -> None:
-    desk = Desk(ramp=(50.0, 3600.0))
+    desk = Desk(ramp=(None, 50.0, 3600.0))
     desk.now += 1800
     desk.book.look()
     assert desk.percents()["canary"] == pytest.approx(27.5)
-    after = Desk(ramp=(50.0, 3600.0))
+    after = Desk(ramp=(None, 50.0, 3600.0))
     after.book.resume(desk.book.export())
     after.now += 1800
     after.book.look()
@@ -207,8 +207,16 @@ def test_a_ramp_raises_the_share_and_goes_on_in_a_successor() -> None:
     assert after.book.sets[NAME].changed == "ramp"
 
 
+def test_a_ramp_may_begin_with_another_share_than_that_of_the_file() -> None:
+    desk = Desk(ramp=(1.0, 51.0, 1000.0))
+    assert desk.percents()["canary"] == pytest.approx(1)
+    desk.now += 500
+    desk.book.look()
+    assert desk.percents()["canary"] == pytest.approx(26)
+
+
 def test_an_operator_ends_a_ramp() -> None:
-    desk = Desk(ramp=(50.0, 3600.0))
+    desk = Desk(ramp=(None, 50.0, 3600.0))
     desk.book.sets[NAME].set_shares({"canary": 1})
     desk.now += 1800
     desk.book.look()

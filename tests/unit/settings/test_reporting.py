@@ -1,4 +1,4 @@
-"""What of logs and scaling is refused."""
+"""What of logs and of the latency budget is refused."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def test_a_share_is_between_none_and_all(sample: float) -> None:
 
 def test_no_latency_goal_is_negative() -> None:
     with pytest.raises(ValidationError):
-        make(scaling={"latency": "-1s"})
+        make(standby={"latency": "-1s"})

@@ -130,6 +130,16 @@ def test_retries_are_the_attempts_beyond_the_first() -> None:
     assert meter.traffic[AppProtocol.HTTP].retries == 2
 
 
+def test_the_first_attempts_at_the_parts_of_a_batch_are_no_retries() -> None:
+    class Batch(PlainRecord):
+        parts = 5
+
+    meter = Meter()
+    for attempts in (3, 5, 6):  # one failed before all parts had begun
+        meter.finished(Batch(attempts=attempts))
+    assert meter.traffic[AppProtocol.HTTP].retries == 1
+
+
 def test_reasons_and_connection_errors_are_counted_apart() -> None:
     meter = Meter()
     meter.finished(PlainRecord(reason=Reason.NO_BACKEND, status=503))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.wire.ledger import Ledger
+from lb.wire.ledger import Ledger, SharedBytes
 
 
 class Owner:
@@ -83,7 +83,7 @@ def test_a_holder_that_keeps_its_bytes_is_a_bug_that_shows() -> None:
 def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
     ledger = Ledger(800)
     spare, request = Owner(ledger), Owner(ledger)
-    ledger.spare = spare
+    ledger.spares = (spare,)
     assert ledger.take(spare, 300)
     assert ledger.take(request, 399)
     assert spare.evicted == 0
@@ -96,9 +96,48 @@ def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
 def test_what_nobody_waits_for_gives_way_to_what_passes_the_ceiling() -> None:
     ledger = Ledger(800)
     spare, request = Owner(ledger), Owner(ledger)
-    ledger.spare = spare
+    ledger.spares = (spare,)
     assert ledger.take(request, 600)
     assert ledger.take(spare, 50)
     assert ledger.take(request, 200)
     assert (spare.evicted, request.evicted, ledger.held) == (1, 0, 800)
     assert ledger.evictions == 0
+
+
+def test_shared_bytes_are_counted_once_as_long_as_one_holds_any() -> None:
+    ledger = Ledger(1000)
+    shared = SharedBytes(ledger, 300)
+    first, second = Owner(shared), Owner(shared)
+    assert shared.take(first, 300)
+    assert shared.take(second, 200)
+    assert (ledger.held, first.held, second.held, len(ledger)) == (300, 300, 200, 1)
+    shared.release(first, 300)
+    shared.release(second, 100)
+    assert ledger.held == 300
+    shared.release(second, 100)
+    assert (ledger.held, len(ledger), len(shared)) == (0, 0, 0)
+    assert shared.take(first, 10), "one may begin again"
+    assert ledger.held == 300
+
+
+def test_all_that_share_bytes_give_way_together() -> None:
+    ledger = Ledger(1000)
+    shared, other = SharedBytes(ledger, 600), Owner(ledger)
+    sharers = [Owner(shared) for _ in range(3)]
+    assert all(shared.take(each, 600) for each in sharers)
+    assert ledger.take(other, 500)
+    assert [each.evicted for each in sharers] == [1, 1, 1]
+    assert (ledger.held, shared.held, ledger.evictions) == (500, 0, 1)
+
+
+def test_who_wants_to_share_bytes_that_do_not_fit_gives_way() -> None:
+    ledger = Ledger(1000)
+    other = Owner(ledger)
+    ledger.take(other, 500)
+    assert not ledger.is_short
+    shared = SharedBytes(ledger, 2000)
+    one = Owner(shared)
+    assert not shared.take(one, 2000)
+    assert (one.evicted, one.held, ledger.held) == (1, 0, 500)
+    assert shared.may_keep(100) is ledger.may_keep(100)
+    assert shared.is_short is ledger.is_short

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from lb.kserve.merge.steps import finish
 from lb.kserve.split.bodies import ALL_JSON, BodyCut, join_bodies
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
 from tests.fakes.batches import answered, body_of, compact, counted
+from tests.fakes.work import instructions
 
 
 @pytest.mark.parametrize("datatype", [*SIZES, "BYTES"])
@@ -24,7 +26,7 @@ def test_binary_data_is_cut_and_joined(datatype: str) -> None:
     assert json.loads(whole[: part.json_size]) == json.loads(wanted[1][: wanted[0]])
     assert whole[part.json_size :] == wanted[1][wanted[0] :]
     answers = [answered(cut.part(first, count)) for first, count in ((0, 2), (2, 2), (4, 1))]
-    joined, version = join_bodies(answers, [2, 2, 1])
+    joined, version = finish(join_bodies(answers, [2, 2, 1]))
     unsplit = answered(cut.part(0, 5))
     assert (joined.json_size, b"".join(joined.pieces)) == unsplit
     assert version == "1"
@@ -163,9 +165,26 @@ def _answer(**changes: Any) -> bytes:
 )  # fmt: skip
 def test_answers_that_cannot_be_joined(other: bytes) -> None:
     with pytest.raises(NotMerged):
-        join_bodies([(ALL_JSON, _answer()), (ALL_JSON, other)], [2, 2])
+        finish(join_bodies([(ALL_JSON, _answer()), (ALL_JSON, other)], [2, 2]))
 
 
 def test_json_answers_are_joined() -> None:
-    joined, _ = join_bodies([(ALL_JSON, _answer()), (ALL_JSON, _answer())], [2, 2])
+    joined, _ = finish(join_bodies([(ALL_JSON, _answer()), (ALL_JSON, _answer())], [2, 2]))
     assert b"".join(joined.pieces) == _answer(shape=[4], data=[1, 2, 1, 2])
+
+
+def test_the_answer_to_each_part_is_a_step() -> None:
+    work = join_bodies([(ALL_JSON, _answer()), (ALL_JSON, b"{"), (ALL_JSON, _answer())], [2, 2, 2])
+    next(work)
+    with pytest.raises(NotMerged, match="no inference response"):
+        next(work)
+
+
+def test_joining_very_many_outputs_takes_time_in_proportion() -> None:
+    def work(count: int) -> int:
+        names = [f"OUT{number}" for number in range(count)]
+        outputs = [{"name": n, "datatype": "INT32", "shape": [1], "data": [1]} for n in names]
+        answer = compact({"model_name": "m", "model_version": "1", "outputs": outputs})
+        return instructions(lambda: finish(join_bodies([(ALL_JSON, answer)] * 3, [1, 1, 1])))
+
+    assert work(400) < 5 * work(100)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.merge.steps import finish
 from lb.kserve.split.messages import MessageCut, first_rows, join_messages
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
 from lb.wire.rope import Rope
 from tests.fakes.batches import TYPED, answer_of, counted, message_of, request_of
+from tests.fakes.work import instructions
 
 RAW_TYPES = [*SIZES, "BYTES"]
 
@@ -184,7 +186,7 @@ def test_answers_to_parts_are_joined(datatype: str) -> None:
         answer_of(pb.ModelInferRequest.FromString(message_of(part))).SerializeToString()
         for part in parts
     ]
-    joined, version = join_messages(answers, [2, 2, 1])
+    joined, version = finish(join_messages(answers, [2, 2, 1]))
     assert message_of(joined) == answer_of(request).SerializeToString()
     assert version == "1"
 
@@ -196,7 +198,7 @@ def test_typed_answers_are_joined() -> None:
         output = answer.outputs.add(name="A", datatype="INT64", shape=[len(values)])
         output.contents.int64_contents.extend(values)
         answers.append(answer.SerializeToString())
-    joined = pb.ModelInferResponse.FromString(message_of(join_messages(answers, [2, 1])[0]))
+    joined = pb.ModelInferResponse.FromString(message_of(finish(join_messages(answers, [2, 1]))[0]))
     assert list(joined.outputs[0].shape) == [3]
     assert list(joined.outputs[0].contents.int64_contents) == [1, 2, 3]
 
@@ -208,7 +210,7 @@ def _answers() -> list[pb.ModelInferResponse]:
 
 def _joined(answers: list[pb.ModelInferResponse]) -> pb.ModelInferResponse:
     texts = [answer.SerializeToString() for answer in answers]
-    return pb.ModelInferResponse.FromString(message_of(join_messages(texts, [2, 2])[0]))
+    return pb.ModelInferResponse.FromString(message_of(finish(join_messages(texts, [2, 2]))[0]))
 
 
 def test_outputs_are_joined_by_name() -> None:
@@ -286,3 +288,22 @@ def test_the_rows_are_known_by_the_first_bytes() -> None:
     assert known < 60
     assert all(first_rows(message[:end], len(message)) is None for end in range(known))
     assert first_rows(b"\xff\xff", 2) == 1
+
+
+def test_joining_very_many_outputs_takes_time_in_proportion() -> None:
+    def work(count: int) -> int:
+        answer = pb.ModelInferResponse(model_name="m", model_version="1")
+        for number in range(count):
+            answer.outputs.add(name=f"OUT{number}", datatype="INT32", shape=[1])
+            answer.raw_output_contents.append(bytes(4))
+        text = answer.SerializeToString()
+        return instructions(lambda: finish(join_messages([text] * 3, [1, 1, 1])))
+
+    assert work(400) < 5 * work(100)
+
+
+def test_each_answer_is_read_in_a_step_of_its_own() -> None:
+    work = join_messages([pb.ModelInferResponse().SerializeToString(), b"\xff"], [1, 1])
+    next(work)
+    with pytest.raises(NotMerged, match="no inference response"):
+        next(work)

@@ -18,9 +18,22 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import REGISTER_BYTES, RESERVED
 from lb.proxy.fan_out.question import Reply
 from lb.proxy.http2.options import Http2Options
+from lb.wire.ledger import SharedBytes
 from tests.fakes.links import PaperRelay, Side
 from tests.fakes.relay import RecordedFanOut
-from tests.wire.frames import DATA, HEADERS, RST_STREAM, data, headers, message, request_fields
+from tests.wire.frames import (
+    DATA,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    RST_STREAM,
+    SETTINGS_ACK,
+    data,
+    headers,
+    message,
+    request_fields,
+    settings,
+    window_update,
+)
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _INDEX = _SERVICE + b"RepositoryIndex"
@@ -313,3 +326,25 @@ async def test_inflated_questions_of_many_connections_share_one_iteration() -> N
     # Putting them counts here; they are inflated in slices of their own.
     assert max(after - before for before, after in itertools.pairwise([0, *begun])) <= 40
     await bench.settle()
+
+
+async def test_an_answer_that_many_unread_streams_share_is_on_the_ledger_once() -> None:
+    body = bytes(500_000)
+    relay = Bench(Reply(status=0))
+    shared = SharedBytes(relay.ledger, len(body))
+    relay.fan_out.reply = Reply(status=0, body=body, shared=shared)
+    client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    for stream in range(1, 41, 2):
+        client.sends(
+            headers(stream, request_fields(path=_INDEX)) + data(stream, message(b""), end=True)
+        )
+    await relay.settle()
+    assert relay.ledger.held == len(body)
+    for stream in range(1, 39, 2):
+        client.sends(b"\0\0\4\3\0" + stream.to_bytes(4, "big") + b"\0\0\0\x08")  # RST_STREAM
+    assert relay.ledger.held == len(body)
+    client.sends(window_update(39, 1 << 20) + window_update(0, 1 << 20))
+    relay.relay.flush()
+    sent = [frame for frame in client.gets() if frame.stream == 39 and frame.kind == DATA]
+    assert b"".join(frame.payload for frame in sent) == message(body)
+    assert relay.is_clean()

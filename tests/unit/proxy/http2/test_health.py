@@ -102,6 +102,20 @@ def test_who_watches_is_told_that_nobody_lists_a_model() -> None:
     assert watched(listing(ONE), b"") is Serving.SERVING
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_a_name_serves_while_one_of_its_variants_does(is_ready: bool) -> None:
+    relay = PaperRelay()
+    relay.use_variants(b"name", {"name": "only", "model": b"model", "weight": 1})
+    relay.ref.publish(listing(relay.ref.current, model=is_ready))
+    client = relay.client()
+    client.sends(ask(CHECK, 1, "name"), ask(WATCH, 3, "name"))
+    state = SERVING if is_ready else NOT_SERVING
+    assert health(client.gets()) == [state, state]
+    relay.ref.publish(listing(relay.ref.current, model=not is_ready))
+    relay.relay.flush()
+    assert health(client.gets()) == [NOT_SERVING if is_ready else SERVING]
+
+
 async def test_a_check_of_a_model_is_answered_by_its_state() -> None:
     relay = PaperRelay()
     relay.ref.publish(listing(relay.ref.current, good=True, bad=False))

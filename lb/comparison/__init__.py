@@ -1,0 +1,1 @@
+"""Answers of two models to the same requests, compared in a process of its own."""

@@ -1,0 +1,718 @@
+"""Shadow traffic: copies of inferences for another model, after their clients have the answer.
+
+What a client sends and gets is noted as the payload log does it. Once the exchange is over, the
+copy goes to a backend that has nothing to do, as a call of our own on a connection of its own. It
+is no attempt: nothing waits for it, and it takes no part in limits, shares, health, learnt costs
+and latency. Whatever is short, copies are dropped first. What came back goes with the answer that
+the client got to the process that compares (`lb.comparison`).
+
+One second in ten goes without copies, where their effect on latency is watched: a sequential test
+compares both, and pauses the copies once they certainly make requests slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from lb.comparison.child import ComparisonProcess
+from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.tally import Tally
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolRef
+from lb.health.rollback import Baseline, Counts, VariantJudge
+from lb.kserve.names import renamed_request
+from lb.kserve.regions import KEY
+from lb.net.ask.asker import Asker, Keep
+from lb.net.ask.talk import Fields
+from lb.net.tasks import TaskOwner
+from lb.net.timers import TimerWheel
+from lb.payloads.log import Recording
+from lb.proxy.exchange import Exchange
+from lb.proxy.fan_out.account import AnswerAccount
+from lb.settings.model import Settings
+from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
+from lb.wire.grpc.compression import inflated
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.ledger import Ledger
+
+_log = logging.getLogger(__name__)
+
+_COPIED: Final = "ModelInfer"
+"""The operation that is copied."""
+_PATH: Final = b"/inference.GRPCInferenceService/ModelInfer"
+_ONE_IN: Final = 10
+"""Of copied requests, one in so many goes to the first model again; of seconds, one in so many goes
+without copies."""
+_PAUSE_S: Final = 600.0
+"""For so long nothing is copied that made requests slower."""
+_FIRST_AVOIDED_S: Final = 1.0
+"""For so long a backend gets no copies that has not answered one; doubled each time."""
+_MAX_AVOIDED_S: Final = 60.0
+_NOT_COPIED: Final = frozenset({
+    b"accept-encoding", b"connection", b"content-length", b"expect", b"grpc-accept-encoding",
+    b"grpc-encoding", b"grpc-timeout", b"host", b"keep-alive", b"te", b"traceparent",
+    b"tracestate", b"transfer-encoding",
+})  # fmt: skip
+"""Fields of a request that concern its connection, its encoding, its client's patience or trace."""
+_CONTENT_TYPE: Final = b"content-type"
+_ENCODING: Final = b"content-encoding"
+_JSON_SIZE: Final = b"inference-header-content-length"
+_ESCAPE: Final = b"\\u"
+_INFLATED_ANSWER: Final = 64 * 2**20
+
+
+class Kind(Enum):
+    """Whose answer is compared with the one that the client got."""
+
+    SHADOW = "shadow"
+    NOISE = "noise"
+    """That of the same model."""
+
+
+class Fate(Enum):
+    """What became of a copy."""
+
+    ANSWERED = "answered"
+    ERROR = "error"
+    """Answered with an error."""
+    FAILED = "failed"
+    """There was no answer."""
+    TIMEOUT = "timeout"
+    BUSY = "busy"
+    """No backend was idle, or requests were queued."""
+    NOT_READY = "not_ready"
+    """No backend has the model ready."""
+    MEMORY = "memory"
+    """There was no room for it: it is too large, or memory is short."""
+    UNFIT = "unfit"
+    """It must not run twice, names shared memory, or the model is stateful or decoupled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowRules:
+    """What is configured for one name."""
+
+    model: bytes
+    version: bytes
+    share: float
+    """Of the inferences, 0 to 1."""
+    max_concurrent: int
+    timeout_s: float
+    p99: float
+    noise: bool
+    compare: Rules | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowOptions:
+    """What a reload may change."""
+
+    names: Mapping[bytes, ShadowRules]
+    max_body_bytes: int = 0
+    """Requests and answers up to so long are copied: as long as those kept for a retry."""
+
+
+def shadow_options(settings: Settings) -> ShadowOptions:
+    """Read from settings what is copied."""
+    names = {}
+    for name, own in settings.models.items():
+        shadow = own.shadow
+        if shadow is None:
+            continue
+        names[name.encode()] = ShadowRules(
+            model=shadow.model.encode(),
+            version=(shadow.version or "").encode(),
+            share=shadow.percent / 100,
+            max_concurrent=shadow.max_concurrent,
+            timeout_s=shadow.timeout,
+            p99=shadow.p99,
+            noise=shadow.noise and shadow.compare,
+            compare=Rules(
+                atol=shadow.atol,
+                rtol=shadow.rtol,
+                top_k=shadow.top_k,
+                examples=str(shadow.examples or ""),
+            )
+            if shadow.compare
+            else None,
+        )
+    return ShadowOptions(names=names, max_body_bytes=settings.limits.retained_body_bytes)
+
+
+class Shadow:
+    """The copies of the requests for one name."""
+
+    def __init__(self, name: bytes, rules: ShadowRules) -> None:
+        self.name = name.decode("utf-8", "backslashreplace")
+        self.rules = rules
+        self.fates: dict[tuple[str, str], int] = {}
+        """Counter by kind and fate."""
+        self.durations = {each.value: Histogram() for each in Kind}
+        """Of good answers to copies, from the first byte of the dial to the end."""
+        self.first_durations = Histogram()
+        """Of the requests that were copied, as their clients saw them."""
+        self.tallies = {each.value: Tally() for each in Kind}
+        """What comparisons came to."""
+        self.paused_until = 0.0
+        self.why = ""
+        """Why it was paused last."""
+        self.copied = 0
+        self.with_copies, self.without_copies = Counts(), Counts()
+        self.baseline = Baseline()
+        self.judge = VariantJudge(None, rules.p99)
+
+    def count(self, kind: Kind, fate: Fate) -> None:
+        """Count what became of a copy."""
+        key = kind.value, fate.value
+        self.fates[key] = self.fates.get(key, 0) + 1
+
+    def look(self, now: float) -> None:
+        """Pause if the copies of the last seconds certainly made requests slower."""
+        off, on = self.without_copies, self.with_copies
+        self.without_copies, self.with_copies = Counts(), Counts()
+        self.baseline.add(off)
+        if now >= self.paused_until and self.judge.look(on, off, self.baseline):
+            self.paused_until = now + _PAUSE_S
+            self.why = f"requests are slower by more than {self.rules.p99:g} times with copies"
+            self.judge, self.baseline = VariantJudge(None, self.rules.p99), Baseline()
+            fields = {"model": self.name, "pause_s": _PAUSE_S}
+            _log.warning("shadow traffic paused: %s", self.why, extra=fields)
+
+
+def _note(histogram: Histogram, took_s: float) -> None:
+    histogram.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
+    histogram.sum += took_s
+
+
+class _Copy:
+    """A request whose client has the answer, for the two calls that may be made of it."""
+
+    __slots__ = (
+        "answer", "backend", "body", "fields", "is_grpc", "protocol", "recording", "request_id",
+        "uses",
+    )  # fmt: skip
+
+    def __init__(
+        self, exchange: Exchange, recording: Recording, fields: Fields, body: bytes, answer: Reply
+    ) -> None:
+        self.protocol = exchange.protocol
+        self.is_grpc = exchange.protocol is AppProtocol.GRPC
+        self.backend = exchange.backend
+        """Whose answer the client got."""
+        self.request_id = exchange.request_id.decode("utf-8", "backslashreplace")
+        self.recording = recording
+        self.fields = fields
+        self.body = body
+        """Of gRPC the message without prefix."""
+        self.answer = answer
+        self.uses = 0
+        """Calls under way."""
+
+
+class _Avoided:
+    """A backend that gets no copies for a while."""
+
+    __slots__ = ("pause_s", "until")
+
+    def __init__(self) -> None:
+        self.pause_s = _FIRST_AVOIDED_S
+        self.until = 0.0
+
+
+class Shadows:
+    """Makes copies of requests. Implements `Recorder`, and is the `Holder` of what it keeps. To be
+    used from one event loop."""
+
+    def __init__(
+        self,
+        pool: PoolRef,
+        ledger: Ledger,
+        asker: Asker,
+        tasks: TaskOwner,
+        rng: Random,
+        *,
+        clock: Callable[[], float],
+        queued: Callable[[], int],
+    ) -> None:
+        """
+        Args:
+            pool: the published pool.
+            ledger: has the bytes held.
+            asker: makes the calls.
+            tasks: owns them.
+            rng: draws the sample.
+            clock: monotonic seconds.
+            queued: counts requests that wait for a backend.
+        """
+        self.held = 0
+        """For the ledger, which writes it."""
+        self.max_payload_bytes = 0
+        """Of one request or answer."""
+        self.sets: dict[bytes, Shadow] = {}
+        """By the name that clients use."""
+        self.process = ComparisonProcess(ledger, tasks, self._found, clock)
+        self._pool = pool
+        self._ledger = ledger
+        ledger.spares += (self,)
+        self._asker = asker
+        self._tasks = tasks
+        self._rng = rng
+        self._clock = clock
+        self._queued = queued
+        self._recordings: dict[Exchange, tuple[Shadow, Recording]] = {}
+        """Inferences under way."""
+        self._running: dict[Backend, int] = {}
+        """Copies under way."""
+        self._copies: set[_Copy] = set()
+        """Copies that are to be sent, or are under way."""
+        self._calls: set[asyncio.Task[None]] = set()
+        self._avoided: dict[Backend, _Avoided] = {}
+        self._seconds = 0
+
+    def configure(self, options: ShadowOptions) -> None:
+        """Copy by these rules from now on. Names whose rules stay the same keep their counts."""
+        self.max_payload_bytes = options.max_body_bytes
+        sets = {}
+        for name, rules in options.names.items():
+            before = self.sets.get(name)
+            sets[name] = Shadow(name, rules) if before is None or before.rules != rules else before
+        self.sets = sets
+
+    def keep(self, timers: TimerWheel) -> None:
+        """Watch the latency of requests once a second."""
+        self.look()
+        timers.after(1.0, lambda: self.keep(timers))
+
+    def look(self) -> None:
+        """Begin another second."""
+        self._seconds += 1
+        if self._seconds % _ONE_IN == 0:
+            now = self._clock()
+            for each in self.sets.values():
+                each.look(now)
+            present = self._pool.current.backends
+            self._avoided = {b: each for b, each in self._avoided.items() if b in present}
+
+    @property
+    def _is_control_second(self) -> bool:
+        """Whether this second goes without copies."""
+        return self._seconds % _ONE_IN == _ONE_IN - 1
+
+    # What the relays tell
+
+    def record(self, exchange: Exchange, name: bytes, head: bytes = b"") -> Recording | None:
+        """Begin to note an inference that is to be copied; `finished` is told of its end.
+
+        Args:
+            exchange: the inference.
+            name: that its client asks for.
+            head: of HTTP; empty for gRPC.
+        """
+        shadow = self.sets.get(name)
+        if (
+            shadow is None
+            or exchange.operation.name != _COPIED
+            or self._rng.random() >= shadow.rules.share
+            or self._clock() < shadow.paused_until
+            or self._is_control_second
+        ):
+            return None
+        recording = Recording(self, 0.0, head)
+        self._recordings[exchange] = shadow, recording
+        return recording
+
+    def recording_of(self, exchange: Exchange) -> Recording | None:
+        """Return that of an inference under way; None for those that are not copied."""
+        found = self._recordings.get(exchange)
+        return None if found is None else found[1]
+
+    def forget(self, exchange: Exchange) -> None:
+        """There is nothing to copy of an inference that may have been noted."""
+        found = self._recordings.pop(exchange, None)
+        if found is not None:
+            found[1].forget()
+
+    def answered(self, name: bytes, took_s: float) -> None:
+        """A request for a name was answered well, copied or not."""
+        shadow = self.sets.get(name)
+        if shadow is not None:
+            counts = shadow.without_copies if self._is_control_second else shadow.with_copies
+            counts.add(took_s, is_error=False)
+
+    def finished(
+        self,
+        exchange: Exchange,
+        model: bytes,
+        version: bytes,
+        status: int,
+        took_s: float,
+        fields: Callable[[], Fields],
+    ) -> None:
+        """A request is over.
+
+        Args:
+            exchange: that was noted, or not.
+            model: of the variant that served it.
+            version: of that, as configured.
+            status: of HTTP or gRPC.
+            took_s: seconds from the request to the end of the answer.
+            fields: returns those of the request, names in lower case.
+        """
+        found = self._recordings.pop(exchange, None)
+        if found is None:
+            return
+        shadow, recording = found
+        if recording.is_dropped:
+            shadow.count(Kind.SHADOW, Fate.MEMORY)
+            return
+        rules = shadow.rules
+        is_shadowed = (model, version) != (rules.model, rules.version)
+        if exchange.backend is None or not is_shadowed:
+            recording.forget()  # nothing to compare with
+            return
+        copy = self._copy(exchange, recording, fields(), status)
+        if isinstance(copy, Fate):
+            shadow.count(Kind.SHADOW, copy)
+            recording.forget()
+            return
+        _note(shadow.first_durations, took_s)
+        self._copies.add(copy)
+        # Its attempt still counts on its backend.
+        asyncio.get_running_loop().call_soon(self._send, shadow, copy, model, version)
+
+    def _send(self, shadow: Shadow, copy: _Copy, model: bytes, version: bytes) -> None:
+        """Make the calls of a copy.
+
+        Args:
+            shadow: whose copy it is.
+            copy: of the request.
+            model: that served the request.
+            version: of that, as configured.
+        """
+        rules = shadow.rules
+        if copy.recording.is_dropped:
+            shadow.count(Kind.SHADOW, Fate.MEMORY)
+            self._copies.discard(copy)
+            return
+        copy.uses = 1  # until all have begun
+        self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
+        shadow.copied += 1
+        if rules.noise and shadow.copied % _ONE_IN == 0:
+            self._begin(shadow, copy, Kind.NOISE, model, version)
+        self._done_with(copy)
+
+    def _copy(
+        self, exchange: Exchange, recording: Recording, fields: Fields, status: int
+    ) -> _Copy | Fate:
+        """Make a copy of a request, or say why there is none."""
+        request, answer = recording.request.pieces, recording.response.pieces
+        if request is None or answer is None:
+            return Fate.MEMORY
+        is_encoded = any(name == _ENCODING for name, _ in fields)
+        body = b"".join(request)
+        particulars = exchange.particulars
+        if (particulars is not None and particulars.step is not None) or is_encoded:
+            return Fate.UNFIT
+        if exchange.protocol is AppProtocol.GRPC:
+            size = int.from_bytes(body[1:PREFIX_SIZE], "big")
+            if len(body) != PREFIX_SIZE + size or body[0]:
+                return Fate.UNFIT
+            body = body[PREFIX_SIZE:]
+            if KEY in body:
+                return Fate.UNFIT
+            reply = _grpc_reply(status, b"".join(answer))
+        else:
+            json_size = _json_size(fields)
+            text = body if json_size < 0 else body[:json_size]
+            if KEY in text or _ESCAPE in text:
+                return Fate.UNFIT  # the answer might go to memory of the client
+            reply = _http_reply(status, recording.response.head, b"".join(answer))
+        if reply is None:
+            return Fate.UNFIT
+        kept = tuple(field for field in fields if field[0] not in _NOT_COPIED)
+        return _Copy(exchange, recording, kept, body, reply)
+
+    # The calls
+
+    def _begin(self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes) -> None:
+        """Send a copy to a backend that is idle, or drop it."""
+        backend = self._pick(shadow, copy, kind, model, version)
+        if isinstance(backend, Fate):
+            shadow.count(kind, backend)
+            return
+        self._running[backend] = self._running.get(backend, 0) + 1
+        copy.uses += 1
+        work = self._call(shadow, copy, kind, backend, model, version)
+        self._calls.add(self._tasks.spawn(work, name="shadow"))
+
+    def _pick(
+        self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
+    ) -> Backend | Fate:
+        snapshot = self._pool.current
+        route = snapshot.routes.get(model)
+        placements = snapshot.placements
+        if snapshot.is_served(model, version, copy.protocol) is False:
+            return Fate.NOT_READY
+        if route is not None:
+            if route.facts.is_stateful or route.facts.is_decoupled:
+                return Fate.UNFIT
+            placements = route.versions.get(version) or route.placements or placements
+        if self._queued():
+            return Fate.BUSY
+        eligible = placements[copy.protocol].eligible
+        if kind is Kind.NOISE:
+            eligible = tuple(each for each in eligible if each is not copy.backend) or eligible
+        now = self._clock()
+        idle = [each for each in eligible if self._is_idle(each, shadow.rules, now)]
+        if not idle:
+            return Fate.BUSY
+        return min(idle, key=lambda each: self._running.get(each, 0))
+
+    def _is_idle(self, backend: Backend, rules: ShadowRules, now: float) -> bool:
+        """Whether a backend has nothing to do but copies, and room for one more."""
+        avoided = self._avoided.get(backend)
+        return (
+            not backend.in_flight
+            and self._running.get(backend, 0) < rules.max_concurrent
+            and (avoided is None or now >= avoided.until)
+        )
+
+    async def _call(
+        self,
+        shadow: Shadow,
+        copy: _Copy,
+        kind: Kind,
+        backend: Backend,
+        model: bytes,
+        version: bytes,
+    ) -> None:
+        ledger = self._ledger
+        account = AnswerAccount(ledger)
+
+        def keep(size: int) -> bool:
+            return ledger.held + size <= ledger.keep_up_to and account.keep(size)
+
+        began = self._clock()
+        reply: Reply | None = None
+        try:
+            reply = await self._ask(shadow.rules, copy, backend, model, version, keep)
+        except UpstreamError as error:
+            fate = Fate.FAILED
+            if error.outcome is Outcome.CANCELLED:
+                fate = Fate.MEMORY
+            else:
+                self._avoid(backend)
+                if error.outcome is Outcome.DEADLINE:
+                    fate = Fate.TIMEOUT
+            shadow.count(kind, fate)
+        except asyncio.CancelledError:
+            shadow.count(kind, Fate.MEMORY)
+            raise
+        except LookupError:  # it has no port for the protocol any more
+            shadow.count(kind, Fate.NOT_READY)
+        finally:
+            task = asyncio.current_task()
+            if task is not None:
+                self._calls.discard(task)
+            left = self._running.get(backend, 1) - 1
+            if left:
+                self._running[backend] = left
+            else:
+                self._running.pop(backend, None)
+            if reply is not None and not copy.recording.is_dropped:
+                self._on_reply(shadow, copy, kind, reply, self._clock() - began)
+            account.close()
+            self._done_with(copy)
+        if reply is not None:
+            self._avoided.pop(backend, None)
+
+    async def _ask(
+        self,
+        rules: ShadowRules,
+        copy: _Copy,
+        backend: Backend,
+        model: bytes,
+        version: bytes,
+        keep: Keep,
+    ) -> Reply | None:
+        """
+        Raises:
+            UpstreamError: there is no answer.
+            LookupError: the backend has no such port.
+        """
+        if copy.is_grpc:
+            message = renamed_request(copy.body, len(copy.body), model, version)
+            fields = tuple(field for field in copy.fields if field[0] != _CONTENT_TYPE)
+            said = await self._asker.grpc(
+                backend.spec, _PATH, message, fields, timeout_s=rules.timeout_s, keep=keep
+            )
+            return Reply(status=said.status, body=said.message)
+        target = b"/v2/models/%b%b/infer" % (model, b"/versions/%b" % version if version else b"")
+        answer = await self._asker.http(
+            backend.spec,
+            b"POST",
+            target,
+            copy.fields,
+            copy.body,
+            timeout_s=rules.timeout_s,
+            keep=keep,
+        )
+        json_size = _json_size(answer.fields)
+        return Reply(status=answer.status, body=answer.body, json_size=json_size)
+
+    def _avoid(self, backend: Backend) -> None:
+        """It has not answered: leave it alone for a while."""
+        avoided = self._avoided.setdefault(backend, _Avoided())
+        now = self._clock()
+        if now >= avoided.until:  # else others were under way at the same time
+            avoided.until = now + avoided.pause_s
+            avoided.pause_s = min(_MAX_AVOIDED_S, 2 * avoided.pause_s)
+
+    def _on_reply(
+        self, shadow: Shadow, copy: _Copy, kind: Kind, reply: Reply, took_s: float
+    ) -> None:
+        is_good = not reply.status if copy.is_grpc else reply.status < 400
+        shadow.count(kind, Fate.ANSWERED if is_good else Fate.ERROR)
+        if is_good:
+            _note(shadow.durations[kind.value], took_s)
+        rules = shadow.rules.compare
+        if rules is None:
+            return
+        pair = Pair(
+            name=shadow.name,
+            is_noise=kind is Kind.NOISE,
+            id=copy.request_id,
+            is_grpc=copy.is_grpc,
+            rules=rules,
+            first=copy.answer,
+            second=reply,
+            request=copy.body if rules.examples else b"",
+        )
+        self.process.offer(pair)
+
+    def _done_with(self, copy: _Copy) -> None:
+        copy.uses -= 1
+        if not copy.uses:
+            self._copies.discard(copy)
+            copy.recording.forget()
+
+    def _found(self, name: str, kind: str, tally: Tally) -> None:
+        """The process that compares has found something."""
+        shadow = self.sets.get(name.encode())
+        if shadow is not None:
+            shadow.tallies[kind].add(tally)
+
+    # Memory: see `Recorder` and `Holder`
+
+    def takes(self, size: int) -> bool:
+        """See `Recorder`."""
+        ledger = self._ledger
+        return ledger.held + size <= ledger.keep_up_to and ledger.take(self, size)
+
+    def release(self, size: int) -> None:
+        """See `Recorder`."""
+        if size:
+            self._ledger.release(self, size)
+
+    def drop(self, recording: Recording) -> None:
+        """See `Recorder`."""
+        recording.forget()
+
+    def evict(self) -> None:
+        """See `Holder`: what nobody waits for goes first."""
+        for _, recording in self._recordings.values():
+            recording.forget()
+        for copy in self._copies:
+            copy.recording.forget()
+        for task in tuple(self._calls):
+            task.cancel()
+
+    # What people are shown
+
+    def statuses(self) -> ShadowStatuses:
+        """What the metrics say."""
+        now = self._clock()
+        return ShadowStatuses(
+            names=[self._status(each, now) for each in self.sets.values()],
+            dropped=self.process.dropped,
+        )
+
+    def _status(self, shadow: Shadow, now: float) -> ShadowStatus:
+        return ShadowStatus(
+            name=shadow.name,
+            is_paused=now < shadow.paused_until,
+            outcomes=shadow.fates,
+            durations=shadow.durations,
+            compared=dict(_results(shadow.tallies)),
+        )
+
+    def notes(self, shadow: Shadow) -> list[str]:
+        """Why copies or comparisons of a name do not come about now; empty where they do."""
+        rules, snapshot = shadow.rules, self._pool.current
+        notes = []
+        if self._clock() < shadow.paused_until:
+            notes.append(f"paused: {shadow.why}")
+        served = [snapshot.is_served(rules.model, rules.version, each) for each in AppProtocol]
+        model = rules.model.decode("utf-8", "backslashreplace")
+        route = snapshot.routes.get(rules.model)
+        if all(each is False for each in served):
+            notes.append(f"no backend has {model} ready")
+        if route is not None and route.facts.is_decoupled:
+            notes.append(f"{model} is decoupled: nothing is copied")
+        if route is not None and route.facts.is_stateful:
+            notes.append(f"{model} is stateful: nothing is copied")
+        if rules.compare is not None and self.process.why:
+            notes.append(self.process.why)
+        return notes
+
+
+def _results(tallies: Mapping[str, Tally]) -> Iterable[tuple[tuple[str, str], int]]:
+    for kind, tally in tallies.items():
+        yield (kind, "same"), tally.same
+        yield (kind, "different"), tally.compared - tally.same
+        yield (kind, "unreadable"), tally.unreadable
+
+
+def _grpc_reply(status: int, body: bytes) -> Reply | None:
+    """What a client got over gRPC; None where it cannot be read."""
+    if status:
+        return Reply(status=status, body=b"")
+    message: bytes | None = body[PREFIX_SIZE:]
+    if len(body) < PREFIX_SIZE:
+        return None
+    if body[0]:
+        message = inflated(body[PREFIX_SIZE:], _INFLATED_ANSWER)
+    return None if message is None else Reply(status=0, body=message)
+
+
+def _http_reply(status: int, head: bytes, body: bytes) -> Reply | None:
+    """What a client got over HTTP; None where it cannot be read."""
+    fields = head_fields(head)
+    if any(name == _ENCODING for name, _ in fields):
+        return None
+    return Reply(status=status, body=body, json_size=_json_size(fields))
+
+
+def _json_size(fields: Fields) -> int:
+    """How much of a body is JSON; -1: all of it, or it is not said."""
+    value = next((value for name, value in fields if name == _JSON_SIZE), b"")
+    return int(value) if value.isdigit() else -1
+
+
+def head_fields(head: bytes) -> Fields:
+    """The fields of a head of HTTP/1.1, names in lower case."""
+    found = []
+    for line in head.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            found.append((name.lower(), value.strip()))
+    return tuple(found)

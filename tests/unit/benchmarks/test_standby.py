@@ -1,0 +1,16 @@
+"""Days of slices that stand by; `make standby` plays a thousand."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.standby import ALWAYS, SLICES, day
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_slices_come_and_go_without_flapping_and_keep_the_budget(seed: int) -> None:
+    ours, all_on = day(seed), day(seed, SLICES, 0)
+    assert ours.too_soon == 0
+    assert 0 < ours.activations < 24 * (SLICES - ALWAYS)
+    assert ours.late < all_on.late + 0.05
+    assert ours.active < 0.5
