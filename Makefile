@@ -14,7 +14,7 @@ WHOLE_TESTS := tests/integration
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak standby study triton debian dist release-check stack-test clean
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak standby study workers triton debian dist release-check stack-test clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -153,7 +153,7 @@ soak: $(VENV)/.test triton
 
 # Twenty models on three real Tritons with room for four each; SECONDS=60 is shorter.
 placement: $(VENV)/.test triton
-	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s tests/triton/test_placement.py
+	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=4000 tests/triton/test_placement.py tests/triton/test_placement_chaos.py
 
 # A thousand days of seven slices, of which five stand by: about 20 minutes.
 standby: $(VENV)/.test
@@ -165,6 +165,11 @@ standby: $(VENV)/.test
 study: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.study $(STUDY)
+
+# Several workers before the same backends, in simulated time, beside one worker and beside workers that know nothing of each other.
+# Some hours with 200 seeds; make workers WORKERS="--seeds 16 --workers 2 4" takes minutes.
+workers: $(VENV)/.test
+	$(BIN)/python -m benchmarks.workers $(WORKERS)
 
 # What each constant and each mechanism of the scheduler is worth, in simulated time: half, double and off in every scene. Under an
 # hour on two cores that have nothing else to do; it goes on where it was ended; ABLATE="--only lead" plays some variants.

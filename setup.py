@@ -20,7 +20,8 @@ _FOLDERS = (
 )  # fmt: skip
 _MODULES = (
     "lb/kserve/gate.py", "lb/kserve/inspect.py", "lb/kserve/stream_debts.py", "lb/kserve/work.py",
-    "lb/net/timers.py", "lb/telemetry/meter.py", "lb/telemetry/record.py",
+    "lb/net/timers.py", "lb/sharing/board.py", "lb/telemetry/meter.py", "lb/telemetry/record.py",
+    "lb/telemetry/sampling.py", "lb/telemetry/spans.py",
 )  # fmt: skip
 _INTERPRETED = {"lb/wire/compiled.py", "lb/wire/native.py", "lb/wire/proxy_protocol.py"}
 """Of those folders; packages stay interpreted as well."""

@@ -59,7 +59,7 @@ from lb.admin.views import (
 )
 from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.membership import Membership, MembershipError
-from lb.control.model_placement import PlacementStatus
+from lb.control.model_placement import PlacementError, PlacementStatus
 from lb.control.record import BackendRecord
 from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
@@ -106,6 +106,41 @@ async def cannot() -> NoReturn:
     raise not_done("this process cannot do that", ())
 
 
+class PlacementControl(Protocol):
+    """Which models are loaded where, and what operators may change of it.
+
+    See `lb.control.model_placement.ModelPlacement`.
+    """
+
+    def status(self) -> PlacementStatus:
+        """What is known and done now."""
+        ...
+
+    def pin(self, model: bytes, *, is_pinned: bool) -> None:
+        """Keep a model loaded, or do so no more."""
+        ...
+
+    async def evict(self, model: bytes, backend: str = "") -> None:
+        """Unload a model."""
+        ...
+
+
+class NoPlacement:
+    """Stands for placement in a process that has none. Implements `PlacementControl`."""
+
+    def status(self) -> PlacementStatus:
+        """See `PlacementControl`."""
+        return PlacementStatus()
+
+    def pin(self, model: bytes, *, is_pinned: bool) -> NoReturn:
+        """See `PlacementControl`."""
+        raise PlacementError("this process cannot do that")
+
+    async def evict(self, model: bytes, backend: str = "") -> NoReturn:
+        """See `PlacementControl`."""
+        raise PlacementError("this process cannot do that")
+
+
 MAX_LOG_LEVEL_S: Final = 86400.0
 """How long another level of the log may last."""
 
@@ -138,7 +173,7 @@ class AdminApi:
         own_addresses: OwnAddresses,
         sources: SourceStatuses,
         queue: Callable[[], QueueStatus],
-        placement: Callable[[], PlacementStatus],
+        placement: PlacementControl,
         order_standby: OrderStandby,
         variants: VariantBook,
         shadows: Shadows | None,
@@ -186,6 +221,9 @@ class AdminApi:
             "listSources": self._list_sources,
             "getQueue": self._get_queue,
             "getPlacement": self._get_placement,
+            "pinModel": self._pinner(is_pinned=True),
+            "unpinModel": self._pinner(is_pinned=False),
+            "evictModel": self._evict_model,
             "listVariants": self._list_variants,
             "listComparisons": self._list_comparisons,
             "getComparison": self._get_comparison,
@@ -231,7 +269,35 @@ class AdminApi:
         return await json_in_steps(shell, "models", queue_views(status))
 
     async def _get_placement(self, _request: web.Request) -> PlacementView:
-        return placement_view(self._placement(), self._clock())
+        return placement_view(self._placement.status(), self._clock())
+
+    def _pinner(self, *, is_pinned: bool) -> Act:
+        """Make the operation that pins a model, or ends that."""
+
+        async def change(request: web.Request) -> PlacementView:
+            try:
+                self._placement.pin(_model_of(request), is_pinned=is_pinned)
+            except LookupError as error:
+                raise refused(404, str(error)) from error
+            except PlacementError as error:
+                raise refused(409, str(error)) from error
+            return await self._get_placement(request)
+
+        return change
+
+    async def _evict_model(self, request: web.Request) -> PlacementView:
+        for key in request.query:
+            if key != "backend":
+                raise refused(400, f"{key}: unknown; only backend may be given")
+        backend = request.query.get("backend", "")
+        try:
+            # Shielded: a client that leaves must not stop it half way.
+            await asyncio.shield(self._placement.evict(_model_of(request), backend))
+        except LookupError as error:
+            raise refused(404, str(error)) from error
+        except PlacementError as error:
+            raise refused(409, str(error)) from error
+        return await self._get_placement(request)
 
     async def _list_sources(self, _request: web.Request) -> Sources:
         return Sources(sources=[source_view(each) for each in self._sources()])
@@ -242,7 +308,7 @@ class AdminApi:
     async def _get_models(self, request: web.Request) -> JsonText:
         record = self._find(request)
         shell = models_view(self._directory, record, self._clock())
-        return await json_in_steps(shell, "models", model_views(record))
+        return await json_in_steps(shell, "models", model_views(record, self._placement.status()))
 
     def _changer(self, state: AdminState) -> Act:
         """Make the operation that brings a backend into `state`."""

@@ -14,8 +14,10 @@ from lb.admin.answers import Refused, error_response, response
 from lb.admin.api import (
     Act,
     AdminApi,
+    NoPlacement,
     OrderStandby,
     OwnAddresses,
+    PlacementControl,
     SetLogLevel,
     SourceStatuses,
     cannot,
@@ -28,7 +30,6 @@ from lb.admin.operations import INDEX, OPERATIONS, Operation
 from lb.admin.page import page_response, wants_page
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
-from lb.control.model_placement import PlacementStatus
 from lb.domain.backend import Address
 from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook
@@ -58,7 +59,7 @@ def make_admin_app(
     own_addresses: OwnAddresses = _nowhere,
     sources: SourceStatuses = _no_sources,
     queue: Callable[[], QueueStatus] = QueueStatus,
-    placement: Callable[[], PlacementStatus] = PlacementStatus,
+    placement: PlacementControl | None = None,
     order_standby: OrderStandby = no_standby,
     variants: VariantBook | None = None,
     shadows: Shadows | None = None,
@@ -78,7 +79,7 @@ def make_admin_app(
         own_addresses: where no backend can be; see `lb.settings.listed`.
         sources: reads the state of the sources of backends.
         queue: reads the queued requests.
-        placement: reads which models are loaded on demand.
+        placement: which models are loaded on demand; without it none are.
         order_standby: activates or releases a standby backend.
         variants: the names that variants serve; without it there are none.
         shadows: makes copies of requests; without it there are none.
@@ -98,7 +99,7 @@ def make_admin_app(
         own_addresses=own_addresses,
         sources=sources,
         queue=queue,
-        placement=placement,
+        placement=placement or NoPlacement(),
         order_standby=order_standby,
         variants=variants or VariantBook(directory.ref, clock),
         shadows=shadows,

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final
 
 from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary, LiveVariant
+from lb.admin.live_placement import placement_rows
 from lb.admin.live_rows import (
     STALE_S,
     BackendRows,
@@ -25,6 +26,7 @@ from lb.admin.live_variants import variant_rows
 from lb.admin.verdict import OF_CLIENTS, judge
 from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord
 from lb.domain.backend import AppProtocol, Backend, BackendState
 from lb.domain.operation import OperationKind
@@ -87,6 +89,7 @@ class LiveSources:
     variants: VariantStatuses = tuple
     shadows: Callable[[], list[LiveVariant]] = list
     """Rows of shadows, behind those of variants."""
+    placement: Callable[[], PlacementStatus] = PlacementStatus
 
 
 @dataclass(slots=True)
@@ -158,6 +161,7 @@ class LiveView:
             models=[],
             models_total=self._models.total,
             variants=variant_rows(sources.variants()) + sources.shadows(),
+            placement=placement_rows(sources.placement()),
             changes=[],
         )
         self.text = _fill(

@@ -151,6 +151,19 @@ class LiveVariant(TypedDict):
     note: Annotated[str, Field(description="What has changed its share, and why; or empty.")]
 
 
+class LivePlacement(TypedDict):
+    """A backend whose models are loaded on demand."""
+
+    backend: str
+    models: Annotated[
+        list[str], Field(description="Those that take room there, with their state unless ready.")
+    ]
+    room: Annotated[str, Field(description="How many models it has, and may have.")]
+    note: Annotated[
+        str, Field(description="What is done there, or which load failed last; or empty.")
+    ]
+
+
 class LiveDocument(TypedDict):
     """All of it."""
 
@@ -169,6 +182,9 @@ class LiveDocument(TypedDict):
     models: Annotated[list[LiveModel], Field(description="At most 100, the busiest first.")]
     models_total: Annotated[int, Field(description="With those left out.")]
     variants: Annotated[list[LiveVariant], Field(description="In the order of the file.")]
+    placement: Annotated[
+        list[LivePlacement], Field(description="Backends whose models are loaded on demand.")
+    ]
     changes: Annotated[list[LiveChange], Field(description="At most 100, the newest first.")]
 
 

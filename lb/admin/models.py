@@ -226,6 +226,11 @@ class Model(View):
     draining: bool = Field(
         default=False, description="Whether the operator has drained the model on this backend."
     )
+    placement: str = Field(
+        default="",
+        description="With `placement`: why it is never evicted, that it may be, or that it is "
+        "loaded on demand. Empty: its backend is not managed.",
+    )
 
 
 class ModelDrain(View):
@@ -326,15 +331,24 @@ class PlacedModel(View):
         description="Uses of the model, recent ones more than old ones, times the seconds that "
         "loading it takes. The lowest value is evicted first."
     )
+    load: Amount = Field(
+        description="Part of the time that its copies are busy; above 0.7 it gets another copy."
+    )
+    size_bytes: Count = Field(description="Memory that it takes; 0: memory is not bounded.")
+    size_source: str = Field(
+        description="Where the size comes from: `configured`, `measured`, `statistics` or "
+        "`guessed`."
+    )
     kept: str = Field(description="Why it is never evicted; empty: it may be.")
 
 
 class PlacementStep(View):
     """A load, after what makes room for it."""
 
-    model: str
+    model: str = Field(description="Empty: models are unloaded, and none is loaded.")
     backend: str = Field(description="Name of the backend.")
     evict: list[str] = Field(description="Models that are unloaded there before.")
+    before: list[str] = Field(description="Models that it calls, which are loaded before it.")
 
 
 class WantedModel(View):
@@ -362,6 +376,12 @@ class PlacementView(View):
         json_schema_extra={"enum": [each.value for each in PlacementMode]},
     )
     max_models: Count = Field(description="Models that a backend may have loaded; 0: not said.")
+    memory_bytes: Count = Field(
+        description="Bytes that the models of a backend may take; 0: not said."
+    )
+    unreturned_bytes: dict[str, Count] = Field(
+        description="By backend, memory of unloaded models that did not come back."
+    )
     backends: list[str] = Field(description="Backends whose models are managed.")
     left_alone: list[str] = Field(description="Tritons that do not load models on request.")
     models: list[PlacedModel] = Field(description="By backend, then by name.")

@@ -44,6 +44,7 @@ MODEL: Final = "/api/v1/backends/{name}/models/{model}"
 SOURCES: Final = "/api/v1/sources"
 QUEUE: Final = "/api/v1/queue"
 PLACEMENT: Final = "/api/v1/placement"
+PLACED: Final = "/api/v1/placement/models/{model}"
 VARIANTS: Final = "/api/v1/variants"
 VARIANT_SET: Final = "/api/v1/variants/{name}"
 COMPARISONS: Final = "/api/v1/compare"
@@ -144,6 +145,11 @@ _NO_STANDBY: Final = Refusal(
     "The backend is no standby backend, or was drained, disabled or removed."
 )
 _NOW: Final = "The backend as it is now."
+_PLACED_NOW: Final = "All managed backends as they are now."
+_NOT_PLACED: Final = {
+    404: Refusal("No managed backend has the model in its repository, or has it loaded."),
+    409: Refusal("Placement is off, or the model is in use, pinned, or cannot be unloaded."),
+}
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
 _NO_SHADOW: Final = Refusal("The name has no shadow.")
@@ -312,6 +318,46 @@ OPERATIONS: Final = (
         summary="Show which models are loaded where on demand, and what is under way.",
         answer=PlacementView,
         meaning="All managed backends; with `placement.mode: off` there are none.",
+    ),
+    Operation(
+        id="pinModel",
+        method="POST",
+        path=f"{PLACED}/pin",
+        summary="Load a model without being asked for, and never evict it.",
+        description="It holds until the process ends, whatever the file says.",
+        parameters=(_MODEL_NAME,),
+        answer=PlacementView,
+        meaning=_PLACED_NOW,
+        refusals=_NOT_PLACED,
+    ),
+    Operation(
+        id="unpinModel",
+        method="POST",
+        path=f"{PLACED}/unpin",
+        summary="Let a model be evicted again.",
+        description="It holds until the process ends, whatever the file says.",
+        parameters=(_MODEL_NAME,),
+        answer=PlacementView,
+        meaning=_PLACED_NOW,
+        refusals=_NOT_PLACED,
+    ),
+    Operation(
+        id="evictModel",
+        method="POST",
+        path=f"{PLACED}/evict",
+        summary="Unload a model, whatever its age and whoever loaded it.",
+        description="It is answered when the model is gone. The next request for the model loads "
+        "it again.",
+        parameters=(
+            _MODEL_NAME,
+            Parameter("backend", "query", "Name of the backend; without it, all that have it."),
+        ),
+        answer=PlacementView,
+        meaning=_PLACED_NOW,
+        refusals={
+            400: _BAD_QUERY,
+            **_NOT_PLACED,
+        },
     ),
     Operation(
         id="listVariants",

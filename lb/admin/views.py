@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from lb.admin.models import (
     Backend,
@@ -38,9 +39,12 @@ from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.domain.standby import StandbyStatus
 from lb.proxy.variants import VariantSet
+from lb.settings.placement import PlacementMode
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.variants import VariantStatus
+
+_ON_DEMAND: Final = PlacementMode.ON_DEMAND.value
 
 
 def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> VariantSetView:
@@ -189,9 +193,14 @@ def models_view(directory: BackendDirectory, record: BackendRecord, now: float) 
     )
 
 
-def model_views(record: BackendRecord) -> Iterator[Model]:
+def model_views(record: BackendRecord, status: PlacementStatus) -> Iterator[Model]:
     """Describe the models of one backend one by one, in the order of its list."""
     table = record.models
+    name = record.backend.name
+    otherwise = "on demand" if name in status.managed and status.mode == _ON_DEMAND else ""
+    placed = {
+        each.model: each.kept or "may be evicted" for each in status.models if each.backend == name
+    }
     for entry in table.entries:
         yield Model(
             name=text(entry.name),
@@ -199,6 +208,7 @@ def model_views(record: BackendRecord) -> Iterator[Model]:
             state=table.state_of(entry).value,
             reason=entry.reason,
             draining=entry.name in record.drained_models,
+            placement=placed.get(entry.name, otherwise),
         )
 
 
@@ -256,6 +266,8 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
     return PlacementView(
         mode=status.mode,
         max_models=status.max_models,
+        memory_bytes=status.memory,
+        unreturned_bytes=dict(status.unreturned),
         backends=list(status.managed),
         left_alone=list(status.left_alone),
         models=[
@@ -265,6 +277,9 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
                 state=each.state,
                 age_s=_rounded(each.age_s),
                 value=round(each.value, 3),
+                load=round(each.load, 3),
+                size_bytes=each.size,
+                size_source=each.size_source,
                 kept=each.kept,
             )
             for each in status.models
@@ -274,7 +289,10 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
         ],
         steps=[
             PlacementStep(
-                model=text(each.model), backend=each.backend, evict=list(map(text, each.evict))
+                model=text(each.model or b""),
+                backend=each.backend,
+                evict=list(map(text, each.evict)),
+                before=list(map(text, each.before)),
             )
             for each in status.steps
         ],

@@ -24,7 +24,8 @@ class BackendPenalty:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.due = 0
-        """Tickets that are to begin here and that the caller does not count in `in_flight` yet."""
+        """Requests that count toward the backend's limit beside `in_flight`: tickets that are to
+        begin here and that the caller does not count yet, and requests of other workers."""
         self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
         """How long executions take as it has measured them, by model and version."""
         self.factor = 1.0

@@ -189,6 +189,41 @@ class BatchingModelBackend(ModelBackend):
         if not self.load.in_flight:
             self._ran_out()
 
+    @property
+    def rows_in_flight(self) -> int:
+        """Rows of all requests in flight."""
+        return self.rows
+
+    def count_others(
+        self, count: int, work_s: float, since: float, ends: int, rows: int, now: float
+    ) -> None:
+        """Count what requests of other workers have changed here; see `ModelBackend`.
+
+        The answers of one execution go to several workers, so an end is one of the last execution,
+        or the first of the next.
+        """
+        super().count_others(count, work_s, since, ends, rows, now)
+        self.rows += rows
+        if ends:
+            if not self._batch_count or now - self._batch_ended > _AT_ONCE_S:
+                self._learn_batch()
+                self._batch_ended = now
+                self._batch_good = False
+                if self._running:
+                    self._running.popleft()
+                if self.waiting_rows:
+                    filled = min(self.batch, self.waiting_rows)
+                    self.waiting_rows -= filled
+                    self._running.append((now, filled))
+            self._batch_count += ends
+        elif rows > 0:
+            if len(self._running) < self.instances:
+                self._running.append((now, rows))
+            else:
+                self.waiting_rows += rows
+        if not self.load.in_flight:
+            self._ran_out()
+
     def _ran_out(self) -> None:
         """Note that nothing is in flight any more."""
         self._learn_batch()

@@ -205,6 +205,11 @@ class Cost:
             self.mean_s += part * (expected + off - self.mean_s)
             self.base_s = self.mean_s
 
+    def last_sample(self) -> tuple[float, float, float]:
+        """The seconds, rows and bytes of the last sample; there must be one."""
+        place = self.count % WINDOW
+        return self._recent[place], self._recent_rows[place], self._recent_sizes[place]
+
     def least_ratio(self) -> float:
         """Find the quickest recent sample, as a part of what is predicted for it now."""
         least = self._least_ratio

@@ -35,13 +35,17 @@ SLOW: Final = TUNING.slow_ratio
 _RATE_FOR_S: Final = TUNING.rate_for_s
 
 
+Waits = tuple[int, float, float]
+"""Queued requests: the level of the next ones, and the keys of the first and the last of these."""
+
+
 class EligibleSet:
     """Model backends, and a queue for them."""
 
     __slots__ = (
         "_among", "_instances", "_rate", "_rate_at", "freed", "index", "is_capped",
-        "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends", "queue", "ranking",
-        "stats", "wake_at",
+        "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends", "others_waiting",
+        "queue", "ranking", "stats", "wake_at",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +58,8 @@ class EligibleSet:
             model_backend.backend.max_in_flight for model_backend in model_backends
         )
         """Some backend has a limit of its own, which requests of other models count against."""
+        self.others_waiting = 0
+        """Requests of the model that are queued by other workers."""
         self.is_closed = False
         """No model backend had room when it was checked last for a queued request."""
         self.is_retired = False
@@ -263,6 +269,13 @@ class EligibleSet:
             end = max(end, begin + (ahead - instances + 1) / speed + own_s)
         return end > ticket.deadline
 
+    def nth(self, place: int, now: float) -> Ticket:
+        """Find the queued request with so many before it, counting from 0; the last one if there
+        are fewer. Those of other workers are assumed to be spread evenly among them."""
+        if self.others_waiting:
+            place = place * self.queue.count // (self.queue.count + self.others_waiting)
+        return self.queue.nth(place, now)
+
     # Load
 
     def max_overtaken_s(self) -> float:
@@ -277,6 +290,22 @@ class EligibleSet:
             return 0.0
         return _MAX_OVERTAKEN * self.stats.tail_s - usual.mean_s
 
+    def order(self, waits: Waits, now: float) -> tuple[int, float]:
+        """Sort the queues of several workers by their next requests: the least value is the first.
+
+        Where later requests overtake, the newest is the first, and the oldest before all of them
+        once it has been overtaken for long enough.
+        """
+        level, first, last = waits
+        if self.lead_s != ANY_LEAD_S and first >= now - self.max_overtaken_s():
+            return 2 * level + 1, -last
+        return 2 * level, first
+
+    def waits(self, now: float) -> Waits:
+        """The queued requests, as other workers are told of them. Some request must be queued."""
+        level, first = self.queue.urgency(now)
+        return level, first, self.queue.level(now).turn().last().key
+
     def on_arrival(self, now: float) -> None:
         """Note how long a new request would take if all went in order."""
         if len(self.model_backends) == 1:
@@ -285,7 +314,8 @@ class EligibleSet:
         if not rate:
             return
         stats = self.stats
-        ahead = self.queue.count + self.in_flight() + 1 - self._instances
+        queued = self.queue.count + self.others_waiting
+        ahead = queued + self.in_flight() + 1 - self._instances
         stats.on_arrival(max(0, ahead) / rate + stats.usual.mean_s, now)
         self.lead_s = LATE_LEAD_S if self.max_overtaken_s() > 0 else ANY_LEAD_S
 
@@ -375,6 +405,11 @@ class EligibleSet:
             self._among = (
                 None if index.count == len(self.model_backends) else frozenset(self.model_backends)
             )
+
+
+def overtakes(order: tuple[int, float]) -> bool:
+    """Whether a request has its place in `EligibleSet.order` because it overtakes earlier ones."""
+    return bool(order[0] % 2)
 
 
 def _unreserved(model_backends: Sequence[ModelBackend]) -> list[ModelBackend]:

@@ -567,6 +567,32 @@ class ModelBackend:
         if usual.count < cost.count <= _CONFIDENT_SAMPLES or not ends & _USUAL_EVERY:
             usual.learn(took_s, ticket.rows, ticket.size, now)
 
+    @property
+    def rows_in_flight(self) -> int:
+        """Rows of the requests in flight, where batches are executed; otherwise requests."""
+        return self.load.in_flight
+
+    def count_others(
+        self, count: int, work_s: float, since: float, ends: int, rows: int, now: float
+    ) -> None:
+        """Count what requests of other workers have changed here.
+
+        Args:
+            count: by how much more of them are in flight.
+            work_s: by how much more work they are, in seconds.
+            since: when the instances began with what they execute, as far as another worker knows.
+            ends: how many of them have ended.
+            rows: by how much more rows they have.
+            now: the time.
+        """
+        load = self.load
+        load.in_flight += count
+        load.work_s = max(0.0, load.work_s + work_s)
+        load.busy_since = max(load.busy_since, since)
+        for _ in range(min(ends, _ENDS)):
+            self._ends += 1
+            self._ends_at[self._ends % _ENDS] = load.busy_since
+
     def end_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Learn from a request that was given up as lost, and that ends after all."""
         if ending is _FAILED:

@@ -320,6 +320,13 @@ class ModelQueue:
                 if model_backend.load.in_flight < model_backend.slots:
                     self._busy -= 1
 
+    def count_others(self, model_backend: ModelBackend, change: int, now: float) -> None:
+        """Note that so many more requests of other workers are in flight at a model backend."""
+        self._slots = 0
+        if self.index is not None:
+            self.index.in_flight += change
+            self.index.changed(model_backend, now)
+
     def _watch(self) -> None:
         """Have the model backends know whether they are watched."""
         is_watched = self.reserves or self.index is not None
@@ -521,11 +528,13 @@ class ModelQueue:
         request. None: all had better wait."""
         queue = eligible_set.queue
         place = eligible_set.before(decision.score, model_backend, now)
-        if place < queue.count:
+        if place < queue.count + eligible_set.others_waiting:
             ticket = head
             if head is queue.level(now).turn().at(0):
                 ends_at = decision.estimate.ends_at
-                ticket = queue.nth(eligible_set.before(ends_at, model_backend, now, 1.0), now)
+                ticket = eligible_set.nth(
+                    eligible_set.before(ends_at, model_backend, now, 1.0), now
+                )
             if not self.is_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
                 score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
@@ -555,7 +564,7 @@ class ModelQueue:
         own = decision.estimate
         queue = eligible_set.queue
         place = eligible_set.before(own.ends_at, model_backend, now, 1.0)
-        ticket = queue.nth(place, now)
+        ticket = eligible_set.nth(place, now)
         if (
             ticket.priority != head.priority
             or ticket.deadline != NO_DEADLINE
@@ -563,7 +572,8 @@ class ModelQueue:
         ):
             return head, model_backend, own
         estimate = model_backend.estimate(ticket.rows, ticket.size, now)
-        if place < queue.count or estimate.ends_at - ticket.arrived_at <= self.stats.tail_s:
+        is_queued = place < queue.count + eligible_set.others_waiting
+        if is_queued or estimate.ends_at - ticket.arrived_at <= self.stats.tail_s:
             return ticket, model_backend, estimate
         return None
 

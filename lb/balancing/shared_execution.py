@@ -74,6 +74,13 @@ class SharedModelBackend(ModelBackend):
         super().end(ticket, now, ending)
         del self._away_s_at[ticket]
 
+    def count_others(
+        self, count: int, work_s: float, since: float, ends: int, rows: int, now: float
+    ) -> None:
+        """Count what requests of other workers have changed here; see `ModelBackend`."""
+        self._count(now)
+        super().count_others(count, work_s, since, ends, rows, now)
+
     def executed_s(self, ticket: Ticket, now: float) -> float:
         """Find a request's part of the backend's time: how long it was there, divided by how many
         were there meanwhile.

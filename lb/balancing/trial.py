@@ -10,11 +10,11 @@ from lb.domain.trial import Trial
 class TrialPicker:
     """Takes a trial as soon as a request comes for which its backend has room."""
 
-    __slots__ = ("_picker", "_trial")
+    __slots__ = ("_picker", "trial")
 
     def __init__(self, trial: Trial, picker: Picker | None) -> None:
         """Pick as `picker` does once the trial is taken."""
-        self._trial = trial
+        self.trial = trial
         self._picker = picker
 
     def pick(self) -> Backend | None:
@@ -26,7 +26,7 @@ class TrialPicker:
 
     def take(self) -> Backend | None:
         """Return the backend of the trial; None when it is taken, or has no room."""
-        trial = self._trial
+        trial = self.trial
         if trial.is_open and trial.backend.has_room:
             trial.is_open = False
             return trial.backend

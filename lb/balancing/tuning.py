@@ -213,6 +213,14 @@ class Tuning:
     adaptive_hold: int = 10
     """Count of measurements between trials once a limit is found."""
 
+    # Several workers (figures: docs/decisions/0070-what-workers-share.md)
+
+    give_way_s: float = 0.002
+    """Seconds for which room is left to a more urgent request of another worker: an iteration of a
+    busy event loop."""
+    give_way_again_s: float = 0.04
+    """Seconds after which room is left again to a worker that did not use it."""
+
     # Load that others cause
 
     external_late_intervals: float = 1.5

@@ -69,6 +69,9 @@ from lb.settings.units import format_duration
 _RELOAD_S: Final = 120.0
 _UPGRADE_S: Final = 3600.0
 """The process ends an upgrade by itself: a new process has a minute, and what `shutdown` allows."""
+_EVICT_S: Final = 180.0
+"""Requests end, and an unload takes up to a minute on each backend."""
+_DONE: Final = {"pin": "pinned", "unpin": "unpinned", "evict": "evicted"}
 _LOOK_S: Final = 0.2
 """How often it is looked whether what is waited for has happened."""
 _UP: Final = "up"
@@ -97,6 +100,25 @@ def show_queue(admin: AdminTarget) -> int:
 def show_placement(admin: AdminTarget) -> int:
     """Print which models are loaded where on demand, and what is under way."""
     return _show(admin, PLACEMENT, PlacementView, placement_lines)
+
+
+def change_placement(admin: AdminTarget, model: str, action: str, backend: str | None) -> int:
+    """Pin, unpin or evict a model, and say that it is done.
+
+    Args:
+        admin: whom to ask.
+        model: its name.
+        action: `pin`, `unpin` or `evict`.
+        backend: where to evict it; None: everywhere.
+    """
+    query = "" if backend is None else f"?backend={quote(backend, safe='')}"
+    path = f"{PLACEMENT}/models/{quote(model, safe='')}/{action}{query}"
+    try:
+        replace(admin, timeout_s=_EVICT_S).call("POST", path, PlacementView)
+    except AdminError as error:
+        return admin.fail(error)
+    print(printable(f"model {model}: {_DONE[action]}"), file=admin.out)
+    return 0
 
 
 def list_sources(admin: AdminTarget) -> int:

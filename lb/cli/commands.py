@@ -30,6 +30,7 @@ exit codes:
 environment:
   TRITON_LB_ADMIN        admin API to ask (default {DEFAULT_ADMIN})
   TRITON_LB_ADMIN_TOKEN  token for the admin API"""
+_UNTIL_END: Final = "It needs `placement`, and holds until the process ends."
 
 
 def build_parser() -> Parser:
@@ -348,6 +349,7 @@ def _add_changes(commands: _Commands) -> None:
         command.set_defaults(handler=handlers.change, action=action)
     _add_add(commands)
     _add_variants(commands)
+    _add_placement(commands)
     for name, help_text, handler in (
         ("reload", "apply the changed configuration file", handlers.reload),
         (
@@ -378,6 +380,24 @@ def _add_compare(commands: _Commands) -> None:
     form.add_argument("--markdown", action="store_true", help="print a report for a release")
     _add_admin_address(command)
     command.set_defaults(handler=handlers.compare)
+
+
+def _add_placement(commands: _Commands) -> None:
+    """Add the commands that change which models are loaded on demand."""
+    for action, help_text, more in (
+        ("pin", "load a model without being asked for, and never evict it", _UNTIL_END),
+        ("unpin", "let a pinned model be evicted", _UNTIL_END),
+        ("evict", "unload a model", "The next request for it loads it again."),
+    ):
+        command = _add(commands, action, help_text, f"triton-lb {action} bert", more)
+        command.add_argument("model", metavar="MODEL", help="name of the model")
+        if action == "evict":
+            command.add_argument(
+                "--backend", metavar="NAME", help="unload it there only (default: everywhere)"
+            )
+        _add_admin_address(command)
+        _add_quiet(command, "print errors only")
+        command.set_defaults(handler=handlers.change_placement, action=action)
 
 
 def _add_variants(commands: _Commands) -> None:

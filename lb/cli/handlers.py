@@ -168,6 +168,14 @@ def placement(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, show_placement)
 
 
+def change_placement(arguments: argparse.Namespace) -> int:
+    """Run `triton-lb pin`, `unpin` or `evict`."""
+    from lb.cli.admin import change_placement as run
+
+    model, action, backend = arguments.model, arguments.action, getattr(arguments, "backend", None)
+    return _ask_admin(arguments, lambda admin: run(admin, model, action, backend))
+
+
 def sources(arguments: argparse.Namespace) -> int:
     """Run `triton-lb sources`."""
     from lb.cli.admin import list_sources

@@ -13,10 +13,16 @@ from lb.cli.loading import load, print_problems
 from lb.domain.errors import LoadBalancerError
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_systemd
+from lb.runtime.workers.cores import worker_count
+from lb.runtime.workers.seat import NO_UPGRADE, Seat, find_seat
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
 from lb.settings.reading import Loaded
 from lb.settings.reporting import LogLevel
+
+
+class UpgradeRefused(LoadBalancerError):
+    """The process before cannot be taken over from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +48,14 @@ def serve(options: ServeOptions) -> int:
         The exit code: 1 when the process could not start.
     """
     try:
+        seat = find_seat(os.environ)
         predecessor = find_predecessor(os.environ)
     except (OSError, ValueError) as error:
         print(f"triton-lb: cannot take over from the process before: {error}", file=sys.stderr)
         return 1
     config, file = options.config, None
+    if seat is not None:
+        return _run_seat(seat, options)
     if config is not None:
         file = ConfigurationFile(config, partial(_from_file, config, options))
     try:
@@ -96,8 +105,32 @@ def _run(
         predecessor=predecessor,
         pid_file=options.pid_file,
     )
-    code = run(loaded.settings, start)
+    count = worker_count(loaded.settings)
+    if count > 1:
+        if predecessor is not None:
+            raise UpgradeRefused(NO_UPGRADE)
+        from lb.runtime.workers.run import run_supervisor
+
+        code = run_supervisor(loaded.settings, start, count)
+    else:
+        code = run(loaded.settings, start)
     # Nothing is left to do. The usual end would wait for threads, which may wait for a name server.
+    os._exit(code)
+
+
+def _run_seat(seat: Seat, options: ServeOptions) -> int:
+    """Be one process of a service with workers."""
+    from lb.runtime.workers.run import run_seat
+
+    config = options.config
+    file = None
+    if config is not None:
+        file = ConfigurationFile(config, partial(_from_file, config, options))
+    try:
+        code = run_seat(seat, file)
+    except (LoadBalancerError, OSError) as error:
+        print(f"triton-lb: {seat.name}: {error}", file=sys.stderr)
+        code = 1
     os._exit(code)
 
 

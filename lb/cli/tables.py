@@ -29,10 +29,11 @@ Row = tuple[str, ...]
 _BACKEND_HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
 _GPU_HEADINGS: Final = ("GPU", "GPU MEMORY")
 _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
+_PLACEMENT_HEADING: Final = "PLACEMENT"
 _QUEUE_HEADINGS: Final = (
     "MODEL", "VERSION", "QUEUED", "OLDEST", "BACKEND", "IN FLIGHT", "LIMIT", "EXPECTED",
 )  # fmt: skip
-_PLACEMENT_HEADINGS: Final = ("BACKEND", "MODEL", "STATE", "AGE", "VALUE", "KEPT")
+_PLACEMENT_HEADINGS: Final = ("BACKEND", "MODEL", "STATE", "AGE", "VALUE", "LOAD", "SIZE", "KEPT")
 _SOURCE_HEADINGS: Final = ("NAME", "BACKENDS", "AGE", "UPDATES", "FAILURES", "ERROR")
 _VARIANT_HEADINGS: Final = (
     "NAME", "VARIANT", "MODEL", "SHARE %", "ANSWERED", "ERRORS", "P50", "P99", "NOTE",
@@ -41,7 +42,7 @@ _SAME_SHARE: Final = 0.001
 """Percent by which shares are not told apart."""
 _NUMBERS: Final = frozenset(
     {"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS}
-    | {"VALUE", "QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
+    | {"VALUE", "LOAD", "SIZE", "QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
     | {"BACKENDS", "AGE", "UPDATES", "FAILURES"}
     | {"SHARE %", "ANSWERED", "ERRORS"}
 )
@@ -119,8 +120,17 @@ def model_lines(name: str, models: Models) -> list[str]:
     """The models of the backend `name` as a table, and below it how the backend differs from the
     others."""
     if models.listed:
-        rows = [(each.name, each.version, _state(each), each.reason) for each in models.models]
-        lines = plain_table(rows, _MODEL_HEADINGS)
+        rows: list[Row] = [
+            (each.name, each.version, _state(each), each.reason) for each in models.models
+        ]
+        headings: Row = _MODEL_HEADINGS
+        if any(each.placement for each in models.models):
+            headings = (*_MODEL_HEADINGS[:-1], _PLACEMENT_HEADING, _MODEL_HEADINGS[-1])
+            rows = [
+                (*row[:-1], each.placement, row[-1])
+                for row, each in zip(rows, models.models, strict=True)
+            ]
+        lines = plain_table(rows, headings)
     elif models.listed is None:
         lines = [f"{name} has not listed its models yet"]
     else:
@@ -172,23 +182,35 @@ def placement_lines(view: PlacementView) -> list[str]:
                 each.state,
                 _NONE if each.age_s is None else short_duration(each.age_s),
                 f"{each.value:.1f}",
+                f"{each.load:.0%}",
+                f"{each.size_bytes / 2**30:.1f}GiB" if each.size_bytes else _NONE,
                 each.kept,
             )
             for each in view.models
         ],
         _PLACEMENT_HEADINGS,
     )
-    would = "would load" if view.mode == "observe" else "loading"
+    load, unload = "loading", "unloading"
+    if view.mode == "observe":
+        load, unload = "would load", "would unload"
     lines += [f"requests wait for {each.model}" for each in view.wanted]
     for step in view.steps:
-        evicted = f" in place of {', '.join(step.evict)}" if step.evict else ""
-        lines.append(f"{would} {step.model} on {step.backend}{evicted}")
+        evicted = ", ".join(step.evict)
+        if step.model:
+            instead = f" in place of {evicted}" if evicted else ""
+            lines.append(f"{load} {step.model} on {step.backend}{instead}")
+        else:
+            lines.append(f"{unload} {evicted} on {step.backend}")
     for failed in view.failures:
         retry = f"again in {short_duration(failed.retry_in_s)}"
         lines.append(f"{failed.model} was not loaded on {failed.backend}, {retry}: {failed.error}")
     if view.left_alone:
         lines.append(f"do not load models on request: {', '.join(view.left_alone)}")
-    room = f"at most {view.max_models} models on each of {len(view.backends)} backends"
+    for name, size in view.unreturned_bytes.items():
+        lines.append(f"{size / 2**30:.1f} GiB of unloaded models did not come back on {name}")
+    bounds = [f"{view.max_models} models"] if view.max_models else []
+    bounds += [f"{view.memory_bytes / 2**30:g} GiB"] if view.memory_bytes else []
+    room = f"at most {' and '.join(bounds)} on each of {len(view.backends)} backends"
     lines.append(f"placement.mode is {view.mode}" + (f", {room}" if view.mode != "off" else ""))
     return [*map(printable, lines)]
 

@@ -311,6 +311,7 @@ def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
             0 if each["ready_on"] else 33,
         )
     yield from _variants(document)
+    yield from _placement(document)
 
 
 def _variants(document: dict[str, Any]) -> Iterator[Row]:
@@ -324,6 +325,22 @@ def _variants(document: dict[str, Any]) -> Iterator[Row]:
             "",
             f"{_cut(printable(each['name']), 28):28} {each['percent']:5.4g}% {each['answers']:9} "
             f"{each['errors']:7} {_ms(each['p99_ms']):>7}  {printable(each['note'])}",
+            33 if each["note"] else 0,
+        )
+
+
+def _placement(document: dict[str, Any]) -> Iterator[Row]:
+    """The models that are loaded on demand, where there are any, by backend."""
+    rows = document.get("placement", ())
+    if rows:
+        yield "", "", 0
+        yield "", f"{'BACKEND':20} {'LOADED':>8}  MODELS", 2
+    for each in rows:
+        models = ", ".join(map(printable, each["models"])) or "-"
+        yield (
+            "",
+            f"{_cut(printable(each['backend']), 20):20} {each['room']:>8}  {models}"
+            + (f"; {printable(each['note'])}" if each["note"] else ""),
             33 if each["note"] else 0,
         )
 

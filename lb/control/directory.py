@@ -126,7 +126,7 @@ class BackendDirectory:
         self.configurations = ConfigurationBook()
         """How backends configure their models, as far as it was read."""
         nobody = Placement((), None, policy)
-        self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
+        self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody), loadable=self._on_demand))
         """What the data plane reads."""
         self.put_off: Callable[[Callable[[], None]], object] = _at_once
         """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
@@ -647,6 +647,7 @@ class BackendDirectory:
             or routing.knows_all != now.knows_all
             or routing.only_unready != now.only_unready
             or self._on_standby != now.on_standby
+            or self._on_demand is not now.loadable
         ):
             self._publish_routing(routing)
 
@@ -663,6 +664,7 @@ class BackendDirectory:
                 only_unready=routing.only_unready,
                 parting=self._parting,
                 on_standby=self._on_standby,
+                loadable=self._on_demand,
             )
         )
 

@@ -75,15 +75,14 @@ class FactsKeeper:
             self._readers += 1
             self._tasks.spawn(self._read_wanted(), name="models: read configurations")
 
-    def steps_of(self, models: Iterable[bytes]) -> frozenset[bytes]:
-        """The models that ensembles among some models run, as far as it was read."""
-        wanted = frozenset(models)
-        return frozenset(
-            step
-            for (name, _), configured in self._known.items()
-            if configured.steps and name in wanted
-            for step in configured.steps
-        )
+    def ensembles(self) -> dict[bytes, frozenset[bytes]]:
+        """The models that ensembles run, as far as it was read, also of those that are not ready
+        any more."""
+        found: dict[bytes, frozenset[bytes]] = {}
+        for (name, _), configured in self._known.items():
+            if configured.steps:
+                found[name] = found.get(name, frozenset()).union(configured.steps)
+        return found
 
     def read_missing(self, record: BackendRecord) -> None:
         """Read what is ready there and nobody has told yet."""

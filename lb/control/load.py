@@ -196,6 +196,25 @@ class LoadReader:
         )
         self._told(backend, record.load)
 
+    async def memory_of(self, record: BackendRecord) -> int | None:
+        """Ask one backend for the bytes of its devices that are in use; None: it does not say.
+        Nobody is told."""
+        spec = _metrics_of(record.member.spec)
+        if spec is None:
+            return None
+        share = _Share(self._pages, record)
+        try:
+            answer = await self._asker.http(
+                spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
+            )
+            page, _ = await self._read(answer.body)
+        except (UpstreamError, ValueError):
+            return None
+        finally:
+            share.close()
+        used = [each.memory_used for each in page.devices if each.memory_used is not None]
+        return int(sum(used)) if used else None
+
     async def _read(self, body: bytes) -> tuple[LoadPage, dict[bytes, ModelLoad]]:
         """Read a page and the load of its models, one step in each loop iteration."""
         page = LoadPage()

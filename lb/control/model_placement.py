@@ -1,32 +1,41 @@
 """Loads models for the requests that need them, and unloads others to make room.
 
-What is to be done says `lb.placing.planner`; this carries it out on Tritons that load
-models on request, one change at a time on each. A model is evicted like one that an operator
-drains: it gets no new requests, then what runs ends, then it is unloaded. Its room counts as taken
-until the Triton's list says that it is gone (docs/decisions/0064-placement-of-models.md).
+What is to be done says `lb.placing.planner`. `ModelLoader` does it on Tritons that load models on
+request, one change at a time on each (docs/decisions/0064-placement-of-models.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
 from lb.control.directory import BackendDirectory
+from lb.control.model_loader import (
+    SETTLE_S,
+    TAKES_ROOM,
+    MemoryOf,
+    ModelLoader,
+    NotUnloadedError,
+    no_memory,
+)
 from lb.control.models import ModelWatch
-from lb.control.questions import Questions, Reply
+from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
 from lb.domain.backend import AdminState, Backend, BackendKind
 from lb.domain.errors import UpstreamError
-from lb.domain.model import ModelState
+from lb.domain.model import ModelState, ModelUse
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.pool import OnDemand
+from lb.domain.schedule import ModelBackendView
 from lb.net.tasks import TaskOwner
-from lb.placing.planner import Failure, Host, ModelPlanner, PlannerRules, Step
+from lb.placing.copies import Sample
+from lb.placing.planner import Failure, Host, ModelPlanner, ModelRules, PlannerRules, Step
 from lb.settings.model import Settings
 from lb.settings.placement import PlacementMode, PlacementSettings
 from lb.telemetry.counts import PlacementCounts
@@ -36,18 +45,11 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether something is to be done, beside what requests ask for."""
-_POLL_S: Final = 0.05
-"""How often it is looked whether a model that is evicted has become idle, or has been unloaded."""
-_IDLE_S: Final = 5.0
-"""How long an eviction waits for requests that began just before it."""
-_UNLOAD_S: Final = 60.0
-"""How long an unload may take to show in the list of a Triton."""
-LOAD_S: Final = 600.0
-"""How long a load may take."""
+_MEMORY_S: Final = 10.0
+"""How often backends are asked for the memory that is in use while nothing changes there."""
 _NO_MODEL: Final = b"triton-lb:no-such-model"
 """Unloading it changes nothing; a Triton agrees if it loads models on request."""
 _NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
-_TAKES_ROOM: Final = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
 _USES: Final = frozenset({OperationKind.INFERENCE, OperationKind.STREAM})
 _LOAD: Final = "RepositoryModelLoad"
 _UNLOAD: Final = "RepositoryModelUnload"
@@ -65,6 +67,11 @@ class PlacedModel:
     """Seconds since it was loaded; None where it was there before we looked."""
     value: float
     """Uses, recent ones more than old ones, times the seconds that loading takes."""
+    load: float
+    """What part of the time its copies are busy; beyond `UP` it gets another one."""
+    size: int
+    """Bytes that it takes; 0: memory is not bounded."""
+    size_source: str
     kept: str
     """Why it is not evicted, unless it is in use or young; empty: it may be."""
 
@@ -75,6 +82,10 @@ class PlacementStatus:
 
     mode: str = PlacementMode.OFF.value
     max_models: int = 0
+    memory: int = 0
+    """Bytes that the models of one backend may take; 0: not bounded."""
+    unreturned: Mapping[str, int] = field(default_factory=dict)
+    """By backend: memory of unloaded models that did not come back."""
     managed: tuple[str, ...] = ()
     """Backends that load models on request."""
     left_alone: tuple[str, ...] = ()
@@ -88,8 +99,13 @@ class PlacementStatus:
     """Model, backend, and the last load."""
 
 
-class _NotUnloadedError(Exception):
-    """A model cannot be unloaded; the message says why."""
+class PlacementError(Exception):
+    """What an operator asks for cannot be done; the message says why."""
+
+
+def _no_views(_models: Collection[bytes]) -> Iterable[ModelBackendView]:
+    """Stand for a relay that schedules nothing."""
+    return ()
 
 
 class ModelPlacement:
@@ -102,10 +118,18 @@ class ModelPlacement:
         questions: Questions,
         *,
         clock: Callable[[], float] = monotonic,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self.options = PlacementSettings()
         """The options in force."""
-        self.planner = ModelPlanner(PlannerRules(max_models=1))
+        self.planner = ModelPlanner(PlannerRules())
+        self.loader = ModelLoader(
+            directory, watch, questions, self.planner, clock=clock, settle_s=settle_s
+        )
+        self.model_backends: Callable[[Collection[bytes]], Iterable[ModelBackendView]] = _no_views
+        """Reads how busy the copies of these models are."""
+        self.memory_of: MemoryOf = no_memory
+        """Asks a backend for the bytes of its GPUs that are in use."""
         self._directory = directory
         self._watch = watch
         self._questions = questions
@@ -125,17 +149,32 @@ class ModelPlacement:
         """Models that were used since the last look."""
         self._under_way: dict[BackendRecord, Step] = {}
         self._observed: tuple[Step, ...] = ()
-        self._loads: Counter[str] = Counter()
-        self._load_s = 0.0
-        self._evictions = 0
+        self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
+        """Bytes of GPUs that are in use, and when that was asked."""
 
     def configure(self, settings: Settings) -> None:
         """Go by other settings from now on."""
         options = self.options = settings.placement
-        pinned = frozenset(name.encode() for name, own in settings.models.items() if own.pin)
+        models = {name.encode(): own for name, own in settings.models.items()}
         self.planner.rules = PlannerRules(
-            max_models=options.max_models or 1, min_age_s=options.min_age, pinned=pinned
+            max_models=options.max_models,
+            memory=options.memory,
+            min_age_s=options.min_age,
+            models={
+                name: ModelRules(
+                    is_pinned=own.pin,
+                    min_copies=own.min_copies,
+                    max_copies=own.max_copies,
+                    idle_unload_s=own.idle_unload,
+                    calls=frozenset(each.encode() for each in own.calls),
+                )
+                for name, own in models.items()
+            },
         )
+        self.planner.sizes.configured = {
+            name: own.size for name, own in models.items() if own.size is not None
+        }
+        self.loader.memory_of = self.memory_of if options.memory is not None else no_memory
         if options.mode is not PlacementMode.ON_DEMAND:
             self._directory.load_on_demand({})
         self._observed = ()
@@ -232,23 +271,61 @@ class ModelPlacement:
         now = self._clock()
         planner = self.planner
         planner.used(self._used, now)
-        self._used = set()
         self._ask_newcomers()
         records = {record.backend.name: record for record in self._managed()}
+        planner.steps = self._watch.ensembles()
+        self._ask_memory(records.values(), now)
         hosts = [self._host(record) for record in records.values()]
         planner.follow(hosts, now)
+        self._sample(records, now)
+        self._used = set()
         self._forget_wanted(hosts, now)
         if self.is_active:
             self._tell_routes(hosts, now)
         since = {model: since for model, (since, _) in self._wanted.items()}
-        steps = planner.plan(since, hosts, self._is_used, now)
+        steps = planner.plan(since, hosts, self._use_of, now)
         if not self.is_active:
             self._observe(steps)
             return
         for step in steps:
             record = records[step.backend]
             self._under_way[record] = step
-            self._tasks.spawn(self._carry_out(record, step), name=f"load on {step.backend}")
+            self._tasks.spawn(self._carry_out(record, step), name=f"change {step.backend}")
+
+    def _sample(self, records: Mapping[str, BackendRecord], now: float) -> None:
+        """Tell the planner how busy the copies of models are."""
+        models = self._used | self.planner.demand.followed
+        running: Counter[bytes] = Counter()
+        limits: dict[bytes, list[int]] = {}
+        for view in self.model_backends(models) if models else ():
+            record = records.get(view.backend.name)
+            if record is not None and view.limit and view.model in record.models.names:
+                running[view.model] += view.in_flight
+                limits.setdefault(view.model, []).append(view.limit)
+        copies = Counter(
+            model for record in records.values() for model in models & self._ready(record)
+        )
+        self.planner.demand.observe(
+            {
+                model: Sample(running[model], sum(each) / len(each), copies[model])
+                for model, each in limits.items()
+            },
+            now,
+        )
+
+    def _ask_memory(self, records: Iterable[BackendRecord], now: float) -> None:
+        """Ask backends for the memory that is in use, where that is bounded, and not too often."""
+        if self.options.memory is None:
+            self._memory.clear()
+            return
+        for record in records:
+            at, known = self._memory.get(record, (-math.inf, None))
+            if now - at >= _MEMORY_S and record not in self._under_way:
+                self._memory[record] = now, known
+                self._tasks.spawn(self._keep_memory(record), name=f"memory {record.backend.name}")
+
+    async def _keep_memory(self, record: BackendRecord) -> None:
+        self._memory[record] = self._clock(), await self.memory_of(record)
 
     def _managed(self) -> list[BackendRecord]:
         """Backends that load models on request and may get requests."""
@@ -263,22 +340,28 @@ class ModelPlacement:
 
     def _host(self, record: BackendRecord) -> Host:
         entries = record.models.entries
-        taken = frozenset(each.name for each in entries if each.state in _TAKES_ROOM)
+        taken = frozenset(each.name for each in entries if each.state in TAKES_ROOM)
         step = self._under_way.get(record)
-        out = record.drained_models | record.evicted
-        ready = frozenset(each.name for each in entries if each.state is ModelState.READY) - out
+        if step is not None and step.model is not None:
+            taken |= {*step.before, step.model}
         return Host(
             name=record.backend.name,
             catalogue=record.models.names - record.drained_models,
-            taken=taken if step is None else taken | {step.model},
-            ready=ready,
-            needed=self._watch.steps_of(ready),
+            taken=taken,
+            ready=self._ready(record),
+            memory_used=self._memory.get(record, (0.0, None))[1],
             is_busy=step is not None,
             in_flight=record.backend.in_flight,
         )
 
-    def _is_used(self, backend: str, model: bytes) -> bool:
-        return any(self._directory.model_use(self._directory.find(backend).backend, model))
+    @staticmethod
+    def _ready(record: BackendRecord) -> frozenset[bytes]:
+        """Models that get requests on a backend."""
+        ready = (each.name for each in record.models.entries if each.state is ModelState.READY)
+        return frozenset(ready) - record.drained_models - record.evicted
+
+    def _use_of(self, backend: str, model: bytes) -> ModelUse:
+        return self._directory.model_use(self._directory.find(backend).backend, model)
 
     def _forget_wanted(self, hosts: list[Host], now: float) -> None:
         """Nobody waits any more for what is ready, is refused, or was asked for too long ago."""
@@ -315,15 +398,21 @@ class ModelPlacement:
 
     def _observe(self, steps: list[Step]) -> None:
         for step in set(steps).difference(self._observed):
-            fields = {"backend": step.backend, "model": text(step.model)}
             evicted = ", ".join(map(text, step.evict))
-            _log.info("model would be loaded", extra={**fields, "evict": evicted})
+            fields = {"backend": step.backend, "evict": evicted}
+            if step.model is None:
+                _log.info("model would be unloaded", extra=fields)
+            else:
+                _log.info("model would be loaded", extra={**fields, "model": text(step.model)})
         self._observed = tuple(steps)
 
     # Which backends load models on request
 
     def _ask_newcomers(self) -> None:
         records = set(self._directory.records)
+        for record, (deaths, _) in self._explicit.items():
+            if record in records and deaths != record.backend.deaths:
+                self.planner.sizes.restarted(record.backend.name)
         self._explicit = {
             record: known
             for record, known in self._explicit.items()
@@ -365,104 +454,102 @@ class ModelPlacement:
 
     async def _carry_out(self, record: BackendRecord, step: Step) -> None:
         try:
-            for model in step.evict:
-                if not await self._is_evicted(record, model):
-                    return  # planned anew at the next look
-            await self._load(record, step.model)
-            self._woken.set()
-        except _NotUnloadedError as error:
-            why = f"no room could be made: {error}"
-            _log.warning(
-                "model not evicted",
-                extra={"backend": step.backend, "model": text(step.model), "why": str(error)},
-            )
-            self.planner.failed(step.model, step.backend, why, self._clock())
+            await self.loader.carry_out(record, step)
         finally:
             self._under_way.pop(record, None)
-            self._directory.evict(record, frozenset())
+            self._memory.pop(record, None)
+            self._woken.set()
 
-    async def _is_evicted(self, record: BackendRecord, model: bytes) -> bool:
-        """Unload a model. Returns whether it is gone; it is not if it is in use.
+    # What operators ask for
+
+    def pin(self, model: bytes, *, is_pinned: bool) -> None:
+        """Keep a model loaded, or do so no more, until the process ends.
 
         Raises:
-            _NotUnloadedError: it cannot be unloaded.
+            LookupError: no managed backend has it in its repository.
+            PlacementError: placement is off.
         """
-        fields = {"backend": record.backend.name, "model": text(model)}
-        self._directory.evict(record, frozenset({model}))
-        give_up_at = self._clock() + _IDLE_S
-        while any(self._directory.model_use(record.backend, model)):
-            if self._clock() >= give_up_at:
-                _log.info("model is not evicted: it is in use", extra=fields)
-                return False
-            await asyncio.sleep(_POLL_S)
-        try:
-            reply = await self._questions.unload(record, model)
-        except UpstreamError as error:
-            raise _NotUnloadedError(error.detail) from error
-        if not reply.is_ok:
-            raise _NotUnloadedError(reply.detail or f"status {reply.status}")
-        give_up_at = self._clock() + _UNLOAD_S
-        while self._has(record, model):
-            if self._clock() >= give_up_at:
-                raise _NotUnloadedError(f"{text(model)} stays loaded")
-            await asyncio.sleep(_POLL_S)
-            await self._watch.refreshed([record])
-        self._evictions += 1
-        _log.info("model evicted", extra=fields)
-        return True
+        self._check(model)
+        self.planner.pins[model] = is_pinned
+        _log.info("model pinned" if is_pinned else "model unpinned", extra={"model": text(model)})
+        self._woken.set()
 
-    @staticmethod
-    def _has(record: BackendRecord, model: bytes) -> bool:
-        return any(
-            each.name == model and each.state in _TAKES_ROOM for each in record.models.entries
-        )
+    async def evict(self, model: bytes, backend: str = "") -> None:
+        """Unload a model, whatever its age, and whoever loaded it.
 
-    async def _load(self, record: BackendRecord, model: bytes) -> None:
-        fields = {"backend": record.backend.name, "model": text(model)}
-        began = self._clock()
-        why = ""
+        Args:
+            model: its name.
+            backend: where; empty: everywhere.
+
+        Raises:
+            LookupError: it is not loaded there.
+            PlacementError: it is pinned, needed or in use, or cannot be unloaded.
+        """
+        self._check(model)
+        if not self.is_active:
+            raise PlacementError("placement.mode is not on_demand")
+        records = [
+            record
+            for record in self._managed()
+            if backend in ("", record.backend.name) and model in self._ready(record)
+        ]
+        copies = sum(model in self._ready(record) for record in self._managed())
+        if records and copies - len(records) < self.planner.copies_kept(model):
+            raise PlacementError("it is pinned, or has min_copies")
+        if not records:
+            where = f"on backend {backend!r}" if backend else "on any backend"
+            raise LookupError(f"model {text(model)!r} is not loaded {where}")
+        for record in records:
+            await self._evict_now(record, model)
+
+    async def _evict_now(self, record: BackendRecord, model: bytes) -> None:
+        name = record.backend.name
+        if model in self.planner.needed(self._ready(record)):
+            raise PlacementError(f"another model on {name} needs it")
+        if record in self._under_way:
+            raise PlacementError(f"{name} is loading or unloading a model; try again")
+        self._under_way[record] = Step(None, name, (model,))
         try:
-            reply: Reply | None = await self._questions.load(record, model, LOAD_S)
-        except UpstreamError as error:
-            reply, why = None, error.detail
-        if reply is not None and not reply.is_ok:
-            why = reply.detail or f"status {reply.status}"
-        now = self._clock()
-        if why:
-            self._loads["failed"] += 1
-            self.planner.failed(model, record.backend.name, why, now)
-            _log.warning("model not loaded", extra={**fields, "why": why})
-            return
-        took_s = now - began
-        self._loads["loaded"] += 1
-        self._load_s += took_s
-        self.planner.loaded(model, record.backend.name, took_s)
-        _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
-        await self._watch.refreshed([record])
+            if not await self.loader.is_evicted(record, model, "operator"):
+                raise PlacementError(f"requests or sequences use it on {name}")
+        except NotUnloadedError as error:
+            raise PlacementError(f"{name} says: {error}") from error
+        finally:
+            self._directory.evict(record, frozenset())
+            self._under_way.pop(record, None)
+            self._woken.set()
+        self.planner.kept.discard(model)
+
+    def _check(self, model: bytes) -> None:
+        if not self.is_on:
+            raise PlacementError("placement.mode is off")
+        if not any(model in record.models.names for record in self._managed()):
+            raise LookupError(f"no managed backend has a model {text(model)!r}")
 
     # What people are shown
 
     def counts(self) -> PlacementCounts:
-        """What was done since the start."""
-        return PlacementCounts(
-            loads=dict(self._loads), load_s=self._load_s, evictions=self._evictions
-        )
+        """What was done since the start, and is so now."""
+        return self.loader.counts()
 
     def status(self) -> PlacementStatus:
         """What is known and done now."""
         now = self._clock()
         managed = self._managed() if self.is_on else []
         hosts = [self._host(record) for record in managed]
+        copies = Counter(model for host in hosts for model in host.ready)
         alone = [record.backend for record, (_, is_it) in self._explicit.items() if not is_it]
         return PlacementStatus(
             mode=self.options.mode.value,
             max_models=self.options.max_models or 0,
+            memory=self.options.memory or 0,
+            unreturned=dict(self.planner.sizes.unreturned),
             managed=tuple(host.name for host in hosts),
             left_alone=_names(alone),
             models=tuple(
                 each
                 for record, host in zip(managed, hosts, strict=True)
-                for each in self._placed(record, host, hosts, now)
+                for each in self._placed(record, host, copies, now)
             ),
             wanted=tuple((model, now - since) for model, (since, _) in self._wanted.items()),
             steps=tuple(self._under_way.values()) if self.is_active else self._observed,
@@ -473,23 +560,26 @@ class ModelPlacement:
         )
 
     def _placed(
-        self, record: BackendRecord, host: Host, hosts: list[Host], now: float
+        self, record: BackendRecord, host: Host, copies: Mapping[bytes, int], now: float
     ) -> Iterable[PlacedModel]:
         planner = self.planner
+        needed = planner.needed(host.ready)
         states = {
             each.name: each.state.value
             for each in record.models.entries
-            if each.state in _TAKES_ROOM
+            if each.state in TAKES_ROOM
         }
         for model in sorted(host.taken):
             loaded_at = planner.loaded_at.get((model, host.name))
             kept = ""
-            if model in planner.rules.pinned:
+            if planner.is_pinned(model):
                 kept = "pinned"
+            elif copies[model] <= planner.copies_kept(model):
+                kept = "min_copies"
             elif model in planner.kept:
                 kept = "loaded by a client"
-            elif model in host.needed:
-                kept = "step of an ensemble"
+            elif model in needed:
+                kept = "needed by another model"
             is_aged = loaded_at is not None and loaded_at > float("-inf")
             state = states.get(model, "loading")
             yield PlacedModel(
@@ -497,7 +587,10 @@ class ModelPlacement:
                 backend=host.name,
                 state="unloading" if model in record.evicted else state,
                 age_s=now - loaded_at if loaded_at is not None and is_aged else None,
-                value=planner.value(model, hosts, now),
+                value=planner.value(model, copies[model], now),
+                load=planner.demand.load(model, copies[model]),
+                size=planner.sizes.of(model) if planner.rules.memory is not None else 0,
+                size_source=planner.sizes.source(model),
                 kept=kept,
             )
 

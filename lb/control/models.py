@@ -189,9 +189,9 @@ class ModelWatch:
         except TimeoutError:
             _log.info("some backends are slow to say what they have")
 
-    def steps_of(self, models: Iterable[bytes]) -> frozenset[bytes]:
-        """The models that ensembles among some models run."""
-        return self._facts.steps_of(models)
+    def ensembles(self) -> dict[bytes, frozenset[bytes]]:
+        """The models that each ensemble runs, as far as it is known."""
+        return self._facts.ensembles()
 
     def look_at(self, record: BackendRecord) -> None:
         """Look at everything of one backend as soon as possible."""

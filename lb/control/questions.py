@@ -42,7 +42,13 @@ from lb.kserve.server_settings import (
     trace_from_message,
     trace_to_message,
 )
-from lb.kserve.statistics import MeasuredVersions, measured_from_json, measured_from_message
+from lb.kserve.statistics import (
+    MeasuredVersions,
+    measured_from_json,
+    measured_from_message,
+    memory_from_json,
+    memory_from_message,
+)
 from lb.kserve.warm_up import WarmUpRequest
 from lb.net.ask.asker import Asker
 
@@ -205,6 +211,18 @@ class Questions:
         if len(reply.body) > _STATISTICS_BYTES:
             raise ValueError("the answer is too long")
         return _read(reply.checked(), measured_from_json, measured_from_message)
+
+    async def memory_usage(self, record: BackendRecord, model: bytes) -> int:
+        """Bytes of GPUs that a model takes, as its statistics say; 0 where they do not, or where
+        the backend does not answer."""
+        path = b"/v2/models/%b/stats" % model
+        request = pb.ModelStatisticsRequest(name=model.decode("utf-8", "replace"))
+        path = path if _PLAIN.fullmatch(model) else b""
+        try:
+            reply = await self._ask(record, b"GET", path, b"", messages.MODEL_STATISTICS, request)
+            return _read(reply.checked(), memory_from_json, memory_from_message)
+        except (NotOffered, UpstreamError, ValueError):
+            return 0
 
     async def trace_settings(self, record: BackendRecord) -> Settings:
         """Its trace settings."""

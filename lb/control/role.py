@@ -7,7 +7,7 @@ role is `lb.proxy.role`; what each has of the other is in `lb.domain.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -34,6 +34,7 @@ from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation
 from lb.domain.roles import ControlSide, RelaySide
+from lb.domain.schedule import ModelBackendView
 from lb.health.models import Version
 from lb.health.outliers import outlier_rules
 from lb.health.ramp import ramp_rules
@@ -62,6 +63,10 @@ class _NoRelay:
     def in_flight_by_model(self, _backend: Backend) -> Mapping[bytes, int]:
         """There are no requests."""
         return {}
+
+    def model_backends(self, _models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """Nobody schedules."""
+        return ()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """Nobody schedules."""
@@ -134,6 +139,8 @@ class ControlRole:
             lambda backend: self._relay.in_flight_by_model(backend),
             lambda backend, report: self._relay.on_load_report(backend, report),
         )
+        self.placement.model_backends = lambda models: self._relay.model_backends(models)
+        self.placement.memory_of = self.load.memory_of
         self.priors = PriorReader(
             directory,
             Questions(self.asker),

@@ -128,6 +128,10 @@ class PoolSnapshot:
     on_standby: OnDemand | None = None
     """What inferences wait for that find no backend, where a standby backend may be activated."""
 
+    loadable: Mapping[bytes, OnDemand] = field(default_factory=dict)
+    """Models that are loaded on demand, whether they are loaded now or not. Whoever was under way
+    to the only backend that had one of them waits until another backend has it."""
+
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""
         return self.placements[protocol]

@@ -8,7 +8,7 @@ Both run in one process, so these are calls; none of them waits, except for `Con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from lb.domain.control import ControlNews, Roster
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
 from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
+from lb.domain.schedule import ModelBackendView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,10 @@ class RelaySide(Protocol):
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""
+        ...
+
+    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """Read what the scheduler knows of the copies of these models."""
         ...
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:

@@ -17,6 +17,8 @@ _PARTS: Final = ("compute_input", "compute_infer", "compute_output")
 _VARIES: Final = 0.01
 """Squared coefficient of variation of the rows above which they can explain something."""
 _LARGEST: Final = 2**63
+_GPU: Final = "GPU"
+"""Name of a kind of memory (`TRITONSERVER_MemoryTypeString`)."""
 
 Executions = tuple[int, int, float]
 """Rows of an execution, how many of these there were, and seconds of all of them."""
@@ -65,6 +67,42 @@ def measured_from_message(message: bytes) -> MeasuredVersions:
             ],
         )
         for entry in answer.model_stats
+    )
+
+
+def memory_from_json(body: bytes) -> int:
+    """Read the bytes of GPUs that the versions of one model take, from the answer to
+    `GET v2/models/{name}/stats`. Most backends of Triton tell none.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return sum(
+            _count(row["byte_size"])
+            for entry in json.loads(body)["model_stats"]
+            for row in entry.get("memory_usage", ())
+            if row["type"] == _GPU
+        )
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"these are no statistics: {error}") from error
+
+
+def memory_from_message(message: bytes) -> int:
+    """Read the same from a `ModelStatisticsResponse`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        answer = pb.ModelStatisticsResponse.FromString(message)
+    except DecodeError as error:
+        raise ValueError(f"these are no statistics: {error}") from error
+    return sum(
+        row.byte_size
+        for entry in answer.model_stats
+        for row in entry.memory_usage
+        if row.type == _GPU
     )
 
 

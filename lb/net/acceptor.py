@@ -32,6 +32,10 @@ _CREDIT: Final = 16
 _BATCH: Final = 4
 """Connections accepted in one turn of the loop, where we accept ourselves. It takes three turns
 until they count."""
+_TURN_S: Final = 0.001
+"""How long a process that has accepted leaves further connections to others of the same socket."""
+_MOST_IN_TURN: Final = 64
+"""Connections accepted in one turn, however many come."""
 _KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """A server that pauses must leave the file of its Unix socket, which Python 3.13 removes."""
 
@@ -48,6 +52,8 @@ class Acceptor:
         factory: ProtocolFactory,
         room: Callable[[], int],
         tasks: TaskOwner,
+        *,
+        in_turns: bool = False,
     ) -> None:
         """
         Args:
@@ -57,6 +63,8 @@ class Acceptor:
             room: how many more connections may be accepted. Asked now and then; a few more may
                 come before accepting stops.
             tasks: owns the tasks that accept.
+            in_turns: whether other processes accept at the same socket, and should have their part
+                of connections that come at once.
         """
         self._name = name
         self._listener = listener
@@ -66,7 +74,11 @@ class Acceptor:
         self._tasks = tasks
         self._loop = loop = asyncio.get_running_loop()
         is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
-        self._door: _Door = (_ReadDoor if is_asyncio else _ServerDoor)(listener, self._make, tasks)
+        self._door: _Door
+        if in_turns:
+            self._door = _TurnDoor(listener, self._make, tasks)
+        else:
+            self._door = (_ReadDoor if is_asyncio else _ServerDoor)(listener, self._make, tasks)
         self._credit = 0
         """Connections to accept before there is a look for room."""
         self._is_full = False
@@ -238,17 +250,43 @@ class _ReadDoor(_Door):
             self.loop.remove_reader(self.listener)
 
     def _accept(self) -> None:
-        for _ in range(_BATCH):
+        self.take(_BATCH)
+
+    def take(self, most: int) -> int:
+        """Accept what waits, up to a number of connections. Returns how many there were."""
+        for count in range(most):
             try:
                 sock, _address = self.listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return count
             except OSError as error:
                 _log.error("cannot accept", extra={"error": os.strerror(error.errno or 0)})
                 self.close()
-                return
+                return count
             sock.setblocking(False)
             self.tasks.spawn(self._adopt(sock), name="accept")
+        return most
 
     async def _adopt(self, sock: socket.socket) -> None:
         await self.loop.connect_accepted_socket(self.make, sock)
+
+
+class _TurnDoor(_ReadDoor):
+    """Accepts one connection, and leaves the next ones to other processes for a moment. While more
+    connections come than all of them take so, each takes twice as many in its next turn."""
+
+    def __init__(self, listener: socket.socket, make: ProtocolFactory, tasks: TaskOwner) -> None:
+        super().__init__(listener, make, tasks)
+        self._most = 1
+
+    def _accept(self) -> None:
+        count = self.take(self._most)
+        if not count or not self.is_open:
+            return  # another process was quicker
+        self._most = min(2 * self._most, _MOST_IN_TURN) if count == self._most else 1
+        self.loop.remove_reader(self.listener)
+        self.loop.call_later(_TURN_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.is_open:
+            self.loop.add_reader(self.listener, self._accept)

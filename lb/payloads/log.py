@@ -19,6 +19,7 @@ from lb.payloads.lines import Payload, PayloadRecord
 from lb.payloads.writer import PayloadWriter
 from lb.settings.reporting import OTHER_MODELS, PayloadLogSettings
 from lb.telemetry.record import RequestRecord
+from lb.telemetry.sampling import RECORDED, Draw, drawing
 from lb.wire.ledger import Ledger
 
 _log = logging.getLogger(__name__)
@@ -186,6 +187,9 @@ class PayloadLog:
         self._rng = rng
         self._clock = clock
         self._wall = wall
+        self.draw: Draw | None = None
+        """Whether the inference at hand may be in the sample, whatever its model; None while
+        nothing is logged."""
         self._rules: PayloadRules | None = None
         self._writer: PayloadWriter | None = None
         self._recordings: dict[RequestRecord, Recording] = {}
@@ -208,7 +212,9 @@ class PayloadLog:
         self._recordings.clear()
         self._rules = None if writer is None else rules
         self._writer = writer
+        self.draw = None
         if rules is not None and writer is not None:
+            self.draw = drawing(self._rng, rules.greatest_share, RECORDED)
             self.max_payload_bytes = rules.max_payload_bytes
             writer.bytes_per_second = rules.bytes_per_second
 
@@ -235,13 +241,11 @@ class PayloadLog:
         return recording
 
     def sample(self, exchange: RequestRecord) -> Recording | None:
-        """Decide whether to record an inference whose model is not known yet, as `record`. It is
-        recorded where that may be any of the models."""
-        rules = self._rules
-        draw = self._rng.random()
-        if rules is None or draw >= rules.greatest_share:
+        """Record an inference that was drawn before its model is known, as `record`. Its model's
+        share decides at the end whether it is logged."""
+        if self._rules is None:
             return None
-        return self.record(exchange, b"", draw)
+        return self.record(exchange, b"", self._rng.random() * self._rules.greatest_share)
 
     def recording_of(self, exchange: RequestRecord) -> Recording | None:
         """Return that of an inference under way; None for those that are not sampled."""

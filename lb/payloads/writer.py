@@ -7,9 +7,7 @@ inference it rests as long as that took, and longer where the log must not grow 
 
 from __future__ import annotations
 
-import errno
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from lb.payloads.lines import PayloadRecord
-from lb.telemetry.line_file import LineFile
+from lb.telemetry.file_writer import FileWriter
 
 _log = logging.getLogger(__name__)
 
@@ -38,59 +36,29 @@ class PayloadWriter:
         """
         self.bytes_per_second = 0
         """How fast the file may grow; 0 is no limit. Set by its user."""
-        self._file = LineFile(path, "payload")
         self._records: deque[tuple[PayloadRecord, Written]] = deque()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._reopen_wanted = False
-        self._thread = threading.Thread(target=self._run, name="log:payload", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # a limit of the system
-            self._file.close()
-            raise OSError(errno.EAGAIN, str(error)) from error
+        self._writer = FileWriter(
+            path, name="payload", queue=self._records, write_next=self._write_next
+        )
 
     def put(self, record: PayloadRecord, written: Written) -> None:
         """Queue a record. Never blocks."""
         self._records.append((record, written))
-        self._wake.set()
+        self._writer.wake()
 
     def drop_queued(self) -> None:
         """Forget the records that the thread has not begun with."""
         self._records.clear()
 
     def reopen(self) -> None:
-        """Open the file anew, for log rotation."""
-        self._reopen_wanted = True
-        self._wake.set()
+        """See `FileWriter`."""
+        self._writer.reopen()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what is queued, for at most `timeout_s` seconds, and end. Idempotent."""
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(timeout_s)
+        """See `FileWriter`."""
+        self._writer.close(timeout_s)
 
     # The thread
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            is_last_round = self._closing.is_set()
-            self._wake.clear()
-            self._follow_rotation()
-            while self._records:
-                self._write_next()
-                self._follow_rotation()
-            if is_last_round:
-                break
-            if self._closing.is_set():
-                self._wake.set()
-        self._file.close()
-
-    def _follow_rotation(self) -> None:
-        if self._reopen_wanted:
-            self._reopen_wanted = False
-            self._file.reopen()
 
     def _write_next(self) -> None:
         try:
@@ -104,7 +72,7 @@ class PayloadWriter:
         except Exception:  # our bug: it costs this record, not the log
             _log.exception("payload cannot be logged")
         took_s = time.monotonic() - began
-        lost = self._file.write(lines, self._closing.is_set) if lines else _LINES
+        lost = self._writer.write(lines) if lines else _LINES
         written(record, not lost)
         rate = self.bytes_per_second
-        self._closing.wait(max(took_s, len(lines) / rate if rate else 0.0))
+        self._writer.rest(max(took_s, len(lines) / rate if rate else 0.0))

@@ -8,9 +8,14 @@ failed. Times are monotonic seconds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from lb.domain.model import ModelUse
+from lb.placing.copies import CopyDemand, Model
+from lb.placing.sizes import ModelSizes
 
 HALF_LIFE_S: Final = 300.0
 """Time after which a use of a model counts half. Use within minutes should decide what stays, and
@@ -21,25 +26,50 @@ MAX_RETRY_AFTER_S: Final = 900.0
 MAX_PLACES: Final = 3
 """Backends on which a model may have failed to load at the same time; no others are tried, since a
 load can also end a Triton."""
+MAX_LOST: Final = 2
+"""Backends that a load may end: as with requests, two deaths are no chance."""
+IN_USE_S: Final = 1.0
+"""How long requests wait for a model before others make room for it whose requests never pause.
+Their own requests end first, and further ones wait for the next load."""
+STAYS_S: Final = 30.0
+"""How long a model is left in peace whose requests did not end when it was to be evicted."""
 _USUAL_LOAD_S: Final = 1.0
 """What loading is taken to cost while no load has been measured."""
 
-Model = bytes
-"""The name of a model as it stands on the wire."""
-Used = Callable[[str, Model], bool]
-"""Whether a model has requests or open sequences on a backend, which is called by its name."""
+Used = Callable[[str, Model], ModelUse]
+"""What of a model runs on a backend, which is called by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRules:
+    """What is configured for one model."""
+
+    is_pinned: bool = False
+    """It is loaded without being asked for, and one copy stays."""
+    min_copies: int = 0
+    """Copies that are loaded without being asked for, and stay."""
+    max_copies: int | None = None
+    """Copies that its load may have; None: as many as there are backends."""
+    idle_unload_s: float | None = None
+    """It is unloaded after that time without a request; None: only to make room."""
+    calls: frozenset[Model] = frozenset()
+    """Models that it calls on its own backend."""
+
+
+_USUAL: Final = ModelRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerRules:
     """What is configured."""
 
-    max_models: int
-    """Models that are loaded on one backend at a time."""
+    max_models: int | None = None
+    """Models that are loaded on one backend at a time; None: not bounded."""
+    memory: int | None = None
+    """Bytes that the models of one backend may take; None: not bounded."""
     min_age_s: float = 0.0
     """No model is evicted that was loaded less than this long ago."""
-    pinned: frozenset[Model] = frozenset()
-    """Models that are loaded without being asked for, and never evicted."""
+    models: Mapping[Model, ModelRules] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +82,8 @@ class Host:
     taken: frozenset[Model] = frozenset()
     """Models that take room: those that are ready, being loaded or being unloaded."""
     ready: frozenset[Model] = frozenset()
-    needed: frozenset[Model] = frozenset()
-    """Models that others there need: steps of ensembles."""
+    memory_used: int | None = None
+    """Bytes of its GPUs that are in use by anybody; None: not known."""
     is_busy: bool = False
     """A model is being loaded or unloaded there."""
     in_flight: int = 0
@@ -61,12 +91,15 @@ class Host:
 
 
 class Step(NamedTuple):
-    """A load, after what makes room for it."""
+    """A load, after what makes room for it; or an unload alone."""
 
-    model: Model
+    model: Model | None
+    """None: nothing is loaded."""
     backend: str
     evict: tuple[Model, ...]
     """Models that are unloaded there before, in this order."""
+    before: tuple[Model, ...] = ()
+    """Models that it calls there, which are loaded before it."""
 
 
 @dataclass(slots=True)
@@ -90,10 +123,14 @@ class Failure(NamedTuple):
     at: float
     times: int
     """Failures in a row."""
+    is_lost: bool = False
+    """The backend died, or closed its connections, while it loaded the model."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
+        if self.is_lost:
+            return self.at + MAX_RETRY_AFTER_S
         return self.at + min(RETRY_AFTER_S * 2.0 ** (self.times - 1), MAX_RETRY_AFTER_S)
 
 
@@ -102,6 +139,12 @@ class ModelPlanner:
     """Plans the models of one pool."""
 
     rules: PlannerRules
+    sizes: ModelSizes = field(default_factory=ModelSizes)
+    demand: CopyDemand = field(default_factory=CopyDemand)
+    steps: Mapping[Model, frozenset[Model]] = field(default_factory=dict)
+    """The models that each ensemble runs, as far as it is known."""
+    pins: dict[Model, bool] = field(default_factory=dict)
+    """Models that an operator has pinned or unpinned, whatever is configured."""
     kept: set[Model] = field(default_factory=set)
     """Models that clients have loaded by calls of their own: never evicted."""
     withdrawn: set[Model] = field(default_factory=set)
@@ -112,9 +155,11 @@ class ModelPlanner:
     """How long the last load of a model took."""
     loaded_at: dict[tuple[Model, str], float] = field(default_factory=dict)
     """Since when a model is ready on a backend; -inf if it was when we first looked."""
+    stays_until: dict[tuple[Model, str], float] = field(default_factory=dict)
+    """Models whose requests did not end when they were to be evicted, by backend."""
     _popularity: dict[Model, _Popularity] = field(default_factory=dict)
-    _known: set[str] = field(default_factory=set)
-    """Backends that were looked at before."""
+    _known: dict[str, float] = field(default_factory=dict)
+    """Backends that were looked at before, and since when."""
 
     # What happens
 
@@ -129,11 +174,17 @@ class ModelPlanner:
         self.load_s[model] = took_s
         self.failures.pop((model, backend), None)
 
-    def failed(self, model: Model, backend: str, error: str, now: float) -> None:
-        """A load failed."""
+    def failed(
+        self, model: Model, backend: str, error: str, now: float, *, is_lost: bool = False
+    ) -> None:
+        """A load failed; see `Failure`."""
         before = self.failures.get((model, backend))
         times = before.times + 1 if before is not None else 1
-        self.failures[model, backend] = Failure(error, now, times)
+        self.failures[model, backend] = Failure(error, now, times, is_lost)
+
+    def stayed_in_use(self, model: Model, backend: str, now: float) -> None:
+        """Requests for a model did not end when it was to be evicted."""
+        self.stays_until[model, backend] = now + STAYS_S
 
     def forget_failures(self, model: Model) -> None:
         """Its files may have changed."""
@@ -146,15 +197,20 @@ class ModelPlanner:
             key: self.loaded_at.get(key, now if name in self._known else -math.inf)
             for key, name in ready.items()
         }
-        names = {host.name for host in hosts}
+        self._known = {host.name: self._known.get(host.name, now) for host in hosts}
         known = set().union(*(host.catalogue for host in hosts))
-        self._known = names
+        names = set(self._known)
         self.failures = {
-            key: each for key, each in self.failures.items() if key[0] in known and key[1] in names
+            key: each
+            for key, each in self.failures.items()
+            # A backend that a load has ended comes back.
+            if (key[0] in known and key[1] in names) or (each.is_lost and now < each.until)
         }
         for memory in (self.load_s, self._popularity):
             for model in [each for each in memory if each not in known]:
                 del memory[model]
+        self.sizes.forget(known, names)
+        self.stays_until = {key: until for key, until in self.stays_until.items() if now < until}
         self.kept &= known
         self.withdrawn &= known
 
@@ -170,6 +226,13 @@ class ModelPlanner:
             and (failure := self.failures.get((model, host.name))) is not None
             and now < failure.until
         ]
+        lost = [
+            failure
+            for (name, _), failure in self.failures.items()
+            if name == model and failure.is_lost and now < failure.until
+        ]
+        if len(lost) >= MAX_LOST:
+            return max(lost, key=lambda each: each.at).error
         places = sum(model in host.catalogue for host in hosts)
         if not failed or len(failed) < min(places, MAX_PLACES):
             return ""
@@ -186,88 +249,229 @@ class ModelPlanner:
             used: asked of models that may be evicted.
             now: the time.
         """
-        taken: set[Model] = set().union(
-            *(host.taken.intersection(host.catalogue) for host in hosts)
-        )
-        models = sorted(wanted, key=lambda model: wanted[model])
-        models += sorted(self.rules.pinned.difference(models))
-        free = {host.name: host for host in hosts if not host.is_busy}
-        steps = []
-        for model in models:
-            if model in taken or model in self.withdrawn or self.refusal(model, hosts, now):
-                continue
-            step = self._step(model, hosts, free, wanted, used, now)
-            if step is not None:
-                steps.append(step)
-                del free[step.backend]
-        return steps
+        return _Plan(self, wanted, hosts, used, now).steps()
 
-    def _step(
-        self,
-        model: Model,
-        hosts: Sequence[Host],
-        free: Mapping[str, Host],
-        wanted: Mapping[Model, float],
-        used: Used,
-        now: float,
-    ) -> Step | None:
-        """Where to load a model: where there is room, or else where the least is lost."""
-        best: tuple[bool, float, int, int, Step] | None = None
-        for host in free.values():
-            failure = self.failures.get((model, host.name))
-            if model not in host.catalogue or (failure is not None and now < failure.until):
-                continue
-            surplus = len(host.taken) + 1 - self.rules.max_models
-            victims = self._victims(host, hosts, surplus, wanted, used, now)
-            if victims is None:
-                continue
-            loss = sum(self.value(each, hosts, now) for each in victims)
-            step = Step(model, host.name, victims)
-            candidate = (bool(victims), loss, host.in_flight, len(host.taken), step)
-            if best is None or candidate[:4] < best[:4]:
-                best = candidate
-        return best[4] if best is not None else None
+    def is_pinned(self, model: Model) -> bool:
+        """Whether a model is loaded without being asked for, and never evicted."""
+        return self.pins.get(model, self._rules_of(model).is_pinned)
 
-    def _victims(
-        self,
-        host: Host,
-        hosts: Sequence[Host],
-        count: int,
-        wanted: Mapping[Model, float],
-        used: Used,
-        now: float,
-    ) -> tuple[Model, ...] | None:
-        """The models of a backend that are worth least; None where too few may be evicted."""
-        if count <= 0:
-            return ()
-        found: list[Model] = []
-        for model in sorted(host.ready, key=lambda each: (self.value(each, hosts, now), each)):
-            if len(found) == count:
-                break
-            may_go = (
-                model not in wanted
-                and self.may_evict(model, host, now)
-                and not used(host.name, model)
-            )
-            if may_go:
-                found.append(model)
-        return tuple(found) if len(found) == count else None
+    def copies_kept(self, model: Model) -> int:
+        """Copies that are loaded without being asked for, and stay."""
+        return max(self._rules_of(model).min_copies, int(self.is_pinned(model)))
 
-    def may_evict(self, model: Model, host: Host, now: float) -> bool:
-        """Whether a model may be evicted if it is not in use."""
-        return (
-            model not in self.rules.pinned
-            and model not in self.kept
-            and model not in host.needed
-            and now >= self.loaded_at.get((model, host.name), now) + self.rules.min_age_s
-        )
+    def group(self, model: Model) -> frozenset[Model]:
+        """Models that must be on the same backend for a model to work: its own steps, the models
+        that it calls, and theirs."""
+        found: set[Model] = set()
+        new = {model}
+        while new:
+            found |= new
+            new = {each for one in new for each in self._next_to(one)} - found
+        return frozenset(found - {model})
 
-    def value(self, model: Model, hosts: Sequence[Host], now: float) -> float:
-        """What a loaded copy is worth: how much the model is used, times what loading it again
-        takes. Nothing if it is ready elsewhere, too."""
-        if sum(model in host.ready for host in hosts) > 1:
+    def needed(self, models: Iterable[Model]) -> frozenset[Model]:
+        """Those that others among some models need."""
+        return frozenset[Model]().union(*(self._next_to(model) for model in models))
+
+    def _next_to(self, model: Model) -> frozenset[Model]:
+        steps = self.steps.get(model, frozenset())
+        rules = self.rules.models.get(model)
+        return steps if rules is None else steps | rules.calls
+
+    def _rules_of(self, model: Model) -> ModelRules:
+        return self.rules.models.get(model, _USUAL)
+
+    def max_copies(self, model: Model, backends: int) -> int:
+        """Copies that a model may have, of so many backends."""
+        most = self._rules_of(model).max_copies
+        return backends if most is None else min(most, backends)
+
+    def value(self, model: Model, copies: int, now: float) -> float:
+        """What one of the loaded copies is worth: how much the model is used, times what loading
+        it again takes, shared by the copies. Nothing if there are more than its load needs."""
+        if copies > 1 and self.demand.is_surplus(model, now):
             return 0.0
         popularity = self._popularity.get(model)
         uses = popularity.value(now) if popularity is not None else 0.0
         usual = sum(self.load_s.values()) / len(self.load_s) if self.load_s else _USUAL_LOAD_S
-        return uses * self.load_s.get(model, usual)
+        return uses * self.load_s.get(model, usual) / max(1, copies)
+
+    def is_aged(self, model: Model, backend: str, now: float) -> bool:
+        """Whether a model has been loaded for long enough to be evicted."""
+        return now >= self.loaded_at.get((model, backend), now) + self.rules.min_age_s
+
+    def is_idle(self, model: Model, backend: str, now: float) -> bool:
+        """Whether a model is to be unloaded since nobody has used it for as long as configured."""
+        idle_s = self._rules_of(model).idle_unload_s
+        if idle_s is None:
+            return False
+        popularity = self._popularity.get(model)
+        since = max(
+            self._known.get(backend, now),
+            self.loaded_at.get((model, backend), now),
+            popularity.at if popularity is not None else -math.inf,
+        )
+        return now >= since + idle_s
+
+
+class _Plan:
+    """One decision about all backends. What it has decided counts for what it decides next."""
+
+    def __init__(
+        self,
+        planner: ModelPlanner,
+        wanted: Mapping[Model, float],
+        hosts: Sequence[Host],
+        used: Used,
+        now: float,
+    ) -> None:
+        """See `ModelPlanner.plan`."""
+        self._planner = planner
+        self._wanted = wanted
+        self._hosts = hosts
+        self._used = used
+        self._now = now
+        self._free = {host.name: host for host in hosts if not host.is_busy}
+        self._copies = Counter(model for host in hosts for model in host.ready)
+        """Copies that are ready, and stay so."""
+        self._steps: list[Step] = []
+        self._is_urgent = False
+        """Requests have waited for `IN_USE_S` for the model that room is made for."""
+
+    def steps(self) -> list[Step]:
+        """Decide: first what requests wait for, then what is to be there, then what the load needs,
+        then what is to go."""
+        planner = self._planner
+        taken: Counter[Model] = Counter()
+        for host in self._hosts:
+            taken.update(host.taken.intersection(host.catalogue))
+        for model in sorted(self._wanted, key=lambda each: self._wanted[each]):
+            if not taken[model]:
+                self._is_urgent = self._now >= self._wanted[model] + IN_USE_S
+                self._load(model, math.inf)
+        self._is_urgent = False
+        for model in sorted({*planner.pins, *planner.rules.models}):
+            if taken[model] < planner.copies_kept(model) and not self._is_changing(model, taken):
+                self._load(model, math.inf)
+        for model in planner.demand.lacking(self._copies):
+            may_grow = 0 < taken[model] < planner.max_copies(model, len(self._hosts))
+            if may_grow and not self._is_changing(model, taken):
+                copies = self._copies[model] + 1
+                self._load(model, planner.value(model, copies, self._now))
+        for host in list(self._free.values()):
+            self._unload_idle(host)
+        return self._steps
+
+    def _is_changing(self, model: Model, taken: Mapping[Model, int]) -> bool:
+        """Whether a copy is being loaded or unloaded, or was just decided about."""
+        return taken[model] != self._copies[model] or any(
+            each.model == model for each in self._steps
+        )
+
+    def _load(self, model: Model, worth: float) -> None:
+        """Decide where to load a model: where there is room, or else where the least is lost, and
+        less than the copy is worth."""
+        planner, now = self._planner, self._now
+        if model in planner.withdrawn or planner.refusal(model, self._hosts, now):
+            return
+        group = planner.group(model)
+        best: tuple[bool, float, int, int, Step] | None = None
+        for host in self._free.values():
+            failure = planner.failures.get((model, host.name))
+            if (
+                model in host.taken
+                or not {model, *group}.issubset(host.catalogue)
+                or (failure is not None and now < failure.until)
+            ):
+                continue
+            missing = group - host.taken
+            victims = self._victims(host, {model, *missing})
+            if victims is None:
+                continue
+            loss = sum(self._value(each) for each in victims)
+            if victims and loss >= worth:
+                continue
+            step = Step(model, host.name, victims, self._in_order(missing))
+            candidate = (bool(victims), loss, host.in_flight, len(host.taken), step)
+            if best is None or candidate[:4] < best[:4]:
+                best = candidate
+        if best is not None:
+            self._decide(best[4])
+
+    def _in_order(self, models: frozenset[Model]) -> tuple[Model, ...]:
+        """Models with those that they call before them. A circle has no order: any will do."""
+        groups = {model: self._planner.group(model) & models for model in models}
+        return tuple(sorted(models, key=lambda each: (len(groups[each]), each)))
+
+    def _decide(self, step: Step) -> None:
+        self._steps.append(step)
+        self._copies.subtract(step.evict)
+        del self._free[step.backend]
+
+    def _unload_idle(self, host: Host) -> None:
+        """Unload what nobody has used for as long as is configured."""
+        for model in sorted(host.ready):
+            failure = self._planner.failures.get((model, host.name))
+            has_failed = failure is not None and self._now < failure.until
+            is_due = self._planner.is_idle(model, host.name, self._now)
+            if is_due and not has_failed and self._may_go(model, host, host.ready):
+                self._decide(Step(None, host.name, (model,)))
+                return
+
+    def _victims(self, host: Host, new: Collection[Model]) -> tuple[Model, ...] | None:
+        """The models of a backend that are worth least and make room for others; None where those
+        that may be evicted do not suffice."""
+        chosen: list[Model] = []
+        while not self._fits(host, new, chosen):
+            left = host.ready.difference(chosen, new)
+            staying = {*left, *new}
+            may_go = [each for each in left if self._may_go(each, host, staying)]
+            if not may_go:
+                return None
+            chosen.append(min(may_go, key=lambda each: self._loss(each, host)))
+        # A small model that was chosen first need not go where a large one had to, too.
+        for each in sorted(chosen, key=lambda one: (-self._value(one), one)):
+            others = [one for one in chosen if one != each]
+            is_calling = not self._planner.group(each).isdisjoint(others)
+            if not is_calling and self._fits(host, new, others):
+                chosen = others
+        return tuple(chosen)
+
+    def _fits(self, host: Host, new: Collection[Model], gone: Collection[Model]) -> bool:
+        """Whether models fit on a backend when others are gone."""
+        rules, sizes = self._planner.rules, self._planner.sizes
+        if rules.max_models is not None:
+            count = len(host.taken) - len(gone) + len(new)
+            if count > rules.max_models:
+                return False
+        if rules.memory is None:
+            return True
+        size = sum(map(sizes.of, host.taken))
+        if host.memory_used is not None:
+            size = max(size, host.memory_used - sizes.unreturned.get(host.name, 0))
+        size += sum(map(sizes.of, new)) - sum(map(sizes.of, gone))
+        return size <= rules.memory
+
+    def _may_go(self, model: Model, host: Host, ready: Collection[Model]) -> bool:
+        """Whether a model may be evicted from a backend on which these are ready."""
+        planner = self._planner
+        if not (
+            model not in self._wanted
+            and model not in planner.kept
+            and self._copies[model] > planner.copies_kept(model)
+            and planner.is_aged(model, host.name, self._now)
+            and model not in planner.needed(ready)
+        ):
+            return False
+        in_flight, open_sequences = self._used(host.name, model)
+        if open_sequences:
+            return False
+        may_wait = self._is_urgent and (model, host.name) not in planner.stays_until
+        return not in_flight or may_wait
+
+    def _loss(self, model: Model, host: Host) -> tuple[bool, float, Model]:
+        """Orders models that may be evicted: those without requests first, then by their value."""
+        return self._used(host.name, model).in_flight > 0, self._value(model), model
+
+    def _value(self, model: Model) -> float:
+        return self._planner.value(model, self._copies[model], self._now)

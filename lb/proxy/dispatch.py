@@ -97,6 +97,7 @@ class Dispatcher:
         conduct: ConductSink | None = None,
         misplaced: Misplaced = _nobody_cares,
         queue: Queue | None = None,
+        scheduler: Scheduler | None = None,
         reruns: Reruns | None = None,
     ) -> None:
         """
@@ -114,6 +115,7 @@ class Dispatcher:
             misplaced: is told of a backend, a model and a version that it says it does not have
                 ready.
             queue: in place of one that waits on the running event loop.
+            scheduler: of that queue; otherwise one that knows of no other workers.
             reruns: in place of those that wait on the running event loop.
         """
         options = options or DispatchOptions()
@@ -136,7 +138,7 @@ class Dispatcher:
         """Names that several models serve."""
         variants.configure(options.variants)
         if queue is None:
-            queue = Queue(Scheduler(), pool, clock, ledger, options.queue)
+            queue = Queue(scheduler or Scheduler(), pool, clock, ledger, options.queue)
         self.queue = queue
         """Requests that wait for their turn, or for a backend."""
         if reruns is None:

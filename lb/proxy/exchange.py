@@ -23,6 +23,7 @@ from lb.kserve.work import UNSAID
 from lb.proxy.request_trace import RequestTrace
 from lb.proxy.terms import QueueTerms
 from lb.telemetry.record import RequestRecord
+from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.trace_context import TraceContext
 
 _READ_LATE_S: Final = 0.02
@@ -200,6 +201,14 @@ class Exchange(RequestRecord):
     def whole(self) -> Exchange:
         """The request that the client knows: itself, or what it is a part of."""
         return self
+
+    @property
+    def first_span(self) -> int:
+        """Number of the span of its first attempt; 0 where none was kept for it."""
+        return FIRST_SPAN
+
+    def retell(self, span: int) -> None:
+        """Have the next attempt tell its backend that it is this span of the trace."""
 
     @property
     def context(self) -> TraceContext | None:

@@ -152,8 +152,9 @@ class Placer:
         exchange.backend = backend
         if exchange.attempts:
             exchange.attempts += 1
-            if exchange.whole.trace is not None:
-                exchange.whole.trace.began(attempt, Why.RETRY)
+            trace = exchange.whole.trace
+            if trace is not None:
+                exchange.retell(trace.began(attempt, Why.RETRY))
         else:
             exchange.attempts = 1
             exchange.placed_at = now
@@ -173,8 +174,10 @@ class Placer:
             exchange.placed_at = now
         whole = exchange.whole
         if whole.trace is not None:
-            first = Why.FIRST if whole is exchange else Why.PART
-            whole.trace.began(attempt, first if exchange.attempts == 1 else Why.RETRY)
+            if exchange.attempts > 1:
+                whole.trace.began(attempt, Why.RETRY)
+            elif whole is not exchange:
+                whole.trace.began(attempt, Why.PART)
         return attempt
 
     def _begin(
@@ -234,6 +237,9 @@ class Placer:
         """
         now = self._clock() if now is None else now
         on_demand = self._queue.on_demand(exchange)
+        if on_demand is None and exchange.tried:
+            # It is not known yet that the only backend that has the model is gone.
+            on_demand = self._pool.current.loadable.get(exchange.model)
         if on_demand is not None and on_demand.error:
             raise no_backend(on_demand, on_demand.error)
         if waiting is None or not self._queue.may_hold(exchange, now, on_demand):

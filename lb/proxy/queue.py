@@ -652,8 +652,12 @@ class Queue:
             exchange.tried = ()
             self._schedule_late(exchange)
             waiting.go_on()
-        elif (on_demand := self.on_demand(exchange)) is not None and on_demand.error:
+        elif (on_demand := self._held_for(exchange)) is not None and on_demand.error:
             waiting.refuse(no_backend(on_demand, on_demand.error))
+        elif exchange.tried and on_demand is not None and not on_demand.is_standby:
+            # Its backend is gone. From now on it waits for a load as if it had just come.
+            exchange.tried = ()
+            waiting.go_on()
         elif now >= exchange.held_until:
             is_loading = on_demand is not None and not on_demand.is_standby
             waiting.refuse(no_backend(on_demand, NOT_LOADED if is_loading else NO_BACKEND))
@@ -672,6 +676,10 @@ class Queue:
         ):
             exchange.particulars = particulars = Particulars()
             particulars.rows = 1
+
+    def _held_for(self, exchange: Exchange) -> OnDemand | None:
+        """What a held exchange waits for; also its model, where its backend may be gone."""
+        return self.on_demand(exchange) or self._pool.current.loadable.get(exchange.model)
 
     def on_demand(self, exchange: Exchange) -> OnDemand | None:
         """What an exchange waits for that no backend would take: its model, which is loaded for it,

@@ -269,12 +269,25 @@ class Retry:
             or (step is not None and not step.is_start)
         ):
             return False
+        if meaning in _MODEL_IS_ELSEWHERE and self._is_loaded_again(exchange, particulars.version):
+            return True
         if meaning is Meaning.UNKNOWN_MODEL:
             snapshot = self._pool.current
             route = snapshot.routes.get(exchange.model)
             if snapshot.knows_all and (route is None or not route.is_ready):
                 return False  # nobody has it
         return self._may_ask_other(exchange, backend)
+
+    def _is_loaded_again(self, exchange: Exchange, version: bytes) -> bool:
+        """Whether a model that a backend has no longer is loaded on demand: the backend has
+        restarted, or somebody has unloaded the model, and the list that we have is older. Nobody
+        loads versions that the repository does not have."""
+        return (
+            not version
+            and exchange.model in self._pool.current.loadable
+            and exchange.attempts < self.rules.max_attempts
+            and self._is_patient(exchange)
+        )
 
     def _may_ask_other(self, exchange: Exchange, backend: Backend) -> bool:
         """Whether there is a backend that was not asked yet, and an attempt left."""

@@ -7,9 +7,10 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from lb.access.gate import Gate
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
@@ -17,6 +18,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.roles import ControlSide
+from lb.domain.schedule import ModelBackendView
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
@@ -45,6 +47,7 @@ from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.record import RequestSink, combine
+from lb.telemetry.sampling import both
 from lb.telemetry.slow_models import SlowModels
 from lb.telemetry.spans import SpanQueue
 from lb.wire.ledger import Ledger
@@ -60,7 +63,11 @@ class RelayRole:
     """Serves clients. It goes by default settings until `configure`. Implements `RelaySide`."""
 
     def __init__(
-        self, parts: ProcessParts, control: ControlSide, ceiling: Callable[[int], int]
+        self,
+        parts: ProcessParts,
+        control: ControlSide,
+        ceiling: Callable[[int], int],
+        scheduler: Scheduler | None = None,
     ) -> None:
         """
         Args:
@@ -68,6 +75,7 @@ class RelayRole:
             control: publishes the pool, and hears reports.
             ceiling: says how many bytes of payload the process may hold, given how many the
                 settings ask for.
+            scheduler: one that knows of other workers; otherwise there are none.
         """
         self._ceiling = ceiling
         self._pool = control.pool
@@ -92,6 +100,7 @@ class RelayRole:
             tracer=tracer,
             conduct=control.conduct,
             misplaced=control.misplaced,
+            scheduler=scheduler,
         )
         dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
@@ -179,7 +188,8 @@ class RelayRole:
             self.http1.configure(http1)
         if is_other_gate or http2 != self.http2.options:
             self.http2.configure(http2)
-        self.http1.draw = self.http2.draw = self.dispatcher.tracer.draw
+        self.http1.draw = self.dispatcher.tracer.draw
+        self.http2.draw = both(self.dispatcher.tracer.draw, self.payload_log.draw)
         self.attempt_timeout.configure(attempt_times(settings))
         self.hedger.configure(hedge_rules(settings))
         self.monitor.wake()
@@ -215,6 +225,10 @@ class RelayRole:
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""
         return self.dispatcher.queue.scheduler.in_flight_by_model(backend)
+
+    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """Read what the scheduler knows of the copies of these models."""
+        return self.dispatcher.queue.scheduler.model_backends(models)
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""

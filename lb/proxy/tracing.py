@@ -8,26 +8,27 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, repeat
-from math import inf, log, log1p
+from math import inf
 from random import Random
 from typing import Any, Final
 
+from lb.domain.client import Client
 from lb.domain.operation import OperationKind, Treatment
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.schedule import Wait
 from lb.domain.why import Why
 from lb.proxy.exchange import Attempt, Exchange
-from lb.proxy.request_trace import RequestTrace, new_span_id
+from lb.proxy.request_trace import RequestTrace
 from lb.settings.tracing import SampledBy, TracingSettings, UnsampledMode
 from lb.telemetry.access_log import CLIENTS_FAULT
 from lb.telemetry.labels import is_servers_fault
 from lb.telemetry.record import RequestRecord, RequestSink
-from lb.telemetry.spans import AttemptSpan, RequestSpan, SpanQueue
-from lb.wire.trace_context import Traces
+from lb.telemetry.sampling import TRACED, Draw, drawing
+from lb.telemetry.spans import RareFacts, SpanQueue, TraceFacts
+from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 
-Draw = Callable[[], bool]
 LIMITED: Final = "limited"
 """Why spans were never made: there were too many in a second."""
 _USUAL_SPANS: Final = 2
@@ -36,6 +37,7 @@ _KEPT_FOR_SAMPLED: Final = 0.5
 """Share of the limit that late decisions leave to the others: when everything fails, everything
 would be decided late."""
 _ANSWERED: Final = Outcome.ANSWERED
+_NO_WAIT: Final = Wait.NONE
 _NO_FAILURE: Final = frozenset({Outcome.CANCELLED, Outcome.OVERTAKEN})
 
 
@@ -70,7 +72,9 @@ def contexts_of(settings: TracingSettings) -> Traces:
 class Tracer:
     """Decides for the requests of one process, and notes spans. To be used from one event loop."""
 
-    __slots__ = ("_allowed", "_clock", "_rng", "_since", "draw", "rules", "slow", "spans")
+    __slots__ = (
+        "_allowed", "_clock", "_kept", "_limit", "_rng", "_since", "draw", "rules", "slow", "spans",
+    )  # fmt: skip
 
     def __init__(self, rng: Random, spans: SpanQueue, clock: Callable[[], float]) -> None:
         """
@@ -86,6 +90,8 @@ class Tracer:
         self.draw: Draw | None = None
         """Whether the request at hand is traced, if its caller does not say; to be asked once for
         each. None while nothing is traced."""
+        self._limit = self._kept = 0.0
+        """Spans per second, and how many of them late decisions leave to the others."""
         self._allowed = 0.0
         """Spans that may be made now."""
         self._since = 0.0
@@ -101,71 +107,69 @@ class Tracer:
         self.rules = rules
         self.draw = None
         if rules is not None:
-            self.draw = self._drawing(rules.ratio)
-            self._allowed, self._since = float(rules.spans_per_s), self._clock()
+            self.draw = drawing(self._rng, rules.ratio, TRACED)
+            self._limit = self._allowed = float(rules.spans_per_s)
+            self._kept = _KEPT_FOR_SAMPLED * self._limit
+            self._since = self._clock()
 
-    def _drawing(self, ratio: float) -> Draw:
-        if ratio in (0.0, 1.0):
-            return repeat(bool(ratio)).__next__
-        return chain.from_iterable(self._gaps(ratio)).__next__
-
-    def _gaps(self, ratio: float) -> Iterator[Iterator[bool]]:
-        """Requests that are not traced, and one that is, again and again: as many as if each were
-        drawn by itself (the geometric distribution), for one draw."""
-        while True:
-            gap = int(log(1.0 - self._rng.random()) / log1p(-ratio))
-            yield chain(repeat(False, gap), (True,))
-
-    def begin(self, exchange: Exchange, *, is_drawn: bool, is_trusted: bool) -> None:
-        """Trace a request if it is to be. Its head is complete.
+    def begin(
+        self, exchange: Exchange, context: TraceContext | None, client: Client, *, is_drawn: bool
+    ) -> RequestTrace | None:
+        """Trace a request if it is to be; returns its trace then. Its head is complete.
 
         Args:
             exchange: the request.
+            context: that it came with.
+            client: who sent it.
             is_drawn: `draw` says so.
-            is_trusted: its client is a trusted proxy.
         """
+        # HOT PATH (benchmarks/micro). Once per traced request.
         rules = self.rules
-        if rules is None or exchange.operation.treatment is Treatment.ANSWER:
-            return
-        is_sampled = is_drawn
-        context = exchange.context
-        if context is not None and (rules.trusts_all or is_trusted):
-            is_sampled = context.is_sampled
-        if is_sampled and self._may_make(rules, 0.0):
-            exchange.trace = RequestTrace(self._rng, context)
+        if rules is None:
+            return None
+        if context is not None and (rules.trusts_all or client.is_trusted_proxy):
+            is_drawn = context.flags & SAMPLED != 0
+        if (
+            not is_drawn
+            or exchange.operation.treatment is Treatment.ANSWER
+            or (self._allowed < 1.0 and not self._may_make(exchange.started_at, 0.0))
+        ):
+            return None
+        self._allowed -= _USUAL_SPANS
+        exchange.trace = trace = RequestTrace(self._rng, context)
+        return trace
 
-    def _may_make(self, rules: TraceRules, kept: float) -> bool:
-        """Whether there may be spans of one more request; they are taken off then.
+    def _may_make(self, now: float, kept: float) -> bool:
+        """Whether there may be spans of one more request, by the time since this was asked last.
 
         Args:
-            rules: those in force.
-            kept: share of the limit that is left untouched.
+            now: monotonic seconds.
+            kept: spans that are left to others.
         """
-        now = self._clock()
-        limit = rules.spans_per_s
-        self._allowed = min(self._allowed + (now - self._since) * limit, float(limit))
+        limit = self._limit
+        self._allowed = min(self._allowed + (now - self._since) * limit, limit)
         self._since = now
-        if self._allowed < 1.0 + kept * limit:
+        if self._allowed < 1.0 + kept:
             self.spans.dropped[LIMITED] += _USUAL_SPANS
             return False
-        self._allowed -= _USUAL_SPANS
         return True
 
     # Late decisions
 
-    def _decide_late(self, exchange: Exchange) -> RequestTrace | None:
+    def _decide_late(self, exchange: Exchange, now: float) -> RequestTrace | None:
         """Trace a request that was not to be; None where there are too many."""
-        rules = self.rules
-        if rules is None or not self._may_make(rules, _KEPT_FOR_SAMPLED):
+        if self.rules is None or not self._may_make(now, self._kept):
             return None
+        self._allowed -= _USUAL_SPANS
         trace = exchange.trace = RequestTrace(self._rng, exchange.context, is_late=True)
         return trace
 
     def hedged(self, exchange: Exchange, hedge: Attempt) -> None:
         """A second attempt was begun beside a slow one."""
-        trace = exchange.trace or self._decide_late(exchange)
+        whole = exchange.whole
+        trace = whole.trace or self._decide_late(whole, hedge.began_at)
         if trace is not None:
-            trace.began(hedge, Why.HEDGE)
+            trace.hedged(exchange.attempt, exchange.first_span, hedge)
 
     # Ends
 
@@ -178,7 +182,7 @@ class Tracer:
                 return
             if outcome is _ANSWERED and not is_servers_fault(exchange.protocol, code):
                 return
-            trace = self._decide_late(exchange)
+            trace = self._decide_late(exchange, now)
             if trace is None:
                 return
         self._note_attempt(trace, attempt, outcome, code, now)
@@ -186,66 +190,83 @@ class Tracer:
     def _note_attempt(
         self, trace: RequestTrace, attempt: Attempt, outcome: Outcome, code: int, now: float
     ) -> None:
-        exchange = attempt.exchange.whole
-        span = AttemptSpan()
-        span.trace_id = trace.trace_id
-        span.span_id, span.why = trace.ended(attempt)
-        span.parent_id = trace.span_id
-        span.state = trace.state
-        span.is_late = trace.is_late
-        span.protocol = exchange.protocol
-        span.operation = exchange.operation
-        span.method = exchange.method
-        span.path = exchange.path
-        span.backend = attempt.backend.name
-        span.address = attempt.port.address
-        span.number = max(attempt.exchange.attempts, 1)
-        span.began_at = attempt.began_at
-        span.connected_at = attempt.connected_at
-        span.first_byte_at = attempt.first_byte_at
-        span.ended_at = now
-        span.outcome = outcome
-        span.code = code
-        if span.why is not Why.FIRST:
+        exchange = attempt.exchange
+        span, why = trace.ended(attempt, exchange.first_span)
+        if why is not Why.FIRST:
             self._allowed -= 1.0
-        self.spans.add(span)
+        facts = (
+            span, why, attempt.backend.name, attempt.port.address, exchange.attempts or 1,
+            attempt.began_at, attempt.connected_at, attempt.first_byte_at, now, outcome, code,
+        )  # fmt: skip
+        self.spans.add((_trace_facts(trace, exchange.whole), None, None, facts))
 
     def note(self, exchange: Exchange) -> None:
         """Note a request that is over, if it is traced, or now is."""
+        # HOT PATH (benchmarks/micro). Once per traced request: one record of plain values. The
+        # span of an attempt that answered at once is made of the same, when it is sent.
         trace = exchange.trace
         attempt = exchange.attempt
-        is_over = attempt is not None and attempt.outcome is _ANSWERED
         if trace is None:
             if not (_has_failed(exchange.reason) or self._is_slow(exchange)):
                 return
-            trace = self._decide_late(exchange)
+            trace = self._decide_late(exchange, exchange.ended_at)
             if trace is None:
                 return
-        elif attempt is not None:
-            is_over = is_over and trace.has(attempt)
-        if is_over and attempt is not None:
-            code = exchange.grpc_status if exchange.protocol else exchange.status
-            self._note_attempt(trace, attempt, _ANSWERED, code, exchange.ended_at)
-        waited = bool(exchange.queue_why) or exchange.held_until > 0.0
-        if waited:
-            self._allowed -= 1.0
+        connected_at = 0.0
+        is_answered = False
+        if attempt is not None:
+            connected_at = attempt.connected_at
+            if attempt.outcome is _ANSWERED:
+                if trace.others is None and not trace.is_first_over and exchange.attempts == 1:
+                    is_answered = trace.is_first_over = True
+                elif not trace.is_noted(attempt):
+                    code = exchange.grpc_status if exchange.protocol else exchange.status
+                    self._note_attempt(trace, attempt, _ANSWERED, code, exchange.ended_at)
+        ticket, particulars = exchange.ticket, exchange.particulars
+        rare: RareFacts | None = None
+        if (
+            (ticket is not None and ticket.wait is not _NO_WAIT)
+            or exchange.held_until > 0.0
+            or (particulars is not None and not particulars.is_shared)
+            or (exchange.variant if trace.is_late or not is_answered else "")
+        ):
+            rare = self._rare_facts(exchange)
         self.spans.add(
-            RequestSpan(
-                exchange,
-                trace.trace_id,
-                trace.span_id,
-                trace.parent_id,
-                trace.state,
-                is_late=trace.is_late,
-                queue_id=new_span_id(self._rng) if waited else b"",
+            (
+                _trace_facts(trace, exchange),
+                (
+                    exchange.model, exchange.backend, exchange.attempts, exchange.client,
+                    exchange.token, exchange.request_id, exchange.started_at, exchange.placed_at,
+                    connected_at, exchange.first_byte_at, exchange.ended_at, exchange.bytes_in,
+                    exchange.bytes_out, exchange.status, exchange.grpc_status, exchange.reason,
+                    is_answered,
+                ),
+                rare,
+                None,
             )
-        )
+        )  # fmt: skip
+
+    def _rare_facts(self, exchange: Exchange) -> RareFacts:
+        why = exchange.queue_why
+        has_waited = bool(why) or exchange.held_until > 0.0
+        if has_waited:
+            self._allowed -= 1.0
+        position = exchange.queue_position
+        return exchange.sequence, exchange.variant, exchange.parts, has_waited, position, why
 
     def _is_slow(self, exchange: Exchange) -> bool:
         """Whether a request took longer than nearly all of its model."""
         took_s = exchange.ended_at - exchange.started_at
         kind = exchange.operation.kind
         return kind is OperationKind.INFERENCE and took_s > self.slow.get(exchange.model, inf)
+
+
+def _trace_facts(trace: RequestTrace, exchange: Exchange) -> TraceFacts:
+    # HOT PATH (benchmarks/micro). Once per traced request.
+    return (
+        trace.number, trace.context, trace.is_late,
+        exchange.protocol, exchange.operation, exchange.method, exchange.path,
+    )  # fmt: skip
 
 
 def _has_failed(reason: Reason | None) -> bool:

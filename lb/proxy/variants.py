@@ -19,7 +19,7 @@ from lb.balancing.variants import WeightedChoice, with_shares
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
-from lb.domain.pool import PoolRef
+from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
@@ -454,6 +454,14 @@ def _nothing_is_open(_key: SequenceKey) -> bool:
     return False
 
 
+def _may_serve(snapshot: PoolSnapshot, rules: VariantRules, protocol: AppProtocol) -> bool:
+    """Whether a variant may get requests: some backend has it ready, or it is loaded for them."""
+    if snapshot.is_served(rules.model, rules.version, protocol) is not False:
+        return True
+    route = snapshot.routes.get(rules.model)
+    return route is not None and route.on_demand is not None and not route.on_demand.error
+
+
 class VariantBook:
     """All names with variants. To be used from one event loop."""
 
@@ -526,25 +534,29 @@ class VariantBook:
         tenant = b""
         if split.rules.by_tenant:
             tenant = token.encode() or hint(self._tenant_header)
-        is_ready, now = self._readiness(protocol), self._clock()
-        return split.choose(hint, tenant, step, pinned, is_ready, self._is_open, now)
+        snapshot, now = self._pool.current, self._clock()
+        return split.choose(
+            hint,
+            tenant,
+            step,
+            pinned,
+            lambda rules: _may_serve(snapshot, rules, protocol),
+            self._is_open,
+            now,
+        )
 
     def is_ready(self, name: bytes, protocol: AppProtocol) -> bool:
-        """Whether some variant of a name is ready."""
-        is_ready = self._readiness(protocol)
-        return any(is_ready(each.rules) for each in self.sets[name].variants)
-
-    def _readiness(self, protocol: AppProtocol) -> Callable[[VariantRules], bool]:
-        snapshot = self._pool.current
-        return lambda rules: snapshot.is_served(rules.model, rules.version, protocol) is not False
-
-    def _is_ready(self, rules: VariantRules) -> bool:
-        """Whether some backend serves a variant, over any protocol."""
+        """Whether some backend has a variant of a name ready."""
         snapshot = self._pool.current
         return any(
-            snapshot.is_served(rules.model, rules.version, each) is not False
-            for each in AppProtocol
+            snapshot.is_served(each.rules.model, each.rules.version, protocol) is not False
+            for each in self.sets[name].variants
         )
+
+    def _is_ready(self, rules: VariantRules) -> bool:
+        """Whether a variant may get requests, over any protocol."""
+        snapshot = self._pool.current
+        return any(_may_serve(snapshot, rules, each) for each in AppProtocol)
 
     # What operators say
 

@@ -15,19 +15,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from lb.balancing.sequences import OpenSequence
 from lb.control.membership import RuntimeChanges
-from lb.domain.backend import Address, AdminState
+from lb.domain.backend import AdminState
 from lb.domain.sequence import SequenceKey
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
+from lb.settings.plain import plain
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
     """What operators said while the process ran."""
     changes = balancer.control.membership.runtime_changes
     return {
-        "added": [_plain(entry) for entry in changes.added],
+        "added": [plain(entry) for entry in changes.added],
         "removed": sorted(changes.removed),
         "states": {
             record.backend.name: record.admin.value
@@ -155,21 +155,6 @@ def _row(sequence: OpenSequence) -> list[Any]:
     key = sequence.key
     model = key.model.decode("utf-8", "surrogateescape")
     return [model, key.id, sequence.backend, sequence.lifetime_s]
-
-
-def _plain(value: object) -> Any:
-    """A value of the settings as a file would have it."""
-    if isinstance(value, BaseModel):
-        return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
-    if isinstance(value, Address):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (tuple, list, frozenset, set)):
-        return [_plain(each) for each in value]
-    return value
 
 
 class Peer:

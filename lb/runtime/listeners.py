@@ -31,7 +31,7 @@ from lb.proxy.sniff import Sniffer
 from lb.runtime.limits import Budget, DescriptorUse
 from lb.runtime.predecessor import Inherited
 from lb.runtime.sockets import OWN, Bound, Endpoint, Listeners
-from lb.runtime.wiring import LoadBalancer
+from lb.runtime.wiring import RelayHost
 from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
 _OWN_CONNECTIONS: Final = 48
@@ -46,14 +46,21 @@ class Doors:
     """All listening sockets of the process while it runs."""
 
     def __init__(
-        self, balancer: LoadBalancer, listeners: Listeners, own: Mapping[str, web.Server]
+        self,
+        balancer: RelayHost,
+        listeners: Listeners,
+        own: Mapping[str, web.Server],
+        *,
+        is_serving: bool = True,
     ) -> None:
         """
         Args:
             balancer: what stands behind those for requests.
             listeners: open sockets; this closes them.
             own: what stands behind `metrics` and `admin`.
+            is_serving: whether this process accepts requests of clients at all.
         """
+        self._is_serving = is_serving
         self._balancer = balancer
         self.listeners = listeners
         self._own = own
@@ -98,6 +105,8 @@ class Doors:
             if bound not in staying:
                 self._shut(bound)
         for name, bound in listeners.bound.items():
+            if not (self._is_serving or name in OWN):
+                continue
             acceptor = self._acceptors.get(bound)
             if acceptor is None:
                 self._acceptor(name).begin()
@@ -140,7 +149,12 @@ class Doors:
         if name in self._own:
             room = partial(_make_room, self._own[name])
         acceptor = Acceptor(
-            name, bound.socket, self._factory(name), room, self._balancer.parts.tasks
+            name,
+            bound.socket,
+            self._factory(name),
+            room,
+            self._balancer.parts.tasks,
+            in_turns=self._balancer.workers > 1,
         )
         self._acceptors[bound] = acceptor
         return acceptor
@@ -153,7 +167,8 @@ class Doors:
 
     def _shut(self, bound: Bound) -> None:
         servers = self._servers(bound)
-        self._acceptors.pop(bound).close()
+        if bound in self._acceptors:
+            self._acceptors.pop(bound).close()
         bound.close()
         for server in servers:
             server.leave()
@@ -176,8 +191,8 @@ class Doors:
     def _plan(self) -> Budget:
         balancer = self._balancer
         return self._use.budget(
-            backends=len(balancer.control.directory.records),
-            wanted=balancer.settings.limits.max_connections,
+            backends=len(balancer.side.pool.current.backends),
+            wanted=balancer.max_connections,
         )
 
     @property
@@ -236,7 +251,7 @@ def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFacto
 class ConnectionPipeline:
     """The stages of an endpoint's connections, from the first byte to the protocol."""
 
-    def __init__(self, balancer: LoadBalancer, endpoint: Endpoint) -> None:
+    def __init__(self, balancer: RelayHost, endpoint: Endpoint) -> None:
         """
         A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
         it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.

@@ -135,4 +135,5 @@ def export_options(
         timeout_s=timeout_s or _TIMEOUT_S,
         resource=resource,
         version=version,
+        is_compressed=_of_traces(environ, "COMPRESSION") == "gzip",
     )

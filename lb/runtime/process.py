@@ -19,7 +19,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -29,12 +29,10 @@ from aiohttp import web
 from lb.admin.api import cannot, not_done
 from lb.admin.models import Reload, Upgrade
 from lb.domain.backend import Address, BackendState
-from lb.domain.errors import RequestRefused
-from lb.domain.outcome import Reason
-from lb.kserve.health import EXITING
 from lb.net.file_thread import FileStalled
 from lb.runtime.banner import banner
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.draining import FLUSH_TURNS, GOODBYE_S, STEP_S, Drain, unless
 from lb.runtime.handover import Peer, resume_operator_state
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.listeners import Doors
@@ -44,6 +42,7 @@ from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.signals import PidFileError, notify, ready, release_signals, remove_pid, write_pid
 from lb.runtime.sockets import Listeners, claim
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
+from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.settings.model import Settings
 from lb.settings.reporting import LogFormat, LogLevel
@@ -51,23 +50,15 @@ from lb.wire.compiled import is_compiled
 
 _log = logging.getLogger(__name__)
 
-_LAG_TICK_S: Final = 0.1
-_SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0005
 """How long a thread that merges answers may keep the interpreter: by default 5 ms, and the loop
 waits for it at every single callback."""
 _COLLECT_AFTER: Final = (10_000, 2, 100)
 """New objects that start a collection, collections until the middle generation is looked at as
 well, and those until all is: pauses of 1 ms and 4 ms, and for all one that may never come
 (docs/decisions/0022-garbage-collection.md)."""
-_LOOK_S: Final = 0.9
-"""How often files are looked at that may be replaced; a change counts once it was seen twice."""
-_STEP_S: Final = 0.02
-"""How often the shutdown looks whether everything has ended."""
 _REMOVE_S: Final = 1.0
 """How long the end of the process waits until the PID file is removed."""
-_FLUSH_TURNS: Final = 3
-_GOODBYE_S: Final = 1.0
-"""How long clients without requests may take to close after they were told to."""
 _LINGER_S: Final = 1.0
 """How long a process that has given way stays at least: whoever knew its id a moment ago stops the
 service with it, and would not notice that only an old process had ended."""
@@ -106,10 +97,10 @@ def run(settings: Settings, start: Start | None = None) -> int:
         logs = Logs(settings)
         try:
             raise_limit()
-            sys.setswitchinterval(_SWITCH_S)
+            sys.setswitchinterval(SWITCH_S)
             # The loop is not closed: it would wait for its threads. A name server that does not
             # answer keeps a thread for half a minute.
-            runner = asyncio.Runner(loop_factory=_loop_factory())
+            runner = asyncio.Runner(loop_factory=loop_factory())
             runner.run(Process(settings, listeners, logs, start).main())
         finally:
             logs.close()
@@ -118,7 +109,7 @@ def run(settings: Settings, start: Start | None = None) -> int:
     return 0
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop  # optional: not on every platform
@@ -141,6 +132,9 @@ def quiet_the_collector() -> None:
 class Process:
     """A running load balancer."""
 
+    _ending: Drain
+    """How its requests end."""
+
     def __init__(self, settings: Settings, listeners: Listeners, logs: Logs, start: Start) -> None:
         self._settings = settings
         self._listeners = listeners
@@ -155,11 +149,9 @@ class Process:
         """The service is to end, and this process with it."""
         self._awaited: set[Peer] = set()
         """Processes that were told to stop, and end before this one."""
-        self._cut_at: float | None = None
-        """Loop time at which the shutdown cuts requests; None before that begins."""
         self._successor = 0
         """Id of the process that has taken over."""
-        self._runners: list[web.AppRunner] = []
+        self._own_servers = OwnServers()
         self._doors: Doors | None = None
         self._reloader: Reloader | None = None
         self._upgrader: Upgrader | None = None
@@ -175,8 +167,9 @@ class Process:
         # Until here signals do what they do by default: certificates and tokens are read, and the
         # process must end even if one of these files hangs.
         balancer = LoadBalancer(self._settings, self._logs, self._start.digest)
+        self._ending = Drain(balancer.relay, self._force)
         self._handle_signals()
-        doors = Doors(balancer, self._listeners, await self._own_servers(balancer))
+        doors = Doors(balancer, self._listeners, await self._start_own_servers(balancer))
         self._doors = doors
         try:
             reloader = Reloader(balancer, doors, self._start.file, self._pass_on)
@@ -189,8 +182,9 @@ class Process:
             )
             self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(balancer, reloader, upgrader)
-            balancer.parts.tasks.spawn(self._watch_lag(balancer), name="event-loop-lag")
-            balancer.parts.tasks.spawn(self._watch_files(balancer, reloader), name="files")
+            balancer.parts.tasks.spawn(watch_lag(balancer), name="event-loop-lag")
+            watches = self._watches(balancer, reloader)
+            balancer.parts.tasks.spawn(watch_files(balancer, watches), name="files")
             if self._start.predecessor is None:
                 await doors.open_own()
             else:  # what operators added is probed with the rest
@@ -202,7 +196,7 @@ class Process:
                     upgrader.news,
                     lambda why: self._ask_to_reload(balancer, reloader, why),
                 )
-            await self._unless_stopped(balancer.control.start())
+            await unless(self._stop, balancer.control.start())
             await self._begin(balancer, doors)
             if not self._accepting:
                 reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
@@ -222,7 +216,7 @@ class Process:
                 self._succession.close()
             doors.close()
             await balancer.aclose()
-            await self._close_own_servers()
+            await self._own_servers.close(self._ending)
         _log.info("stopped")
 
     # Start
@@ -319,7 +313,7 @@ class Process:
             PidFileError: it cannot be said that it serves; nothing has changed.
             FileStalled: likewise, since the file cannot be written now.
         """
-        await self._unless_stopped(self._write_pid_file(balancer, successor))
+        await unless(self._stop, self._write_pid_file(balancer, successor))
         if self._is_stopping:
             return
         self._successor = successor
@@ -328,49 +322,12 @@ class Process:
         doors.give_way()
         self._stop.set()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work`, but not longer than until the process is told to stop. Raises what it
-        raises."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                done = group.create_task(work)
-                stopped = group.create_task(_wait(self._stop))
-                await asyncio.wait((done, stopped), return_when=asyncio.FIRST_COMPLETED)
-                done.cancel()
-                stopped.cancel()
-        except ExceptionGroup as raised:
-            raise raised.exceptions[0] from None
-
-    async def _own_servers(self, balancer: LoadBalancer) -> Mapping[str, web.Server]:
-        """What stands behind the metrics port and the admin API, whether they listen or not: a
-        reload may open them."""
-        servers = {}
+    async def _start_own_servers(self, balancer: LoadBalancer) -> Mapping[str, web.Server]:
         apps = {
             "metrics": metrics_app(balancer, lambda: self.is_ready),
             "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
         }
-        for name, app in apps.items():
-            # Whoever has its answer must not hold one of the few connections for more of its body.
-            runner = web.AppRunner(app, access_log=None, handle_signals=False, lingering_time=0)
-            await runner.setup()
-            self._runners.append(runner)
-            if runner.server is not None:
-                servers[name] = runner.server
-        return servers
-
-    async def _close_own_servers(self) -> None:
-        """Finish what the metrics port and the admin API have begun to answer, within what is left
-        of the time for requests, and not after a second signal. Who still sends its request then
-        is cut."""
-        closing = asyncio.gather(*(runner.cleanup() for runner in self._runners))
-        now = asyncio.get_running_loop().time()
-        left_s = _GOODBYE_S if self._cut_at is None else max(0.0, self._cut_at - now)
-        await self._until(closing.done, left_s)
-        closing.cancel()
-        try:
-            await closing
-        except asyncio.CancelledError:
-            _log.warning("requests of operators were cut")
+        return await self._own_servers.start(apps)
 
     async def _begin(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Accept, unless told to stop; take over from the process before, if there is one.
@@ -383,9 +340,9 @@ class Process:
         succession = self._succession
         if not self._stop.is_set():
             if succession is not None:
-                await self._unless_stopped(succession.take_over())
+                await unless(self._stop, succession.take_over())
             else:  # whoever waits until we are ready finds the file
-                await self._unless_stopped(self._write_pid_file(balancer, os.getpid()))
+                await unless(self._stop, self._write_pid_file(balancer, os.getpid()))
         if self._stop.is_set():
             if succession is not None:
                 succession.decline("it was told to stop")
@@ -399,7 +356,7 @@ class Process:
             self._announce(balancer, doors)
             return
         succession.accepts()
-        await self._unless_stopped(succession.answer())
+        await unless(self._stop, succession.answer())
         if self._stop.is_set():  # who serves is what decides whether the stop is for the service
             await self._unless_late(succession.answer())
         if not succession.is_done:  # the process before goes on, or ends with us
@@ -409,7 +366,7 @@ class Process:
         if self._is_stopping:  # the process before has not heard of it
             self._stop_service(None, self._force.is_set())
         try:
-            await self._unless_stopped(self._write_pid_file(balancer, os.getpid()))
+            await unless(self._stop, self._write_pid_file(balancer, os.getpid()))
         except (PidFileError, FileStalled) as error:
             _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
         self._announce(balancer, doors)
@@ -466,30 +423,19 @@ class Process:
                         )
                         return
                     except FileStalled:  # it may still be written: a stop does not wait for that
-                        await asyncio.sleep(_STEP_S)
+                        await asyncio.sleep(STEP_S)
         except TimeoutError:
             _log.warning("PID file was not removed", extra={"file": self._start.pid_file})
 
-    async def _watch_lag(self, balancer: LoadBalancer) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + _LAG_TICK_S
-            await asyncio.sleep(_LAG_TICK_S)
-            balancer.loop_lag.observe(loop.time() - due)
-
-    async def _watch_files(self, balancer: LoadBalancer, reloader: Reloader) -> None:
-        """Follow certificates, tokens and, where that is asked for, the configuration."""
+    def _watches(self, balancer: LoadBalancer, reloader: Reloader) -> Sequence[ConfigurationWatch]:
+        """The configuration, where that is to be followed."""
 
         def changed() -> None:
             if balancer.settings.reload.watch:
                 balancer.parts.tasks.spawn(reloader.ask("watch"), name="reload")
 
         file = self._start.file
-        watches = () if file is None else (ConfigurationWatch(file, changed),)
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for each in (*balancer.security.watch, balancer.access.tokens, *watches):
-                balancer.parts.files.follow(each)
+        return () if file is None else (ConfigurationWatch(file, changed),)
 
     # Shutdown
 
@@ -501,8 +447,8 @@ class Process:
             await self._leave(balancer, doors)
         else:
             await self._drain(balancer, doors)
-        limit_s = shutdown.pre_stop_delay + shutdown.drain + _GOODBYE_S
-        await self._until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
+        limit_s = shutdown.pre_stop_delay + shutdown.drain + GOODBYE_S
+        await self._ending.until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
 
     async def _drain(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Finish what we have, while nobody takes what is new."""
@@ -514,19 +460,9 @@ class Process:
         if shutdown.pre_stop_delay:
             # Clients that send requests meanwhile lose none on a connection that is just closed.
             balancer.relay.http1.begin_drain(gently=True)
-            await self._until(lambda: False, shutdown.pre_stop_delay)
+            await self._ending.until(lambda: False, shutdown.pre_stop_delay)
         doors.stop()
-        await self._finish(balancer, shutdown.drain)
-
-    async def _finish(self, balancer: LoadBalancer, limit_s: float) -> None:
-        """Answer what runs, close the other connections, and cut what is left after the limit."""
-        balancer.relay.begin_drain()
-        self._cut_at = asyncio.get_running_loop().time() + limit_s
-        await self._until(lambda: balancer.relay.idle, limit_s)
-        if not balancer.relay.idle:
-            await self._cut(balancer)
-        else:
-            await self._until(lambda: not balancer.relay.connections, _GOODBYE_S)
+        await self._ending.finish(shutdown.drain)
 
     async def _leave(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Finish what we have, while the next process takes what is new. A client's connection
@@ -540,14 +476,14 @@ class Process:
         def is_over() -> bool:
             return self._is_stopping or (balancer.relay.idle and not doors.clients)
 
-        await self._until(lambda: self._is_stopping, _LINGER_S)
-        await self._until(is_over, drain_s)
+        await self._ending.until(lambda: self._is_stopping, _LINGER_S)
+        await self._ending.until(is_over, drain_s)
         if self._is_stopping:
             _log.info("stopping", extra={"requests": balancer.relay.dispatcher.open_exchanges})
-            await self._finish(balancer, drain_s)
+            await self._ending.finish(drain_s)
         elif not balancer.relay.idle:
-            await self._cut(balancer)
-        await self._until(lambda: self._is_stopping or not self._relays, math.inf)
+            await self._ending.cut()
+        await self._ending.until(lambda: self._is_stopping or not self._relays, math.inf)
 
     @property
     def _relays(self) -> bool:
@@ -564,30 +500,9 @@ class Process:
         doors.close()
         _log.info("stopped")
         await asyncio.to_thread(self._logs.close)
-        for _ in range(_FLUSH_TURNS):  # signals that came meanwhile are passed on
+        for _ in range(FLUSH_TURNS):  # signals that came meanwhile are passed on
             await asyncio.sleep(0)
         os._exit(0)
-
-    async def _cut(self, balancer: LoadBalancer) -> None:
-        """Leave no time to what is left; what has not begun is told so."""
-        queue = balancer.relay.dispatcher.queue
-        cut = balancer.relay.dispatcher.open_exchanges
-        _log.warning("requests were cut", extra={"requests": cut, "waited": len(queue)})
-        queue.refuse_all(RequestRefused(Reason.DRAINING, EXITING))
-        # Frames of HTTP/2 are written at the end of a turn.
-        for _ in range(_FLUSH_TURNS):
-            await asyncio.sleep(0)
-
-    async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
-        """Wait until `is_over`, a second signal, or the limit."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit_s
-        while not is_over() and not self._force.is_set() and loop.time() < deadline:
-            try:
-                async with asyncio.timeout(min(_STEP_S, limit_s)):
-                    await self._force.wait()
-            except TimeoutError:
-                continue
 
 
 def _is_at_terminal(settings: Settings) -> bool:
@@ -595,7 +510,3 @@ def _is_at_terminal(settings: Settings) -> bool:
     start."""
     wanted = settings.log.level in (LogLevel.DEBUG, LogLevel.INFO)
     return wanted and settings.log.format is LogFormat.TEXT and sys.stderr.isatty()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

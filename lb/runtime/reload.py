@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from lb.runtime.logs import LogFiles, Logs, open_log_files
 from lb.runtime.security import Security, make_security
 from lb.runtime.signals import ready, reloading
 from lb.runtime.sockets import Bound, Listeners
-from lb.runtime.wiring import LoadBalancer
+from lb.runtime.wiring import RelayHost
 from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
@@ -66,7 +66,7 @@ class Change:
     log_files: LogFiles
     listeners: Listeners
 
-    def apply(self, balancer: LoadBalancer) -> LogFiles:
+    def apply(self, balancer: RelayHost) -> LogFiles:
         """Bring all parts in line, but the listening sockets (`Doors.replace`).
 
         Returns:
@@ -84,7 +84,7 @@ class Change:
         self.log_files.close(logs.files)
 
 
-def prepare(balancer: LoadBalancer, known: Iterable[Bound], settings: Settings) -> Change:
+def prepare(balancer: RelayHost, known: Iterable[Bound], settings: Settings) -> Change:
     """Make what other settings need. Takes a while, and may run in a thread.
 
     Args:
@@ -130,6 +130,20 @@ def _nobody(_why: str) -> bool:
     return False
 
 
+def _nothing(_settings: Settings) -> Iterable[str]:
+    return ()
+
+
+async def _tell_nobody(_loaded: Loaded) -> None:
+    """There are no other processes."""
+
+
+def _unchangeable(before: Settings, after: Settings) -> Iterator[str]:
+    """What needs a restart."""
+    if before.workers != after.workers:
+        yield f"workers: {after.workers} instead of {before.workers} needs a restart"
+
+
 @dataclass(frozen=True, slots=True)
 class Reloaded:
     """What a reload has done."""
@@ -144,7 +158,7 @@ class Reloader:
 
     def __init__(
         self,
-        balancer: LoadBalancer,
+        balancer: RelayHost,
         doors: Doors,
         file: ConfigurationFile | None,
         pass_on: Callable[[str], bool] = _nobody,
@@ -170,6 +184,10 @@ class Reloader:
         """The process serves: reloads wait for that."""
         self.closed = ""
         """Why nothing may be changed any more, if so."""
+        self.judge: Callable[[Settings], Iterable[str]] = _nothing
+        """Says what of other settings cannot come in force by a reload."""
+        self.applied: Callable[[Loaded], Awaitable[None]] = _tell_nobody
+        """Tells other processes of the service of settings that are in force."""
 
     async def reload(self, why: str) -> Reloaded:
         """Apply the file.
@@ -232,7 +250,14 @@ class Reloader:
         balancer = self._balancer
         loaded, changed = await self._in_thread(self._load)
         if changed:
-            await self._apply(loaded.settings)
+            refused = [
+                *_unchangeable(balancer.settings, loaded.settings),
+                *self.judge(loaded.settings),
+            ]
+            if refused:
+                raise ChangeRefused(refused)
+            await self.apply(loaded.settings)
+            await self.applied(loaded)
         balancer.reloads.accepted(loaded.digest, time.time(), changed=bool(changed))  # noqa: TID251
         shown = ", ".join(changed[:_LOGGED_KEYS])
         more = len(changed) - _LOGGED_KEYS
@@ -263,7 +288,12 @@ class Reloader:
             raise ChangeRefused(_place(file.path, each) for each in error.problems) from error
         return loaded, changed_keys(self._balancer.settings, loaded.settings)
 
-    async def _apply(self, settings: Settings) -> None:
+    async def apply(self, settings: Settings) -> None:
+        """Go by other settings from now on.
+
+        Raises:
+            ChangeRefused: with every reason; nothing has changed.
+        """
         balancer, doors = self._balancer, self._doors
         known = tuple(doors.listeners.bound.values())
         change = await self._in_thread(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import metadata
 from random import Random
 
@@ -19,11 +19,13 @@ from lb.admin.live_variants import shadow_rows
 from lb.admin.log_level import LogLevelSwitch
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
+from lb.balancing.scheduler import Scheduler
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.role import ControlRole
 from lb.control.statuses import conduct_statuses, port_statuses
 from lb.domain.backend import Address, AppProtocol, BackendPort
 from lb.domain.pool import PoolSnapshot
+from lb.domain.roles import ControlSide
 from lb.net.file_thread import FileThread
 from lb.net.http_sessions import SteadyConnector
 from lb.net.iteration import IterationBudget
@@ -44,7 +46,7 @@ from lb.settings.placement import PlacementMode
 from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
-from lb.telemetry.counts import LoopLag, Reloads
+from lb.telemetry.counts import LoopLag, Reloads, WorkerStatus
 from lb.telemetry.record import RequestSink, combine
 from lb.telemetry.span_exporter import SpanExporter
 from lb.wire.hops import new_identity
@@ -69,26 +71,46 @@ def build_info() -> BuildInfo:
     )
 
 
-class LoadBalancer:
-    """A process without its listeners: both roles, what they share, and what people see of them.
+MakeSide = Callable[[ProcessParts], ControlSide]
+"""Makes the control role as a relay sees it, from what a process shares."""
+
+
+class RelayHost:
+    """A process that serves clients, without its listeners and without what decides who gets
+    requests.
 
     Settings reach the parts through `configure` alone, at the start and at each reload. What can
     fail (files) is made before, by `make_security`, `make_access` and `Logs`.
     """
 
-    def __init__(self, settings: Settings, logs: Logs, digest: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        logs: Logs,
+        make_side: MakeSide,
+        digest: str = "",
+        *,
+        identity: bytes = b"",
+        workers: int = 1,
+        scheduler: Scheduler | None = None,
+    ) -> None:
         """Make all parts. Needs a running loop; nothing listens or connects yet.
 
         Args:
             settings: to begin with.
             logs: where to tell of it.
+            make_side: makes what publishes the pool and hears reports.
             digest: of the text of the settings.
+            identity: in hop markers; empty: a new one.
+            workers: how many processes share the limits of the settings.
+            scheduler: one that knows of other workers; otherwise there are none.
         """
         self.settings = settings
         """The settings in force, as the file has them."""
         self.effective = settings
         """The same with what variables of the environment say of traces."""
         self.logs = logs
+        self.workers = workers
         self.security = make_security(settings)
         self.access = make_access(settings)
         loop = asyncio.get_running_loop()
@@ -100,24 +122,27 @@ class LoadBalancer:
             files=FileThread(),
             tls=self.security.clients,
             rng=Random(),
-            identity=new_identity(os.urandom),
+            identity=identity or new_identity(os.urandom),
         )
         self.security.use(parts.files)
-        self.control = ControlRole(parts)
-        side = self.control.side()
-        self.relay = RelayRole(parts, side, find_memory().ceiling)
-        self.control.attach(self.relay)
+        self.side = side = make_side(parts)
+        """The control role."""
+        memory = find_memory()
+        self.relay = RelayRole(
+            parts, side, lambda wanted: memory.ceiling(wanted) // workers, scheduler
+        )
         self._snapshot = side.pool.current
         side.pool.subscribe(self._follow)
         self.exporter = SpanExporter(self.relay.spans, parts.rng, connector=SteadyConnector)
         self.exporter.on_interval = self.relay.slow_models.update
         self._exporting: asyncio.Task[None] | None = None
-        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
         self.loop_lag = LoopLag()
         self.reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
-        self.collector = LoadBalancerCollector(_metric_sources(self))
-        """Reads the other parts."""
-        self.configure(settings)
+
+    @property
+    def max_connections(self) -> int:
+        """Connections of clients that this process may have; 0 is as many as there is room for."""
+        return -(-self.settings.limits.max_connections // self.workers)
 
     def configure(self, settings: Settings) -> None:
         """Go by these settings, the first or other ones, and by what was made for them. Nothing
@@ -128,12 +153,9 @@ class LoadBalancer:
         keep_freed_memory(longest_batch(settings))
         files = self.logs.files
         self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
-        self.control.configure(settings)
-        self.variant_state.configure(settings.state)
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
-        await self.control.aclose()
         await self.parts.files.aclose()
         await self.relay.aclose()
         if self._exporting is not None:
@@ -155,14 +177,16 @@ class LoadBalancer:
     def _request_sink(self) -> RequestSink:
         """Who is told of finished requests."""
         file, options = self.logs.files.access, self.settings.access_log
-        sinks: list[RequestSink] = [self.relay.meter]
-        if self.settings.placement.mode is not PlacementMode.OFF:
-            sinks.append(self.control.placement)
+        sinks: list[RequestSink] = [self.relay.meter, *self._more_sinks()]
         if file is not None:
             sinks.append(
                 AccessLog(file, mode=options.mode, sample=options.sample, rng=self.parts.rng)
             )
         return combine(*sinks)
+
+    def _more_sinks(self) -> Iterable[RequestSink]:
+        """Parts of the process that are told of finished requests as well."""
+        return ()
 
     def dropped_lines(self) -> Mapping[str, int]:
         """Count what each log that is on has lost: lines, or inferences of the payload log."""
@@ -176,6 +200,55 @@ class LoadBalancer:
         before, self._snapshot = self._snapshot, snapshot
         if snapshot.backends != before.backends:
             self.security.follow([backend.spec for backend in snapshot.backends])
+
+
+class LoadBalancer(RelayHost):
+    """A process without its listeners: both roles, what they share, and what people see of them."""
+
+    control: ControlRole
+
+    def __init__(
+        self, settings: Settings, logs: Logs, digest: str = "", *, identity: bytes = b""
+    ) -> None:
+        """Make all parts. Needs a running loop; nothing listens or connects yet.
+
+        Args:
+            settings: to begin with.
+            logs: where to tell of it.
+            digest: of the text of the settings.
+            identity: in hop markers; empty: a new one.
+        """
+        super().__init__(settings, logs, self._make_side, digest, identity=identity)
+        self.control.attach(self.relay)
+        parts = self.parts
+        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
+        self.queue_status = self.relay.queue_status
+        """What there is of requests that wait."""
+        self.worker_statuses: Callable[[], Iterable[WorkerStatus]] = tuple
+        """The workers, where there are some."""
+        self.collector = LoadBalancerCollector(_metric_sources(self))
+        """Reads the other parts."""
+        self.configure(settings)
+
+    def _make_side(self, parts: ProcessParts) -> ControlSide:
+        self.control = ControlRole(parts)
+        return self.control.side()
+
+    def configure(self, settings: Settings) -> None:
+        """See `RelayHost`."""
+        super().configure(settings)
+        self.control.configure(self.effective)
+        self.variant_state.configure(self.effective.state)
+
+    async def aclose(self) -> None:
+        """See `RelayHost`."""
+        await self.control.aclose()
+        await super().aclose()
+
+    def _more_sinks(self) -> Iterable[RequestSink]:
+        """See `RelayHost`."""
+        is_off = self.settings.placement.mode is PlacementMode.OFF
+        return () if is_off else (self.control.placement,)
 
 
 def _metric_sources(balancer: LoadBalancer) -> Sources:
@@ -213,10 +286,11 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         standby=control.standby.counts,
-        queue=relay.queue_status,
+        queue=lambda: balancer.queue_status(),
         spans=relay.spans,
         variants=relay.dispatcher.variants.statuses,
         shadows=relay.shadows.statuses,
+        workers=lambda: balancer.worker_statuses(),
     )
 
 
@@ -266,6 +340,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
         shadows=lambda: shadow_rows(balancer.relay.shadows),
+        placement=balancer.control.placement.status,
     )
 
 
@@ -297,8 +372,8 @@ def admin_app(
         access=balancer.access.admin,
         own_addresses=ours,
         sources=balancer.control.discovery.statuses,
-        queue=balancer.relay.queue_status,
-        placement=balancer.control.placement.status,
+        queue=lambda: balancer.queue_status(),
+        placement=balancer.control.placement,
         order_standby=balancer.control.standby.order,
         variants=balancer.relay.dispatcher.variants,
         shadows=balancer.relay.shadows,

@@ -26,6 +26,7 @@ from lb.settings.values import (
     read_proxy,
     read_switch,
     read_target,
+    read_workers,
 )
 
 _INTRODUCTION: Final = """\
@@ -95,7 +96,7 @@ _GROUPS: Final = {
     "Health": ("health", "outlier_detection", "slow_start", "warm_up", "model_table"),
     "Failures": ("retry", "hedging", "timeouts"),
     "Limits and access": ("limits", "access", "admin", "forwarded"),
-    "Operation": ("fan_out", "shutdown", "reload", "standby", "state"),
+    "Operation": ("workers", "fan_out", "shutdown", "reload", "standby", "state"),
     "Logs and metrics": ("log", "access_log", "payload_log", "metrics", "tracing"),
 }
 """The sections of the page in their order; those of no group follow."""
@@ -109,6 +110,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_proxy: "network or unix",
     read_switch: "true, false or auto",
     read_concurrency: "auto, adaptive, off or a number",
+    read_workers: "auto or a number",
     read_port: "name or number of a port",
     address_as_mapping: "address, or mapping as below",
 }

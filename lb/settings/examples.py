@@ -135,6 +135,9 @@ access:
 admin:
   hosts: [lb.internal]
 """,
+    "workers": """\
+workers: auto
+""",
     "state": """\
 state: /var/lib/triton-lb/state.json
 """,

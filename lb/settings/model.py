@@ -43,7 +43,7 @@ from lb.settings.section import Section
 from lb.settings.standby import StandbySettings
 from lb.settings.tracing import TracingSettings
 from lb.settings.units import Duration
-from lb.settings.values import Boolean, FileName
+from lb.settings.values import Boolean, FileName, Workers
 
 
 class ForwardedMode(StrEnum):
@@ -95,6 +95,14 @@ class Settings(Section):
     """A whole configuration."""
 
     listen: ListenSettings
+    workers: Workers = 1
+    """Processes that serve clients side by side and share the listeners; `auto` is one for each
+    core that the process may use. With 2 or more, a further process watches the backends and has
+    the admin API and the metrics of all (docs/workers.md says what each worker decides alone). A
+    reload cannot change it.
+
+    Set this when one core is fully used; otherwise one process does everything and knows all
+    load."""
     backends: tuple[BackendSettings, ...] = ()
     """The servers to balance over; at least one, or a source in `discovery`.
 

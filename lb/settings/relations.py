@@ -17,6 +17,7 @@ from lb.settings.access import NO_CLIENT_TOKEN, AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings
 from lb.settings.listening import ListenSettings, is_loopback, overlap
 from lb.settings.model import Settings
+from lb.settings.placement import PlacementMode
 from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import TenantBy
@@ -24,6 +25,7 @@ from lb.settings.section import LENIENT
 from lb.settings.wording import key_meant
 
 _PORTS: Final = ("http", "grpc", "metrics")
+_ONE_PROCESS: Final = "works with workers: 1 only"
 _SOURCES: Final = frozenset({"files", "dns", "kubernetes"})
 
 
@@ -43,6 +45,7 @@ def check_relations(settings: Settings) -> Iterator[Finding]:
     yield from _check_fronts(settings.fronts.addresses, listen)
     yield from check_backends(settings.backends, own_addresses(settings))
     yield from _check_variants(settings)
+    yield from _check_workers(settings)
     if "access" in settings.unreadable:
         return
     by_token = settings.scheduling.tenants is TenantBy.TOKEN
@@ -93,6 +96,22 @@ def _check_shadow(settings: Settings, name: str, model: str, split: set[str]) ->
         own = settings.models.get(each)
         if own is not None and own.retry is RetryMode.NEVER:
             yield place, f"requests for {show(each)} must not run twice (retry: never)"
+
+
+def _check_workers(settings: Settings) -> Iterator[Finding]:
+    """What only one process can do is not asked of several."""
+    if settings.workers == 1:
+        return
+    if settings.placement.mode is not PlacementMode.OFF:
+        yield ("placement", "mode"), _ONE_PROCESS
+    if settings.payload_log.path is not None:
+        yield ("payload_log", "path"), _ONE_PROCESS
+    for index, backend in enumerate(settings.backends):
+        if backend.standby is not None:
+            yield ("backends", index, "standby"), _ONE_PROCESS
+    for name, own in settings.models.items():
+        if own.shadow is not None:
+            yield ("models", name, "shadow"), _ONE_PROCESS
 
 
 def own_addresses(settings: Settings) -> dict[str, Address]:

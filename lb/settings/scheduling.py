@@ -12,7 +12,7 @@ from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.section import Section
 from lb.settings.shadow import ShadowSettings, shadow_problems
-from lb.settings.units import Duration, Size
+from lb.settings.units import Duration, PositiveDuration, Size
 from lb.settings.values import Boolean, Count, HeaderName, Number, PositiveCount
 from lb.settings.variants import (
     RampSettings,
@@ -261,10 +261,37 @@ class ModelSettings(Section):
     Set this when the model matters more or less than the others; otherwise the common setting
     holds."""
     pin: Boolean = False
-    """With `placement`: whether the model is loaded without being asked for, and never evicted.
+    """With `placement`: whether the model is loaded without being asked for, and a copy of it is
+    never evicted.
 
     Set this when no request for the model may wait for a load; otherwise it is evicted when it is
     used less than others."""
+    size: Annotated[Size, Field(ge=1)] | None = None
+    """With `placement.memory`: the memory that the model takes.
+
+    Set this when the model must never be loaded where it does not fit; otherwise its size is
+    measured when it is loaded first."""
+    min_copies: Count = 0
+    """With `placement`: Tritons that have the model loaded without being asked for, at least.
+
+    Set this when requests must not wait for a load even if a Triton has died, to 2; otherwise a
+    copy is loaded when requests need it."""
+    max_copies: PositiveCount | None = None
+    """With `placement`: Tritons that may have the model loaded for its load, at most. A model gets
+    another copy when its copies are busy for 70 % of the time. Needs a model that is scheduled.
+
+    Set this when a busy model must leave room for others; otherwise it may have a copy on each
+    Triton."""
+    idle_unload: PositiveDuration | None = None
+    """With `placement`: the model is unloaded after that time without a request.
+
+    Set this when other programs need the memory, too; otherwise the model stays until another one
+    needs the room."""
+    calls: tuple[str, ...] = ()
+    """With `placement`: models that this one calls on its own Triton (business logic scripting).
+    They are loaded before it, and stay as long as it. Steps of ensembles are known without this.
+
+    Set this when a model calls others; otherwise its calls fail where these are not loaded."""
     variants: tuple[VariantSettings, ...] = ()
     """Models, or versions of one, that serve the requests for this name, each with a share. The
     first is the stable one.
@@ -315,3 +342,5 @@ class ModelSettings(Section):
         """See `Section`."""
         yield from variant_problems(self.variants, self.sticky, self.ramp, self.rollback)
         yield from shadow_problems(self.shadow, self.variants)
+        if self.max_copies is not None and self.min_copies > self.max_copies:
+            yield ("max_copies",), f"is less than min_copies, which is {self.min_copies}"

@@ -345,3 +345,38 @@ BackendName = Annotated[
 def field_name(name: str | None) -> bytes:
     """The name of a header as it is compared with those of requests; empty for none."""
     return (name or "").lower().encode()
+
+
+MAX_WORKERS: Final = 64
+"""More than that many would share the backends' load too thinly to learn from it."""
+
+
+def read_workers(value: object) -> Literal["auto"] | int:
+    """Check and parse how many processes serve clients.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    if value == "auto":
+        return "auto"
+    # Text, too: it may come from a variable of the environment.
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:10])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_WORKERS:
+        raise ValueError(f"expected auto, or a number from 1 to {MAX_WORKERS}, got {show(value)}")
+    return value
+
+
+Workers = Annotated[
+    Literal["auto"] | int,
+    PlainValidator(read_workers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["auto"]},
+                {"type": "integer", "minimum": 1, "maximum": MAX_WORKERS},
+            ]
+        }
+    ),
+]
+"""`auto` or a number of processes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lb.domain.backend import BackendKind
 from lb.settings.backends import BackendSettings
@@ -12,7 +12,7 @@ from lb.settings.placement import PlacementMode
 from lb.settings.problems import Problem
 from lb.settings.scheduling import PolicyName
 from lb.settings.shared_addresses import shared_addresses
-from lb.settings.units import format_duration
+from lb.settings.units import format_duration, format_size
 
 
 def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list[Problem]:
@@ -29,6 +29,7 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_unused_weights(settings, backends),
         *_impossible_placement(settings, backends),
         *_doubtful_standby(settings, backends),
+        *_per_worker(settings),
     ]
 
 
@@ -55,28 +56,78 @@ def _doubtful_standby(settings: Settings, backends: Sequence[BackendSettings]) -
 def _impossible_placement(
     settings: Settings, backends: Sequence[BackendSettings]
 ) -> Iterator[Problem]:
-    """Pinned models that do not fit, and requests that do not wait long enough for a load."""
+    """Models that do not fit, and requests that do not wait long enough for a load."""
     placement, discovery = settings.placement, settings.discovery
-    pinned = [name for name, own in settings.models.items() if own.pin]
+    kept = {
+        name: max(own.min_copies, int(own.pin))
+        for name, own in settings.models.items()
+        if own.pin or own.min_copies
+    }
     if placement.mode is PlacementMode.OFF:
-        if pinned:
-            yield Problem(
-                f"models.{pinned[0]}.pin", "has no effect without placement.mode: on_demand"
-            )
+        if kept:
+            name = next(iter(kept))
+            key = "pin" if settings.models[name].pin else "min_copies"
+            yield Problem(f"models.{name}.{key}", "has no effect without placement.mode: on_demand")
         return
-    room = (placement.max_models or 0) * sum(each.kind is BackendKind.TRITON for each in backends)
-    if len(pinned) >= room and not (discovery.dns or discovery.kubernetes):
-        yield Problem(
-            "placement.max_models",
-            f"{len(pinned)} models are pinned, and all backends have room for {room}: no other "
-            "model can be loaded",
-        )
+    tritons = [each for each in backends if each.kind is BackendKind.TRITON]
+    if not (discovery.dns or discovery.kubernetes):
+        yield from _too_much_kept(settings, kept, len(tritons))
+    if placement.memory is not None:
+        for name, own in settings.models.items():
+            if own.size is not None and own.size > placement.memory:
+                yield Problem(f"models.{name}.size", "is more than placement.memory: it never fits")
+        blind = [each.known_as for each in tritons if each.metrics is None]
+        if blind and not any(own.size for own in settings.models.values()):
+            yield Problem(
+                "placement.memory",
+                f"no model has a size, and backend {blind[0]} has no metrics port: nothing tells "
+                "how much memory its models take",
+            )
     if placement.wait <= placement.min_age:
         yield Problem(
             "placement.wait",
             "is not longer than min_age and a load: where all models are young, requests give up "
             "before one may be evicted",
         )
+
+
+def _too_much_kept(settings: Settings, kept: Mapping[str, int], tritons: int) -> Iterator[Problem]:
+    """Copies that are always loaded, and leave no room for others."""
+    placement = settings.placement
+    for name, copies in kept.items():
+        if copies > tritons:
+            yield Problem(
+                f"models.{name}.min_copies", f"is {copies}, and there are {tritons} Tritons"
+            )
+    copies = sum(kept.values())
+    if placement.max_models is not None and copies >= placement.max_models * tritons:
+        yield Problem(
+            "placement.max_models",
+            f"{copies} copies of models are pinned, and all backends have room for "
+            f"{placement.max_models * tritons}: no other model can be loaded",
+        )
+    size = sum((settings.models[name].size or 0) * count for name, count in kept.items())
+    if placement.memory is not None and size >= placement.memory * tritons:
+        yield Problem(
+            "placement.memory",
+            f"models that are pinned take {format_size(size)}, and all backends have room for "
+            f"{format_size(placement.memory * tritons)}: no other model can be loaded",
+        )
+
+
+def _per_worker(settings: Settings) -> Iterator[Problem]:
+    """What each worker decides by what it alone has seen."""
+    if settings.workers == 1:
+        return
+    alone = "counts in each worker alone, so that all together may let through `workers` times this"
+    if settings.access.limits:
+        yield Problem("access.limits", alone)
+    if settings.limits.max_connections_per_client:
+        yield Problem("limits.max_connections_per_client", alone)
+    for name, own in settings.models.items():
+        if own.rollback is not None:
+            why = "each worker judges by its own requests, and needs min_requests of them"
+            yield Problem(f"models.{name}.rollback", why)
 
 
 def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

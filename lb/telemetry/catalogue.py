@@ -55,6 +55,43 @@ PROCESS: Final = (
         "Tasks of the event loop; a number that only grows is a leak.",
     ),
     MetricSpec(
+        "triton_lb_worker_up",
+        _GAUGE,
+        "Whether a worker (`workers`) is connected with the control process.",
+        ("worker",),
+    ),
+    MetricSpec(
+        "triton_lb_worker_starts_total",
+        _COUNTER,
+        "How often a worker was started; more than once where it died.",
+        ("worker",),
+    ),
+    MetricSpec(
+        "triton_lb_worker_connections",
+        _GAUGE,
+        "Open connections of clients by worker; `triton_lb_connections` has those of all.",
+        ("worker",),
+    ),
+    MetricSpec(
+        "triton_lb_worker_requests_total",
+        _COUNTER,
+        "Requests that a worker has finished; begins anew when the worker is started again.",
+        ("worker",),
+    ),
+    MetricSpec(
+        "triton_lb_worker_cpu_seconds_total",
+        _COUNTER,
+        "CPU that a worker has used; begins anew when the worker is started again.",
+        ("worker",),
+    ),
+    MetricSpec(
+        "triton_lb_worker_silent_seconds",
+        _GAUGE,
+        "Time since the control process heard of a worker: more than a second where the worker "
+        "stands still.",
+        ("worker",),
+    ),
+    MetricSpec(
         "triton_lb_held_bytes",
         _GAUGE,
         "Bytes of requests and responses held in buffers, toward the process-wide ceiling.",
@@ -468,14 +505,16 @@ MODELS: Final = (
         ("result",),
     ),
     MetricSpec(
-        "triton_lb_model_load_seconds_total",
-        _COUNTER,
-        "Time that successful loads by `placement` took, in seconds.",
+        "triton_lb_model_load_seconds",
+        _HISTOGRAM,
+        "Time that successful loads by `placement` took.",
     ),
     MetricSpec(
         "triton_lb_model_evictions_total",
         _COUNTER,
-        "Models that `placement` unloaded to make room for others.",
+        "Models that `placement` unloaded, by why: room (for others), idle (`idle_unload`) or "
+        "operator.",
+        ("why",),
     ),
     MetricSpec(
         "triton_lb_open_sequences",

@@ -35,6 +35,7 @@ from lb.domain.standby import StandbyCounts
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.counts import (
     LAG_BOUNDS_S,
+    LOAD_BOUNDS_S,
     LoopLag,
     OwnCalls,
     PlacementCounts,
@@ -42,11 +43,13 @@ from lb.telemetry.counts import (
     RerunCounts,
     ScalingStatus,
     SplitCounts,
+    WorkerStatus,
     placement_rows,
     rerun_rows,
     scaling_rows,
     split_rows,
     standby_rows,
+    worker_rows,
 )
 from lb.telemetry.labels import code_label
 from lb.telemetry.meter import Meter, Traffic
@@ -182,6 +185,8 @@ class Sources:
     spans: SpanQueue = field(default_factory=SpanQueue)
     variants: VariantStatuses = tuple
     shadows: Callable[[], ShadowStatuses] = ShadowStatuses
+    workers: Callable[[], Iterable[WorkerStatus]] = tuple
+    """None where one process does everything."""
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -262,6 +267,7 @@ def _bounds(bounds_s: Sequence[float]) -> tuple[str, ...]:
 _LATENCY_BOUNDS: Final = _bounds(LATENCY_BOUNDS_S)
 _POSITION_BOUNDS: Final = _bounds(POSITION_BOUNDS)
 _LAG_BOUNDS: Final = _bounds(LAG_BOUNDS_S)
+_LOAD_BOUNDS: Final = _bounds(LOAD_BOUNDS_S)
 
 
 class LoadBalancerCollector:
@@ -274,6 +280,7 @@ class LoadBalancerCollector:
             "triton_lb_start_time_seconds": lambda: [((), sources.started_at)],
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
             "triton_lb_tasks": lambda: [((), sources.tasks())],
+            **worker_rows(sources.workers),
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
             "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,
@@ -325,6 +332,7 @@ class LoadBalancerCollector:
             ),
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
             **placement_rows(sources.placement),
+            "triton_lb_model_load_seconds": self._load_times,
             **self._sequence_rows(),
             **self._port_rows(),
             "triton_lb_backend_lost_requests_total": lambda: [
@@ -352,6 +360,10 @@ class LoadBalancerCollector:
     def _build_info(self) -> Iterator[Row]:
         build = self._sources.build
         yield (build.version, build.python, build.uvloop), 1
+
+    def _load_times(self) -> Iterator[Row]:
+        counts = self._sources.placement()
+        yield (), Buckets(_LOAD_BOUNDS, counts.load_counts, counts.load_s)
 
     def _loop_lag(self) -> Iterator[Row]:
         lag = self._sources.loop_lag

@@ -16,6 +16,8 @@ from lb.domain.standby import StandbyCounts, StandbyPhase
 
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds in seconds: 1 ms is a busy loop, anything above 50 ms is a bug of ours."""
+LOAD_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 600.0)
+"""Upper bounds in seconds: from a small python model to an engine of hundreds of gigabytes."""
 APPLIED: Final = "applied"
 UNCHANGED: Final = "unchanged"
 REFUSED: Final = "refused"
@@ -31,9 +33,13 @@ class PlacementCounts:
 
     loads: Mapping[str, int] = field(default_factory=dict)
     """By result: loaded or failed."""
+    load_counts: tuple[int, ...] = (0,) * (len(LOAD_BOUNDS_S) + 1)
+    """Loads that succeeded, by how long they took, not cumulative; the last one is everything above
+    `LOAD_BOUNDS_S`."""
     load_s: float = 0.0
     """Seconds that all loads took that succeeded."""
-    evictions: int = 0
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    """By why: room, idle or operator."""
 
 
 def placement_rows(read: Callable[[], PlacementCounts]) -> dict[str, Rows]:
@@ -42,8 +48,9 @@ def placement_rows(read: Callable[[], PlacementCounts]) -> dict[str, Rows]:
         "triton_lb_model_loads_total": lambda: [
             ((result,), count) for result, count in sorted(read().loads.items())
         ],
-        "triton_lb_model_load_seconds_total": lambda: [((), read().load_s)],
-        "triton_lb_model_evictions_total": lambda: [((), read().evictions)],
+        "triton_lb_model_evictions_total": lambda: [
+            ((why,), count) for why, count in sorted(read().evictions.items())
+        ],
     }
 
 
@@ -165,6 +172,41 @@ def scaling_rows(read: Callable[[], ScalingStatus]) -> dict[str, Rows]:
         "triton_lb_desired_backends": lambda: [((), read().desired)],
         "triton_lb_demand_rate": lambda: [((), read().demand)],
         "triton_lb_backend_capacity_rate": rate,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker (`workers`), as the control process sees it."""
+
+    index: int
+    pid: int
+    """0 while it is away."""
+    starts: int
+    """How often a process with this index was started."""
+    connections: int
+    """Gauge: open connections of clients."""
+    requests: int
+    """Requests that it has finished since it was started last."""
+    cpu_s: float
+    """Seconds of CPU that it has used since then."""
+    silent_s: float
+    """Seconds since it was heard last."""
+
+
+def worker_rows(read: Callable[[], Iterable[WorkerStatus]]) -> dict[str, Rows]:
+    """Rows of the metrics, by name; none where there is one process."""
+
+    def rows(value: Callable[[WorkerStatus], float]) -> Rows:
+        return lambda: [((str(each.index),), value(each)) for each in read()]
+
+    return {
+        "triton_lb_worker_up": rows(lambda worker: int(worker.pid > 0)),
+        "triton_lb_worker_starts_total": rows(lambda worker: worker.starts),
+        "triton_lb_worker_connections": rows(lambda worker: worker.connections),
+        "triton_lb_worker_requests_total": rows(lambda worker: worker.requests),
+        "triton_lb_worker_cpu_seconds_total": rows(lambda worker: worker.cpu_s),
+        "triton_lb_worker_silent_seconds": rows(lambda worker: worker.silent_s),
     }
 
 

@@ -7,13 +7,11 @@ writes from a bounded queue: when the queue is full, or the disk is, lines are d
 
 from __future__ import annotations
 
-import errno
-import threading
 from collections import deque
 from pathlib import Path
 from typing import Final
 
-from lb.telemetry.line_file import LineFile
+from lb.telemetry.file_writer import FileWriter
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
 """Lines waiting to be written: a second of logging everything at ten thousand requests a second."""
@@ -47,8 +45,6 @@ class LineWriter:
         Raises:
             OSError: the file cannot be opened, or no thread can be started.
         """
-        self._file = LineFile(target, name)
-        self._batch_delay_s = batch_delay_s
         self._queue_bytes = queue_bytes
         self._lines: deque[bytes] = deque()
         # Each counter has one writing side, so that none needs a lock: producer, then thread.
@@ -56,15 +52,13 @@ class LineWriter:
         self._refused = 0
         self._settled_bytes = 0
         self._lost = 0
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._reopen_wanted = False
-        self._thread = threading.Thread(target=self._run, name=f"log:{name}", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # a limit of the system
-            self._file.close()
-            raise OSError(errno.EAGAIN, str(error)) from error
+        self._writer = FileWriter(
+            target,
+            name=name,
+            queue=self._lines,
+            write_next=self._write_batch,
+            batch_delay_s=batch_delay_s,
+        )
 
     @property
     def dropped(self) -> int:
@@ -75,44 +69,22 @@ class LineWriter:
         """Queue one line, newline included. Never blocks and never raises. One thread at a time."""
         size = len(line)
         waiting = self._accepted_bytes - self._settled_bytes
-        if waiting + size > self._queue_bytes or self._closing.is_set():
+        if waiting + size > self._queue_bytes or self._writer.is_closing:
             self._refused += 1
             return
         self._accepted_bytes += size
         self._lines.append(line)
-        if not self._wake.is_set():
-            self._wake.set()
+        self._writer.wake()
 
     def reopen(self) -> None:
-        """Open the file anew, for log rotation. Does nothing for a descriptor."""
-        self._reopen_wanted = True
-        self._wake.set()
+        """See `FileWriter`."""
+        self._writer.reopen()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what is queued, for at most `timeout_s` seconds, and end. Idempotent."""
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(timeout_s)
+        """See `FileWriter`."""
+        self._writer.close(timeout_s)
 
     # The thread
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            if self._batch_delay_s:
-                self._closing.wait(self._batch_delay_s)
-            is_last_round = self._closing.is_set()
-            self._wake.clear()
-            if self._reopen_wanted:
-                self._reopen_wanted = False
-                self._file.reopen()
-            while self._lines:
-                self._write_batch()
-            if is_last_round:
-                break
-            if self._closing.is_set():
-                self._wake.set()
-        self._file.close()
 
     def _write_batch(self) -> None:
         batch = []
@@ -121,5 +93,5 @@ class LineWriter:
             line = self._lines.popleft()
             batch.append(line)
             size += len(line)
-        self._lost += self._file.write(b"".join(batch), self._closing.is_set)
+        self._lost += self._writer.write(b"".join(batch))
         self._settled_bytes += size

@@ -1,80 +1,86 @@
-"""Spans as the relay leaves them: plain values, which wait to be encoded and sent."""
+"""Spans: records as the relay leaves them, which wait, and what is made of them to be encoded."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from typing import Final
 
-from lb.domain.backend import Address, AppProtocol
+from lb.domain.backend import Address, AppProtocol, Backend
 from lb.domain.operation import Operation
-from lb.domain.outcome import Outcome
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.why import Why
 from lb.telemetry.record import RequestRecord
+from lb.wire.trace_context import TraceContext
 
 MAX_QUEUED: Final = 2048
-"""Spans that wait to be sent; as many as the SDKs of OpenTelemetry keep by default."""
+"""Records that wait to be sent; as many as the SDKs of OpenTelemetry keep spans by default."""
 QUEUE_FULL: Final = "queue_full"
+REQUEST_SPAN: Final = 1
+QUEUE_SPAN: Final = 2
+FIRST_SPAN: Final = 3
+"""Numbers of spans: of the request, of its waiting, and of its first attempt. Those of further
+attempts are greater."""
+ID_BITS: Final = (1 << 63) - 1
+"""Bits of a trace's number that the ids of its spans begin with. An id has one bit more, so that
+ids neither overflow nor are 0."""
+
+TraceFacts = tuple[int, TraceContext | None, bool, AppProtocol, Operation, bytes, bytes]
+"""What all spans of a request share: the number of its trace, the context of its caller, whether it
+was decided on late; protocol, operation, method and path."""
+RequestFacts = tuple[
+    bytes, Backend | None, int, str, str, bytes, float, float, float, float, float, int, int, int,
+    int, Reason | None, bool,
+]  # fmt: skip
+"""Of a request that is over, in the order of `RequestSpan`; then whether its first attempt answered
+it, which has no record of its own."""
+RareFacts = tuple[int | str | None, str, int, bool, int | None, str]
+"""Of a request that is a step, was cut, waited or has variants, in the order of `RequestSpan`."""
+AttemptFacts = tuple[
+    int, Why, str, Address, int, float, float, float, float, Outcome, int
+]  # fmt: skip
+"""Of an attempt that is over, in the order of `AttemptSpan`."""
+Record = tuple[TraceFacts, RequestFacts | None, RareFacts | None, AttemptFacts | None]
+"""A request, or an attempt."""
+
+
+def id_of_trace(number: int, context: TraceContext | None) -> bytes:
+    """The id of a trace: the caller's, or else of its number."""
+    return context.trace_id if context is not None else b"%032x" % (number or 1)
+
+
+def span_id(number: int, span: int) -> bytes:
+    """The id of a span of the trace with that number."""
+    return b"%016x" % ((number & ID_BITS) + span)
 
 
 class RequestSpan(RequestRecord):
     """A finished request that is traced. Times are monotonic seconds, ids hexadecimal digits."""
 
     __slots__ = (
-        "_connected_at", "_first_byte_at", "_queue_position", "_queue_why", "_sequence",
+        "_connected_at", "_first_byte_at", "_parts", "_queue_position", "_queue_why", "_sequence",
         "_trace_id", "_variant", "is_late", "parent_id", "queue_id", "span_id", "state",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        record: RequestRecord,
-        trace_id: bytes,
-        span_id: bytes,
-        parent_id: bytes,
-        state: bytes,
-        *,
-        is_late: bool,
-        queue_id: bytes,
-    ) -> None:
-        """
-        Args:
-            record: what is kept of it may change afterwards.
-            trace_id: of the trace.
-            span_id: of the request.
-            parent_id: the caller's span; empty without one.
-            state: value of `tracestate`.
-            is_late: it became a span only because of how it went.
-            queue_id: of the span of its waiting; empty where it did not wait.
-        """
-        self.protocol = record.protocol
-        self.operation = record.operation
-        self.method = record.method
-        self.path = record.path
-        self.model = record.model
-        self.backend = record.backend
-        self.attempts = record.attempts
-        self.client = record.client
-        self.token = record.token
-        self.request_id = record.request_id
-        self.started_at = record.started_at
-        self.placed_at = record.placed_at
-        self.ended_at = record.ended_at
-        self.bytes_in = record.bytes_in
-        self.bytes_out = record.bytes_out
-        self.status = record.status
-        self.grpc_status = record.grpc_status
-        self.reason = record.reason
-        self._connected_at = record.connected_at
-        self._first_byte_at = record.first_byte_at
-        self._sequence = record.sequence
-        self._variant = record.variant
-        self._queue_position = record.queue_position
-        self._queue_why = record.queue_why
-        self._trace_id = trace_id
-        self.span_id = span_id
-        self.parent_id = parent_id
-        self.state = state
-        self.is_late = is_late
-        self.queue_id = queue_id
+    def __init__(self, trace: TraceFacts, facts: RequestFacts, rare: RareFacts | None) -> None:
+        number, context, self.is_late, self.protocol, self.operation, self.method, self.path = trace
+        (
+            self.model, self.backend, self.attempts, self.client, self.token, self.request_id,
+            self.started_at, self.placed_at, self._connected_at, self._first_byte_at, self.ended_at,
+            self.bytes_in, self.bytes_out, self.status, self.grpc_status, self.reason, _,
+        ) = facts  # fmt: skip
+        has_waited = False
+        (
+            self._sequence, self._variant, self._parts, has_waited, self._queue_position,
+            self._queue_why,
+        ) = rare or (None, "", 0, False, None, "")  # fmt: skip
+        self._trace_id = id_of_trace(number, context)
+        self.span_id = span_id(number, REQUEST_SPAN)
+        self.parent_id = b"" if context is None else context.parent_id
+        """The caller's span; empty without one."""
+        self.state = b"" if context is None else context.state
+        """Value of `tracestate`; empty without one."""
+        self.queue_id = span_id(number, QUEUE_SPAN) if has_waited else b""
+        """Of the span of its waiting; empty where it did not wait."""
 
     @property
     def trace_id(self) -> bytes:
@@ -111,6 +117,11 @@ class RequestSpan(RequestRecord):
         """See `RequestRecord`."""
         return self._queue_why
 
+    @property
+    def parts(self) -> int:
+        """See `RequestRecord`."""
+        return self._parts
+
 
 class AttemptSpan:
     """An attempt that is over, of a request that is traced."""
@@ -121,26 +132,20 @@ class AttemptSpan:
         "span_id", "state", "trace_id", "why",
     )  # fmt: skip
 
-    trace_id: bytes
-    span_id: bytes
-    parent_id: bytes
-    """The span of the request."""
-    state: bytes
-    is_late: bool
-    protocol: AppProtocol
-    operation: Operation
-    method: bytes
-    path: bytes
-    backend: str
-    address: Address
-    why: Why
+    def __init__(self, trace: TraceFacts, facts: AttemptFacts) -> None:
+        number, context, self.is_late, self.protocol, self.operation, self.method, self.path = trace
+        (
+            span, self.why, self.backend, self.address, self.number, self.began_at,
+            self.connected_at, self.first_byte_at, self.ended_at, self.outcome, self.code,
+        ) = facts  # fmt: skip
+        self.trace_id = id_of_trace(number, context)
+        self.span_id = span_id(number, span)
+        self.parent_id = span_id(number, REQUEST_SPAN)
+        """The span of the request."""
+        self.state = b"" if context is None else context.state
+
     number: int
     """Attempts of the request so far."""
-    began_at: float
-    connected_at: float
-    first_byte_at: float
-    ended_at: float
-    outcome: Outcome
     code: int
     """HTTP or gRPC status, where it was answered."""
 
@@ -148,21 +153,49 @@ class AttemptSpan:
 Span = RequestSpan | AttemptSpan
 
 
+def _answering(trace: TraceFacts, request: RequestSpan, backend: Backend) -> AttemptSpan:
+    """The span of the first attempt at a request, which answered it."""
+    address = backend.port(request.protocol).address
+    code = request.grpc_status if request.protocol is AppProtocol.GRPC else request.status
+    facts = (
+        FIRST_SPAN, Why.FIRST, backend.name, address, 1, request.placed_at, request.connected_at,
+        request.first_byte_at, request.ended_at, Outcome.ANSWERED, code,
+    )  # fmt: skip
+    return AttemptSpan(trace, facts)
+
+
+def spans_of(record: Record) -> list[Span]:
+    """Make the spans of a record."""
+    trace, facts, rare, attempt = record
+    found: list[Span] = []
+    if attempt is not None:
+        found.append(AttemptSpan(trace, attempt))
+    if facts is not None:
+        request = RequestSpan(trace, facts, rare)
+        if facts[-1] and request.backend is not None:
+            found.append(_answering(trace, request, request.backend))
+        found.append(request)
+    return found
+
+
 class SpanQueue:
-    """Spans that wait to be sent. It is bounded: what comes to a full queue is dropped."""
+    """Records that wait to be sent. It is bounded: what comes to a full queue is dropped."""
 
     __slots__ = ("dropped", "exported", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Span] = deque()
+        self.waiting: deque[Record] = deque()
         self.exported = 0
         """Counter: spans that the collector took."""
         self.dropped: Counter[str] = Counter()
         """Counter: spans that it did not get, by why."""
 
-    def add(self, span: Span) -> None:
-        """Keep a span, if there is room."""
+    def add(self, record: Record) -> None:
+        """Keep a record, if there is room."""
         if len(self.waiting) < MAX_QUEUED:
-            self.waiting.append(span)
+            self.waiting.append(record)
         else:
-            self.dropped[QUEUE_FULL] += 1
+            _, facts, rare, _ = record
+            is_answered = facts is not None and facts[-1]
+            has_waited = rare is not None and rare[3]
+            self.dropped[QUEUE_FULL] += 1 + is_answered + has_waited

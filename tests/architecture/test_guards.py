@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "benchmarks/study/simulate_policies.py": _BENCHMARK,
     "benchmarks/study/simulate_sequences.py": _BENCHMARK,
     "benchmarks/study/simulated_balancers.py": _BENCHMARK,
+    "benchmarks/workers.py": _BENCHMARK,
 }
 """Beside unit tests and the factory, with reasons."""
 FAKES_OF_UNIT_TESTS = {"tests/fakes/links.py", "tests/fakes/http1_sides.py"}

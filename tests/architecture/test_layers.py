@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "lb"
 LAYERS = (  # low to high; packages of one line never import each other
     ("domain",),
     ("settings",),
-    ("wire",),
+    ("wire", "sharing"),
     ("access", "balancing", "health", "kserve", "placing", "telemetry"),
     ("net", "payloads"),
     ("comparison",),

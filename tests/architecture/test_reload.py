@@ -23,6 +23,7 @@ READ_WHEN_NEEDED = {
     "access_log",  # tests/unit/runtime/test_change.py
     "log",
     "metrics.backends",
+    "workers",  # needs a restart: a reload that changes it is refused
     "admin.insecure",  # decides about the file alone
     "shutdown",
     "reload",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from lb.domain.model import ModelUse
 from lb.placing.planner import Host, ModelPlanner, PlannerRules, Step
 
 
@@ -18,13 +19,27 @@ class Store:
     ready: dict[bytes, float] = field(default_factory=dict)
     """Models that are ready, and since when."""
     leaving: set[bytes] = field(default_factory=set)
+    drained: set[bytes] = field(default_factory=set)
+    """Models that an operator has drained there."""
     step: Step | None = None
     step_ends: float = inf
     """When the unload or the load that is under way ends."""
 
     @property
+    def loaded(self) -> int:
+        """Models that are there, even if only in part: the next one is loaded after others have
+        gone."""
+        is_loading = self.step is not None and self.step.model and not self.leaving
+        return len(self.ready) + len(self.leaving) + int(bool(is_loading))
+
+    @property
+    def serving(self) -> frozenset[bytes]:
+        """Models that get requests."""
+        return frozenset(self.ready.keys() - self.drained)
+
+    @property
     def taken(self) -> frozenset[bytes]:
-        loading = {self.step.model} if self.step is not None and not self.leaving else set()
+        loading = {self.step.model} if self.step is not None and self.step.model else set()
         return frozenset(self.ready.keys() | self.leaving | loading)
 
 
@@ -56,7 +71,7 @@ class SimulatedStores:
         self.loads: list[tuple[float, bytes, str]] = []
         self.evictions: list[tuple[float, bytes, str, float]] = []
         """When, what, where, and how old it was."""
-        self.hits = self.served = self.refused = 0
+        self.hits = self.served = self.refused = self.lost = 0
         self.longest_wait_s = 0.0
         self.most_taken = 0
         self.planner.follow(self.hosts(), self.now)
@@ -65,25 +80,32 @@ class SimulatedStores:
         return [
             Host(
                 name=store.name,
-                catalogue=frozenset(self.models),
+                catalogue=frozenset(self.models) - store.drained,
                 taken=store.taken,
-                ready=frozenset(store.ready),
+                ready=store.serving,
                 is_busy=store.step is not None,
                 in_flight=sum(backend == store.name for _, backend, _ in self.running),
             )
             for store in self.stores.values()
         ]
 
-    def in_use(self, backend: str, model: bytes) -> bool:
-        return any(each[1:] == (backend, model) for each in self.running)
+    def use_of(self, backend: str, model: bytes) -> ModelUse:
+        return ModelUse(sum(each[1:] == (backend, model) for each in self.running), 0)
 
     def kill(self, name: str) -> None:
         """A backend restarts empty: what ran there is lost, what was being loaded has failed."""
         store = self.stores[name]
-        if store.step is not None and not store.leaving:
+        if store.step is not None and store.step.model and not store.leaving:
             self.planner.failed(store.step.model, name, "lost", self.now)
-        self.running = [each for each in self.running if each[1] != name]
-        self.stores[name] = Store(name)
+        left = [each for each in self.running if each[1] != name]
+        self.lost += len(self.running) - len(left)
+        self.running = left
+        self.stores[name] = Store(name, drained=store.drained)
+        self.settle()
+
+    def drain(self, name: str, model: bytes) -> None:
+        """Drain a model on a backend, or end that."""
+        self.stores[name].drained ^= {model}
         self.settle()
 
     def ask(self, model: bytes) -> None:
@@ -96,7 +118,7 @@ class SimulatedStores:
         self.settle()
 
     def _run(self, model: bytes, since: float) -> bool:
-        homes = [store for store in self.stores.values() if model in store.ready]
+        homes = [store for store in self.stores.values() if model in store.serving]
         if not homes:
             return False
         home = min(homes, key=lambda store: sum(each[1] == store.name for each in self.running))
@@ -128,7 +150,7 @@ class SimulatedStores:
             ended = [self._end(store) for store in self.stores.values()]
             is_changing = any(ended)
             for model in list(self.waiting):
-                if any(model in store.ready for store in self.stores.values()):
+                if any(model in store.serving for store in self.stores.values()):
                     for since in self.waiting.pop(model):
                         assert self._run(model, since)
                 elif self.planner.refusal(model, self.hosts(), self.now):
@@ -136,21 +158,25 @@ class SimulatedStores:
             hosts = self.hosts()
             self.planner.follow(hosts, self.now)
             wanted = {model: since[0] for model, since in self.waiting.items()}
-            for step in self.planner.plan(wanted, hosts, self.in_use, self.now):
+            for step in self.planner.plan(wanted, hosts, self.use_of, self.now):
                 self._begin(step)
                 is_changing = True
-            self.most_taken = max(len(store.taken) for store in self.stores.values())
-            assert self.most_taken <= self.planner.rules.max_models
+            self.most_taken = max(store.loaded for store in self.stores.values())
+            assert self.most_taken <= (self.planner.rules.max_models or inf)
 
     def _begin(self, step: Step) -> None:
         store = self.stores[step.backend]
         assert store.step is None
         store.step = step
         for model in step.evict:
-            assert not self.in_use(store.name, model)
             self.evictions.append((self.now, model, store.name, self.now - store.ready.pop(model)))
             store.leaving.add(model)
-        store.step_ends = self.now + (self.unload_s if step.evict else self.load_s)
+        # What runs ends first: evicted models get no new requests.
+        ends = [
+            at for at, *where in self.running for each in step.evict if where == [store.name, each]
+        ]
+        idle_at = max(ends, default=self.now)
+        store.step_ends = idle_at + (self.unload_s if step.evict else self.load_s)
 
     def _end(self, store: Store) -> bool:
         if store.step is None or self.now < store.step_ends:
@@ -160,6 +186,8 @@ class SimulatedStores:
             store.step_ends = self.now + self.load_s
             return True
         step, store.step, store.step_ends = store.step, None, inf
+        if step.model is None:
+            return True
         error = self.fails(step.model, store.name)
         self.loads.append((self.now, step.model, store.name))
         if error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -153,6 +154,8 @@ class Collector:
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        if handler.headers.get("content-encoding", "") == "gzip":
+            body = gzip.decompress(body)
         answer = self.answers.pop(0) if self.answers else self.usual
         self.requests.append({key.lower(): value for key, value in handler.headers.items()})
         self.bodies.append(body)

@@ -7,6 +7,8 @@ from typing import Any
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation, OperationKind
 from lb.telemetry.record import RequestRecord
+from lb.telemetry.spans import Record
+from lb.wire.trace_context import TraceContext
 
 INFER = Operation("ModelInfer", OperationKind.INFERENCE)
 
@@ -52,3 +54,28 @@ def grpc_record(**facts: Any) -> PlainRecord:
         "grpc_status": 0,
     }
     return PlainRecord(**(usual | facts))
+
+
+def request_record(
+    record: PlainRecord,
+    number: int = 1,
+    context: TraceContext | None = None,
+    *,
+    is_late: bool = False,
+    has_waited: bool = False,
+) -> Record:
+    """A finished request as the relay leaves it to be sent as a span."""
+    return (
+        (
+            number, context, is_late,
+            record.protocol, record.operation, record.method, record.path,
+        ),
+        (
+            record.model, record.backend, record.attempts, record.client, record.token,
+            record.request_id, record.started_at, record.placed_at, record.connected_at,
+            record.first_byte_at, record.ended_at, record.bytes_in, record.bytes_out,
+            record.status, record.grpc_status, record.reason, False,
+        ),
+        (record.sequence, record.variant, record.parts, has_waited, None, ""),
+        None,
+    )  # fmt: skip

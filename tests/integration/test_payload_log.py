@@ -27,6 +27,7 @@ from lb.payloads.log import PayloadLog, payload_rules
 from lb.settings.reporting import PayloadLogSettings
 from lb.testing import Triton, simulated
 from lb.wire.grpc.message import frame_message
+from tests.fakes.otlp import collector
 from tests.fakes.process import wait_until
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.fakes.serving import Serving
@@ -74,9 +75,9 @@ class Logged:
         assert answer.status == 200, text
         return text
 
-    def infer(self, size: int = 16, request_id: str = "one") -> None:
+    def infer(self, size: int = 16, request_id: str = "one", model: str = "identity_bytes") -> None:
         """An inference of so many bytes over gRPC."""
-        request = pb.ModelInferRequest(model_name="identity_bytes")
+        request = pb.ModelInferRequest(model_name=model)
         request.inputs.add(name="INPUT0", datatype="BYTES", shape=[1])
         request.raw_input_contents.append((size).to_bytes(4, "little") + b"x" * size)
         with grpc.insecure_channel(self.grpc) as channel:
@@ -291,3 +292,34 @@ async def test_each_http_request_is_drawn_once_however_it_is_cut(
         server.connection_lost(None)
         assert len(records.written) == 3
     assert drawn == [0.25] * 6
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_request_for_variants_is_logged_as_the_client_knows_it_and_traced_with_its_variant(
+    tmp_path: Path, tritons: list[Triton], protocol: str
+) -> None:
+    name = "a_name_that_clients_use"
+    variants = {name: {"variants": [{"name": "stable", "model": "identity_bytes", "weight": 1}]}}
+    with collector() as spans:
+        tracing = {"endpoint": spans.endpoint, "ratio": 1.0}
+        with logged(tmp_path, tritons, models=variants, tracing=tracing) as lb:
+            if protocol == "http":
+                tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+                lb.post(name, json.dumps({"inputs": [tensor]}).encode(), x_request_id="one")
+            else:
+                lb.infer(request_id="one", model=name)
+            request, response = lb.events(2)
+            found = spans.wait_for(lambda spans: len(spans) >= 2)
+    # The model that ran it is the service; payloads are the client's, with the name that it used.
+    assert {each["inferenceservicename"] for each in (request, response)} == {"identity_bytes"}
+    assert {each["id"] for each in (request, response)} == {"one"}
+    assert response["data"]["model_name"] == name
+    if protocol == "grpc":
+        assert request["data"]["model_name"] == name
+    else:
+        assert request["path"] == f"/v2/models/{name}/infer"
+    (whole,) = (span for span in found if span.kind == "SERVER")
+    (attempt,) = (span for span in found if span.kind == "CLIENT")
+    assert whole.attributes["triton_lb.variant"] == f"{name}/stable"
+    assert whole.attributes["triton_lb.model"] == "identity_bytes"
+    assert attempt.parent_id == whole.span_id

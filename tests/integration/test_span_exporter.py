@@ -12,15 +12,15 @@ from random import Random
 import pytest
 
 from lb.telemetry.span_exporter import BATCH, ExportOptions, SpanExporter
-from lb.telemetry.spans import MAX_QUEUED, RequestSpan, SpanQueue
+from lb.telemetry.spans import MAX_QUEUED, Record, SpanQueue
 from tests.fakes.otlp import Answer, Collector, collector
-from tests.fakes.records import PlainRecord
+from tests.fakes.records import PlainRecord, request_record
 from tests.wire.waiting import eventually
 
 
-def span(number: int = 1) -> RequestSpan:
-    trace_id, span_id = b"%032x" % number, b"%016x" % number
-    return RequestSpan(PlainRecord(), trace_id, span_id, b"", b"", is_late=False, queue_id=b"")
+def span(number: int = 1) -> Record:
+    """The record of a request that no backend got: one span."""
+    return request_record(PlainRecord(), number)
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def sink() -> Iterator[Collector]:
 
 
 @asynccontextmanager
-async def exporting(endpoint: str, *, timeout_s: float = 10.0) -> AsyncIterator[SpanQueue]:
+async def exporting(
+    endpoint: str, *, timeout_s: float = 10.0, is_compressed: bool = False
+) -> AsyncIterator[SpanQueue]:
     spans = SpanQueue()
     exporter = SpanExporter(spans, Random(1), interval_s=0.01, first_wait_s=0.01)
     exporter.configure(
@@ -40,6 +42,7 @@ async def exporting(endpoint: str, *, timeout_s: float = 10.0) -> AsyncIterator[
             timeout_s=timeout_s,
             resource={"service.name": "triton-lb", "host.name": "a"},
             version="1.2",
+            is_compressed=is_compressed,
         )
     )
     task = asyncio.create_task(exporter.run())
@@ -60,6 +63,16 @@ async def test_spans_arrive_in_protobuf_with_the_headers_of_the_settings(sink: C
     assert sink.requests[0]["content-type"] == "application/x-protobuf"
     assert sink.requests[0]["authorization"] == "Bearer secret"
     assert not spans.dropped
+
+
+async def test_batches_are_compressed_if_that_is_wanted(sink: Collector) -> None:
+    async with exporting(sink.endpoint, is_compressed=True) as spans:
+        for number in range(1, BATCH + 1):
+            spans.add(span(number))
+        await eventually(lambda: spans.exported == BATCH)
+    assert {each.trace_id for each in sink.spans} == {f"{n:032x}" for n in range(1, BATCH + 1)}
+    assert sink.requests[0]["content-encoding"] == "gzip"
+    assert int(sink.requests[0]["content-length"]) < sum(map(len, sink.bodies)) / 4
 
 
 async def test_a_batch_that_is_refused_for_now_is_sent_again(sink: Collector) -> None:

@@ -8,26 +8,38 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-import tritonclient.grpc.aio as grpcaio
 from tritonclient.utils import InferenceServerException
 
 from tests.fakes.model_store import belady_hits, lru_hits, zipf
 from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import RefusedError, ask
+from tests.triton.placed import (
+    BROKEN_MODEL,
+    MODEL,
+    WAIT_S,
+    client_of,
+    index,
+    name_of,
+    names_in,
+    ready,
+    shown,
+    taken,
+    write_models,
+)
 from tests.triton.records import Records
 from tests.triton.server import RealTriton
-from tests.triton.tensors import tensor
 
+EXPONENT = float(os.environ.get("PLACEMENT_EXPONENT", "1.0"))
+"""Of the Zipf traffic."""
 SECONDS = float(os.environ.get("PLACEMENT_SECONDS", "0"))
 """How long the long version asks; 0 is a short one."""
 COUNT = 20 if SECONDS else 6
@@ -35,50 +47,15 @@ TRITONS = 3 if SECONDS else 2
 ROOM = 4 if SECONDS else 2
 BROKEN = "broken"
 MIN_AGE_S = 0.5
-WAIT_S = 60.0
 SOON_S = 40.0
-
-_CONFIG = """
-backend: "python"
-max_batch_size: 0
-input [ { name: "IN", data_type: TYPE_INT32, dims: [ 1 ] } ]
-output [ { name: "OUT", data_type: TYPE_INT32, dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU count: 1 } ]
-"""
-_MODEL = """
-import os
-import numpy
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        with open(os.path.join(os.environ["TEST_RECORDS"], "loads"), "a") as file:
-            file.write(args["model_name"] + "\\n")
-
-    def execute(self, requests):
-        out = pb_utils.Tensor("OUT", numpy.array([1], numpy.int32))
-        return [pb_utils.InferenceResponse([out]) for _ in requests]
-"""
-_BROKEN_MODEL = """
-class TritonPythonModel:
-    def initialize(self, args):
-        raise RuntimeError("these weights are no weights")
-"""
-
-
-def name_of(number: int) -> str:
-    return f"m{number}"
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small models, and one that cannot be loaded."""
     root = tmp_path_factory.mktemp("repository")
-    for name in (*map(name_of, range(COUNT)), BROKEN):
-        folder = root / name / "1"
-        folder.mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(_CONFIG)
-        (folder / "model.py").write_text(_BROKEN_MODEL if name == BROKEN else _MODEL)
+    models = [(name_of(number), MODEL) for number in range(COUNT)]
+    write_models(root, [*models, (BROKEN, BROKEN_MODEL)])
     return root
 
 
@@ -116,7 +93,12 @@ def balancer(
     tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
 ) -> Iterator[RunningBalancer]:
     workspace = tmp_path_factory.mktemp("placing")
-    yield from RunningBalancer.run(workspace, tritons, placement=placement())
+    variants = [
+        {"name": "stable", "model": name_of(1), "weight": 50},
+        {"name": "canary", "model": name_of(2), "weight": 50},
+    ]
+    models = {"either": {"variants": variants}}
+    yield from RunningBalancer.run(workspace, tritons, placement=placement(), models=models)
 
 
 @pytest.fixture(autouse=True)
@@ -135,39 +117,8 @@ def _empty(balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Re
     )
 
 
-def index(triton: RealTriton) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = ask(triton.target.http, "POST", "/v2/repository/index", {})
-    return found
-
-
-def ready(triton: RealTriton) -> set[str]:
-    return {each["name"] for each in index(triton) if each.get("state") == "READY"}
-
-
-def taken(triton: RealTriton) -> set[str]:
-    return {
-        each["name"] for each in index(triton) if each.get("state", "") not in ("", "UNAVAILABLE")
-    }
-
-
-def shown(balancer: RunningBalancer) -> dict[str, Any]:
-    found: dict[str, Any] = ask(balancer.admin, "GET", "/api/v1/placement")
-    return found
-
-
 def loads(records: Records) -> Counter[str]:
     return Counter((records.directory / "loads").read_text().split())
-
-
-@asynccontextmanager
-async def client_of(balancer: RunningBalancer) -> AsyncIterator[Callable[[str], Any]]:
-    """Asks a model for an answer over gRPC."""
-    client = grpcaio.InferenceServerClient(balancer.target.grpc)
-    try:
-        inputs = [tensor(grpcclient, "IN", np.array([1], dtype=np.int32))]
-        yield lambda name: client.infer(name, inputs, client_timeout=WAIT_S)
-    finally:
-        await client.close()
 
 
 def infer_over_http(balancer: RunningBalancer, model: str) -> Any:
@@ -194,35 +145,48 @@ async def test_many_requests_at_once_for_a_cold_model_make_one_load(
 async def test_no_request_is_lost_while_models_replace_each_other(
     balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
 ) -> None:
-    requests = zipf(COUNT, 1.0, int(SECONDS * 5) or 80, Random(3))
-    hits = 0
+    """With `PLACEMENT_SECONDS`, five requests a second; otherwise four at a time."""
+    count = int(SECONDS * 5) or 80
+    requests = zipf(COUNT, EXPONENT, count, Random(3))
+    found = Counter[str]()
+    took_s: list[float] = []
     most = 0
+    at_once = asyncio.Semaphore(count if SECONDS else 4)
 
-    async def follow() -> None:
+    async def request(infer: Callable[[str], Any], name: str) -> None:
         nonlocal most
-        while True:
-            for triton in tritons:
-                most = max(most, len(await asyncio.to_thread(taken, triton)))
-            await asyncio.sleep(0.2)
+        async with at_once:
+            lists = [await asyncio.to_thread(index, triton) for triton in tritons]
+            most = max(most, *(len(names_in(each)) for each in lists))
+            is_hit = any(name in names_in(each, "READY") for each in lists)
+            found["hit" if is_hit else "cold"] += 1
+            began = perf_counter()
+            await infer(name)
+            if not is_hit:
+                took_s.append(perf_counter() - began)
 
     async with client_of(balancer) as infer:
-        watcher = asyncio.ensure_future(follow())
         running = []
         for each in requests:
-            hot = {name for triton in tritons for name in await asyncio.to_thread(ready, triton)}
-            hits += name_of(each) in hot
-            running.append(asyncio.ensure_future(infer(name_of(each))))
-            await asyncio.sleep(0.2 if SECONDS else 0.05)
+            running.append(asyncio.ensure_future(request(infer, name_of(each))))
+            if SECONDS:
+                await asyncio.sleep(0.2)
         await asyncio.gather(*running)
-        watcher.cancel()
     assert most <= ROOM
     assert max(loads(records).values()) < len(requests) / 2
     assert "triton_lb_model_evictions_total" in balancer.metrics_text()
     if SECONDS:
         room = ROOM * TRITONS
-        share = [hits / len(requests)]
-        share += [each(requests, room) / len(requests) for each in (lru_hits, belady_hits)]
-        print("hits {:.1%}, LRU {:.1%}, Belady {:.1%}".format(*share))  # noqa: T201
+        no_load = 1 - loads(records).total() / count
+        lru, belady = (each(requests, room) / count for each in (lru_hits, belady_hits))
+        took_s.sort()
+        print(  # noqa: T201
+            f"exponent {EXPONENT:g}, {count} requests: no load for {no_load:.1%} "
+            f"(LRU {lru:.1%}, Belady {belady:.1%}), model ready on arrival for "
+            f"{found['hit'] / count:.1%}; the others took p50 {took_s[len(took_s) // 2]:.2f} s, "
+            f"p99 {took_s[len(took_s) * 99 // 100]:.2f} s"
+        )
+        assert no_load >= lru - 0.01
 
 
 async def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(
@@ -304,3 +268,35 @@ async def test_what_clients_load_stays_and_what_they_unload_is_not_loaded_for_re
     await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/load", {})
     assert infer_over_http(balancer, name_of(0))["model_name"] == name_of(0)
     await asyncio.to_thread(ask, balancer.target.http, "POST", f"{everybody}/unload", {})
+
+
+async def test_variants_that_are_loaded_nowhere_are_loaded_for_their_share(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
+) -> None:
+    async with client_of(balancer) as infer:
+        answers = await asyncio.gather(*(infer("either") for _ in range(30)))
+    assert {each.get_response().model_name for each in answers} == {"either"}
+    assert loads(records) == {name_of(1): 1, name_of(2): 1}
+
+
+async def test_operators_pin_and_evict(
+    balancer: RunningBalancer, tritons: Sequence[RealTriton]
+) -> None:
+    def change(name: str, action: str) -> Any:
+        return ask(balancer.admin, "POST", f"/api/v1/placement/models/{name}/{action}")
+
+    await asyncio.to_thread(change, name_of(0), "pin")
+    await asyncio.to_thread(
+        wait_until,
+        lambda: any(name_of(0) in ready(triton) for triton in tritons),
+        timeout_s=SOON_S,
+        what="it is loaded",
+    )
+    wait_until(lambda: shown(balancer)["models"], timeout_s=SOON_S, what="it is known")
+    with pytest.raises(RefusedError, match="it is pinned") as refused:
+        await asyncio.to_thread(change, name_of(0), "evict")
+    assert refused.value.status == 409
+    await asyncio.to_thread(change, name_of(0), "unpin")
+    await asyncio.to_thread(change, name_of(0), "evict")
+    assert not any(name_of(0) in taken(triton) for triton in tritons)
+    assert 'triton_lb_model_evictions_total{why="operator"}' in balancer.metrics_text()

@@ -27,6 +27,7 @@ from tests.triton.records import Records
 from tests.triton.server import RealTriton
 from tests.triton.target import Target
 from tests.triton.tensors import milliseconds
+from tests.triton.test_split import inputs as batch
 from tests.wire import frames as fr
 
 Ask = Callable[[Target, dict[str, str], int], None]
@@ -140,6 +141,21 @@ def test_spans_of_a_triton_belong_to_the_attempt_that_asked_it(
     assert attempt.attributes["triton_lb.why"] == "first"
     assert root.parent_id == attempt.span_id
     assert server.start_ns <= attempt.start_ns <= root.start_ns + 5_000_000
+
+
+@pytest.mark.parametrize(
+    "balancer", [{"models": {"simple": {"split": "oversize"}}}], indirect=["balancer"]
+)
+def test_spans_of_tritons_belong_to_the_parts_of_a_batch(
+    balancer: RunningBalancer, spans: Collector
+) -> None:
+    with httpclient.InferenceServerClient(balancer.target.http, network_timeout=60.0) as client:
+        client.infer("simple", batch(httpclient, "simple", 20), headers=context(0x6000))
+    found = trace(spans, 0x6000, 4, 3)
+    parts = {span.span_id for span in found if span.kind == "CLIENT"}
+    roots = [span for span in found if span.name == "InferRequest"]
+    assert len(parts) == 3
+    assert {span.parent_id for span in roots} == parts
 
 
 @ALL

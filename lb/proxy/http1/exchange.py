@@ -38,11 +38,10 @@ from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
-from lb.proxy.http1.traced_body import TracedBody
 from lb.proxy.lost import abandoned_until, report_abandoned
-from lb.proxy.request_trace import RequestTrace
 from lb.proxy.retry import Next
 from lb.telemetry.meter import AnswerTimes
+from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -56,7 +55,6 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
-from lb.wire.http1.trace_fields import with_context
 from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
@@ -73,8 +71,8 @@ class Http1Exchange(Exchange):
     """A request of a client's connection."""
 
     __slots__ = (
-        "_look", "_unseen", "_was_continued", "body", "form", "handler", "plan", "relay",
-        "response_begun", "server",
+        "_look", "_span", "_unseen", "_was_continued", "_whole", "body", "form", "handler", "plan",
+        "relay", "response_begun", "server",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +108,26 @@ class Http1Exchange(Exchange):
 
     response_begun: bool
     """Some of an answer of a backend has gone to the client."""
+
+    _whole: Http1Exchange
+    """What it is a part of; only parts have this and the next one."""
+    _span: int
+
+    def be_part(self, whole: Http1Exchange) -> None:
+        """Be a part of another request, which alone is counted, logged and traced."""
+        self.is_part = True
+        self._whole = whole
+        self._span = 0 if whole.trace is None else whole.trace.new_span()
+
+    @property
+    def whole(self) -> Exchange:
+        """See `Exchange`."""
+        return self._whole if self.is_part else self
+
+    @property
+    def first_span(self) -> int:
+        """See `Exchange`."""
+        return self._span if self.is_part else FIRST_SPAN
 
     # The request
 
@@ -213,19 +231,11 @@ class Http1Exchange(Exchange):
         else:
             self.invite_body(self.server)
 
-    def propagate(self, trace: RequestTrace, head: bytes) -> bytes:
-        """Have each attempt tell its backend of a trace. The request has not been started.
-
-        Args:
-            trace: to be told of.
-            head: for backends, without a trace context.
-
-        Returns:
-            The head in which each attempt puts the id of its span.
-        """
-        head = with_context(head, trace.told(trace.span_id))
-        self.body = TracedBody(self.relay, self.server, self.plan.length, trace)
-        return head
+    def retell(self, span: int) -> None:
+        """See `Exchange`."""
+        trace = self.whole.trace
+        if trace is not None:
+            self.body.retell(trace, span)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -438,6 +448,9 @@ class Http1Exchange(Exchange):
             return None
         hedge.client = None
         hedge.body = body.again()
+        trace = self.whole.trace
+        if trace is not None:
+            hedge.body.retell(trace, trace.number_of(hedge, self.first_span))
         connection = relay.upstreams.take(hedge.backend)
         if connection is not None:
             hedge.connected_at = hedge.began_at

@@ -14,6 +14,7 @@ from lb.net.timers import Timer
 from lb.proxy.http1.client import JOIN_BYTES, ClientConnection
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import ClientSide
+from lb.proxy.request_trace import RequestTrace
 from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload, few
 from lb.wire.http1.grammar import CRLF
 from lb.wire.pieces import join_short
@@ -102,13 +103,16 @@ class RequestBody:
         """The same request, complete as it is, to be sent to a second backend as well. What is kept
         of it is on the ledger once."""
         other = RequestBody(self._relay, None, self._length)
-        self._share(other)
-        return other
-
-    def _share(self, other: RequestBody) -> None:
         other.ended = True
         other._kept = self._kept
         other._kept_size = self._kept_size
+        return other
+
+    def retell(self, trace: RequestTrace, span: int) -> None:
+        """Have the next backend, which nothing was sent to yet, be told of this span."""
+        kept = self._kept
+        if kept:
+            self._kept = [trace.retell(bytes(kept[0]), span), *kept[1:]]
 
     def keep_first(self, head: bytes, pieces: list[Payload], size: int, *, ended: bool) -> bool:
         """Take the head and what there is of the body, so many bytes; as `keep_whole` otherwise."""

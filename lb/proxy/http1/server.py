@@ -224,7 +224,7 @@ class ServerConnection(ClientSide):
                     head = plan.upstream
                     if relay.draw is not None and (relay.draw() or plan.context is not None):
                         # Where the context does not decide, it is drawn anew: that is as good.
-                        is_drawn = plan.context is None or relay.draw()
+                        is_drawn = plan.context is None or relay.draw() != 0
                         head = self._trace(exchange, head, is_drawn=is_drawn)
                     exchange.start_whole(
                         head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
@@ -494,15 +494,15 @@ class ServerConnection(ClientSide):
         if options.x_forwarded or options.forwarded:
             head = self._add_origin(head, plan.host)
         draw = self.relay.draw
-        return head if draw is None else self._trace(exchange, head, is_drawn=draw())
+        return head if draw is None else self._trace(exchange, head, is_drawn=draw() != 0)
 
     def _trace(self, exchange: Http1Exchange, head: bytes, *, is_drawn: bool) -> bytes:
         """Trace a request, if it is to be. Returns its head for backends."""
-        is_trusted = self.client.is_trusted_proxy
-        self.relay.dispatcher.tracer.begin(exchange, is_drawn=is_drawn, is_trusted=is_trusted)
-        context = exchange.context
-        if exchange.trace is not None:
-            return exchange.propagate(exchange.trace, head)
+        context = exchange.plan.context
+        tracer = self.relay.dispatcher.tracer
+        trace = tracer.begin(exchange, context, self.client, is_drawn=is_drawn)
+        if trace is not None:
+            return trace.tell(head)
         if context is not None and context.is_sampled and self.options.traces is Traces.PASS:
             return with_context(head, context)
         return head

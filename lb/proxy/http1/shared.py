@@ -12,8 +12,8 @@ from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.paused_clients import PausedClients
 from lb.proxy.http1.pool import UpstreamPool
 from lb.proxy.parts import RelayParts
-from lb.proxy.tracing import Draw
 from lb.telemetry.meter import Traffic
+from lb.telemetry.sampling import Draw
 
 
 class Http1Shared:

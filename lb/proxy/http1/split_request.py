@@ -147,7 +147,7 @@ class Http1Part:
         self.form = PartForm(HeldBytes(whole.relay.ledger, request))
         plan = _plan_of_part(whole.plan)
         self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
-        self.exchange.is_part = True
+        self.exchange.be_part(whole)
         self.exchange.token = whole.token
         self.exchange.form = self.form
 
@@ -160,6 +160,9 @@ class Http1Part:
         exchange.particulars = part_particulars(request.particulars, request.plan, self.count, size)
         exchange.plan.length = exchange.bytes_in = size
         exchange.expect_parts()
+        trace = request.exchange.trace
+        if trace is not None:
+            head = trace.retell(head, exchange.first_span)
         if exchange.body.keep_first(head, body.pieces, size, ended=True):
             exchange.place()
 

@@ -15,6 +15,7 @@ from lb.proxy.disclosure import REQUEST_ID
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.link import PER_SIDE, Link
 from lb.proxy.http2.shared import Http2Shared
+from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
@@ -210,7 +211,7 @@ class ClientLink(Link):
         if call.request_id is not call.head.request_id:
             block += encode_field(REQUEST_ID, call.request_id)
         if call.trace is not None:
-            block += call.trace.block(attempt)
+            block += call.trace.block(attempt, attempt.exchange.first_span)
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)
@@ -256,7 +257,7 @@ class ClientLink(Link):
             self.mark()
         block = call.head.block
         if call.trace is not None:
-            block += call.trace.block(attempt)
+            block += call.trace.block(attempt, FIRST_SPAN)
         self.out.append(
             pack_header(len(block) << 8 | 1, 4, stream_id)
             + block

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from lb.domain.backend import BackendKind
-from lb.domain.operation import ModelIn, Operation, OperationKind, Treatment
+from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.kserve.control import grpc_control
 from lb.kserve.operations import (
     HEALTH_CHECK,
@@ -32,7 +32,6 @@ from lb.proxy.http2.health import (
 )
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.memory_guard import INFERENCES
-from lb.proxy.http2.recorded import recorded_call
 from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
@@ -204,6 +203,4 @@ class Decisions:
         if operation.treatment in _ASKED:
             is_asked = relay.parts.fan_out is not None and operation.asks in relay.kinds
             return _collected if is_asked else None
-        if operation.kind is OperationKind.INFERENCE and relay.options.payloads is not None:
-            return recorded_call
         return None

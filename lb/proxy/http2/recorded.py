@@ -7,6 +7,7 @@ model, and the relay does not cut what passes into messages.
 from __future__ import annotations
 
 from lb.domain.backend import Backend, Port
+from lb.domain.operation import Operation, OperationKind
 from lb.payloads.log import Recording
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
@@ -68,8 +69,20 @@ class RecordedResponse(ResponseSink):
         return shown
 
 
+def may_be_recorded(head: RequestHead) -> bool:
+    """Whether the payload log wants calls with such a head."""
+    route = head.route
+    return (
+        head.handler is None
+        and isinstance(route, Operation)
+        and route.kind is OperationKind.INFERENCE
+    )
+
+
 def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
-    """Make a call that the payload log may want."""
+    """Make a call that the payload log may want, which takes no short way."""
+    head = head.with_block(head.block)
+    head.is_plain = False
     call = Call(relay, server, stream_id, head)
     recording = relay.parts.payloads.sample(call)
     if recording is not None:

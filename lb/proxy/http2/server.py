@@ -16,7 +16,9 @@ from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import PER_SIDE, Link
+from lb.proxy.http2.recorded import may_be_recorded, recorded_call
 from lb.proxy.http2.shared import Http2Shared
+from lb.telemetry.sampling import RECORDED, TRACED
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -67,8 +69,8 @@ class ServerLink(Link):
     """One downstream HTTP/2 connection."""
 
     __slots__ = (
-        "_age_timer", "_decided", "_drain_step", "_ended", "_idle_since", "_preface", "_timer",
-        "_unanswered", "_unopened",
+        "_age_timer", "_decided", "_drain_step", "_drawn", "_ended", "_idle_since", "_preface",
+        "_timer", "_unanswered", "_unopened",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = _MOST_UNREAD
@@ -77,6 +79,8 @@ class ServerLink(Link):
     def __init__(self, relay: Http2Shared) -> None:
         super().__init__(relay, relay.client_allowances)
         self.frames_at_once = _FRAMES_AT_ONCE
+        self._drawn = 0
+        """What the next call was drawn for, where that keeps it from the short way."""
         self._preface = fr.PREFACE
         """What is still to come of the preface."""
         self._decided: tuple[bytes, RequestHead] | None = None
@@ -220,10 +224,16 @@ class ServerLink(Link):
             raise
         if head.route is None:
             relay.decide(head)
-        call = (head.handler or Call)(relay, self, stream_id, head)
+        handler = head.handler or Call
+        drawn = 0
+        if relay.draw is not None:
+            drawn, self._drawn = self._drawn or relay.draw(), 0
+            if drawn & RECORDED and may_be_recorded(head):
+                handler = recorded_call
+        call = handler(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         if relay.draw is not None:
-            relay.begin_trace(call, is_drawn=relay.draw())
+            relay.begin_trace(call, is_drawn=drawn & TRACED != 0)
         call.begin(end_stream)
 
     def _read_head(self, block: bytes) -> RequestHead:
@@ -264,13 +274,18 @@ class ServerLink(Link):
         ):
             return 0
         relay = self.relay
+        drawn = 0
+        if relay.draw is not None:
+            drawn = relay.draw()
+            if drawn and drawn & RECORDED:
+                self._drawn = drawn
+                return 0
         self.last_peer_id = stream_id
         self.owed += size
         call = Call(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
-        if relay.draw is not None and (relay.draw() or head.context is not None):
-            # Where the context does not decide, the call is drawn anew: that is as good.
-            relay.begin_trace(call, is_drawn=head.context is None or relay.draw())
+        if drawn or head.context is not None:
+            relay.begin_trace(call, is_drawn=drawn != 0)
         call.begin_whole(data[pos + 9 : stop], size)
         return stop
 

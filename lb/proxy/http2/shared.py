@@ -20,8 +20,8 @@ from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.prefix_cache import PrefixCache
 from lb.proxy.parts import RelayParts
 from lb.proxy.request_trace import context_block
-from lb.proxy.tracing import Draw
 from lb.telemetry.meter import Traffic
+from lb.telemetry.sampling import Draw
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import client_allowances
@@ -77,7 +77,7 @@ class Http2Shared(metaclass=ABCMeta):
         """Stands for the other direction of a call that is over."""
         self._memory_timer: Timer | None = None
         self.draw: Draw | None = None
-        """Whether the call at hand is traced, if nothing else says so; None: none is."""
+        """What the call at hand is drawn for, see `lb.telemetry.sampling`; None: for nothing."""
         # What calls hold has requests of HTTP/1.1 refused as well.
         self.placer.on_shortage = self.watch_memory
         self.use(options)
@@ -132,11 +132,10 @@ class Http2Shared(metaclass=ABCMeta):
     def begin_trace(self, call: Any, *, is_drawn: bool) -> None:
         """Trace a call, if it is to be. Where its client wanted that and it is not, backends are
         told so only if contexts pass."""
-        is_trusted = call.server.client.is_trusted_proxy
-        self.dispatcher.tracer.begin(call, is_drawn=is_drawn, is_trusted=is_trusted)
-        context = call.context
+        context = call.head.context
+        tracer = self.dispatcher.tracer
         if (
-            call.trace is None
+            tracer.begin(call, context, call.server.client, is_drawn=is_drawn) is None
             and context is not None
             and context.is_sampled
             and self.options.traces is Traces.PASS

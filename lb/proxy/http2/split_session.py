@@ -75,7 +75,7 @@ class GrpcPart(Exchange):
     """Some rows of a batch, an attempt at a time, or two with a hedge: for whoever places them,
     counts the attempts, and retries them."""
 
-    __slots__ = ("answer", "count", "first", "pieces", "session")
+    __slots__ = ("answer", "count", "first", "pieces", "session", "span")
 
     def __init__(self, session: SplitSession, first: int, count: int) -> None:
         """
@@ -91,6 +91,7 @@ class GrpcPart(Exchange):
         self.is_part = True
         self.session = session
         self.first = first
+        self.span = 0 if call.trace is None else call.trace.new_span()
         self.count = count
         self.pieces: list[Payload] = []
         """The message with its prefix."""
@@ -98,6 +99,16 @@ class GrpcPart(Exchange):
         """The one that counts."""
 
     # Of the whole
+
+    @property
+    def whole(self) -> Exchange:
+        """See `Exchange`."""
+        return self.session.call
+
+    @property
+    def first_span(self) -> int:
+        """See `Exchange`."""
+        return self.span
 
     @property
     def due(self) -> float:

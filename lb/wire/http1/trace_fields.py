@@ -49,16 +49,29 @@ def with_line(upstream: bytes, head: bytes, at: int) -> bytes:
     return upstream[:at] + line + upstream[at:]
 
 
+def with_lines(upstream: bytes, parent: bytes, state: bytes) -> bytes:
+    """A rebuilt head without a trace context, with one below its request line.
+
+    Args:
+        upstream: the head.
+        parent: value of `traceparent`, in version 00.
+        state: value of `tracestate`; empty without one.
+    """
+    at = upstream.index(CRLF)
+    if not state:
+        return upstream[:at] + TRACEPARENT_LINE + parent + upstream[at:]
+    return b"%b%b%b\r\ntracestate: %b%b" % (
+        upstream[:at], TRACEPARENT_LINE, parent, state, upstream[at:],
+    )  # fmt: skip
+
+
 def with_context(upstream: bytes, context: TraceContext) -> bytes:
     """A rebuilt head without a trace context, with this one below its request line."""
     value = traceparent(context.trace_id, context.parent_id, context.flags)
-    lines = b"\r\ntraceparent: " + value
-    if context.state:
-        lines += b"\r\ntracestate: " + context.state
-    at = upstream.index(CRLF)
-    return upstream[:at] + lines + upstream[at:]
+    return with_lines(upstream, value, context.state)
 
 
-def span_at(upstream: bytes) -> int:
-    """Where the id of the span stands in a head by `with_context`."""
-    return upstream.index(CRLF) + _SPAN_AT
+def with_span(upstream: bytes, span_id: bytes) -> bytes:
+    """A head by `with_lines` with another span in its `traceparent`."""
+    at = upstream.index(CRLF) + _SPAN_AT
+    return upstream[:at] + span_id + upstream[at + len(span_id) :]

@@ -9,6 +9,7 @@ from lb.admin.answers import json_in_steps, to_json
 from lb.admin.models import Backend, Latency, Model, Status
 from lb.admin.openapi import openapi_document
 from lb.admin.views import backend_view, model_views, models_view, quantile, status_view
+from lb.control.model_placement import PlacementStatus
 from lb.control.record import Setup
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol
 from lb.domain.load import DeviceLoad, LoadReport, ModelLoad
@@ -139,7 +140,7 @@ async def models(*entries: ModelEntry) -> str:
     record.models.listed(ModelList(entries), READY_AT)
     record.learn(Setup(regions=(Region("r", "/k", 0, 8),), cuda=frozenset({"c"})))
     return await json_in_steps(
-        models_view(pool, record, READY_AT + 2), "models", model_views(record)
+        models_view(pool, record, READY_AT + 2), "models", model_views(record, PlacementStatus())
     )
 
 
@@ -154,13 +155,21 @@ async def test_the_models_of_a_backend_are_as_documented() -> None:
         "listed": True,
         "age_s": 2.0,
         "models": [
-            {"name": "simple", "version": "1", "state": "ready", "reason": "", "draining": False},
+            {
+                "name": "simple",
+                "version": "1",
+                "state": "ready",
+                "reason": "",
+                "draining": False,
+                "placement": "",
+            },
             {
                 "name": "other",
                 "version": "",
                 "state": "unavailable",
                 "reason": "unloaded",
                 "draining": False,
+                "placement": "",
             },
         ],
         "regions": ["c", "r"],

@@ -173,13 +173,43 @@ WARNINGS = {
     "more pinned models than fit": (
         LISTEN + f"backends: [{A}, {{http: 'b:1', kind: kserve}}]\n"
         "placement: {mode: on_demand, max_models: 1}\nmodels: {m: {pin: true}}\n",
-        "placement.max_models: 1 models are pinned, and all backends have room for 1: no other "
-        "model can be loaded",
+        "placement.max_models: 1 copies of models are pinned, and all backends have room for 1: "
+        "no other model can be loaded",
+    ),
+    "more copies than Tritons": (
+        LISTEN + f"backends: [{A}]\n"
+        "placement: {mode: on_demand, max_models: 3}\nmodels: {m: {min_copies: 2}}\n",
+        "models.m.min_copies: is 2, and there are 1 Tritons",
+    ),
+    "copies without placement": (
+        LISTEN + f"backends: [{A}]\nmodels: {{m: {{min_copies: 1}}}}\n",
+        "models.m.min_copies: has no effect without placement.mode: on_demand",
+    ),
+    "more pinned memory than there is": (
+        LISTEN + f"backends: [{A}]\nplacement: {{mode: on_demand, memory: 3GiB}}\n"
+        "models: {m: {pin: true, size: 2GiB}, n: {pin: true, size: 1GiB}}\n",
+        "placement.memory: models that are pinned take 3GiB, and all backends have room for 3GiB: "
+        "no other model can be loaded",
+    ),
+    "a model that never fits": (
+        LISTEN + f"backends: [{A}]\nplacement: {{mode: on_demand, memory: 3GiB}}\n"
+        "models: {m: {size: 4GiB}}\n",
+        "models.m.size: is more than placement.memory: it never fits",
+    ),
+    "memory that nobody tells": (
+        LISTEN + f"backends: [{A}]\nplacement: {{mode: on_demand, memory: 3GiB}}\n",
+        "placement.memory: no model has a size, and backend a has no metrics port: nothing tells "
+        "how much memory its models take",
     ),
     "requests that give up before a model may be evicted": (
         LISTEN + f"backends: [{A}]\nplacement: {{mode: observe, max_models: 1, wait: 30s}}\n",
         "placement.wait: is not longer than min_age and a load: where all models are young, "
         "requests give up before one may be evicted",
+    ),
+    "limits that each worker counts alone": (
+        LISTEN + f"backends: [{A}]\nworkers: 2\nlimits: {{max_connections_per_client: 10}}\n",
+        "limits.max_connections_per_client: counts in each worker alone, so that all together may "
+        "let through `workers` times this",
     ),
     "weights that are all the same": (
         LISTEN + "balancing: {policy: round_robin}\n"

@@ -85,6 +85,29 @@ async def test_a_report_says_what_waits_there_and_what_we_have_there() -> None:
         assert pool[0].load is report
 
 
+async def test_the_memory_of_devices_is_asked_for_and_nobody_is_told() -> None:
+    used = (
+        b'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 5e9\n'
+        b'nv_gpu_memory_used_bytes{gpu_uuid="GPU-2"} 1e9\n'
+    )
+
+    async def with_memory(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(PAGE + used))
+
+    told = Told()
+    async with (
+        scripted_backend(with_memory) as triton,
+        scripted_backend(serve) as blind,
+        reading([], told) as reader,
+    ):
+        assert await reader.memory_of(record("a", triton.target)) == 6_000_000_000
+        assert await reader.memory_of(record("b", blind.target)) is None
+        assert await reader.memory_of(record("c", "127.0.0.1:1")) is None
+        assert await reader.memory_of(record("d")) is None
+    assert told.reports == []
+
+
 async def test_those_that_show_metrics_and_answer_are_asked_and_the_others_are_not() -> None:
     async with scripted_backend(serve) as triton:
         where = triton.target

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,15 +14,18 @@ import pytest
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
-from lb.control.model_placement import ModelPlacement
+from lb.control.model_placement import ModelPlacement, PlacementError
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
-from lb.control.record import Member
+from lb.control.record import BackendRecord, Member
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.pool import ModelRoute
+from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
+from lb.placing.copies import UP
+from lb.placing.planner import Step
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -48,15 +52,27 @@ class Bench:
         self.directory.replace([Member(make_spec(name)) for name in tritons], 100.0)
         self.directory.model_use = self._use_of
         self.busy: set[tuple[str, bytes]] = set()
+        self.now = 0.0
+        """Seconds that the clock of placement is ahead."""
+        self.sizes: dict[str, int] = {}
+        """Memory that models take; empty: backends tell none."""
+        self.unreturned = 0
         questions = Questions(FakeTritons(**tritons))
         self.watch = ModelWatch(
             self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
         )
-        self.placement = ModelPlacement(self.directory, self.watch, questions)
+        self.placement = ModelPlacement(
+            self.directory,
+            self.watch,
+            questions,
+            clock=lambda: monotonic() + self.now,
+            settle_s=0.0,
+        )
         self.configure(placement)
 
     def configure(self, placement: dict[str, Any], **models: Any) -> None:
         settings = {"mode": "on_demand", "max_models": 1, "min_age": "0s", **placement}
+        self.placement.memory_of = self._memory_of
         self.placement.configure(
             Settings.model_validate(
                 {
@@ -67,6 +83,12 @@ class Bench:
                 }
             )
         )
+
+    async def _memory_of(self, record: BackendRecord) -> int | None:
+        """Bytes that are in use on a GPU: those of its models, and what has not come back."""
+        triton = self.tritons[record.backend.name]
+        taken = [model for model, state in triton.models.items() if state == "READY"]
+        return sum(self.sizes[model] for model in taken) + self.unreturned if self.sizes else None
 
     def _use_of(self, backend: Backend, model: bytes) -> ModelUse:
         return ModelUse(int((backend.name, model) in self.busy), 0)
@@ -92,6 +114,10 @@ class Bench:
     def serving(self, model: str) -> list[str]:
         placements = self.route(model).placements or self.directory.ref.current.placements
         return [backend.name for backend in placements[AppProtocol.HTTP].eligible]
+
+    async def looked(self) -> None:
+        """Placement has looked at the pool, and begun what is to be done."""
+        await soon(self.placement.first_round(30.0))
 
     async def want(self, model: str) -> None:
         """A request comes, and waits until it can be placed."""
@@ -136,7 +162,7 @@ async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
         await bench.want("n")
         assert bench.ready() == {"a": "m", "b": "n"}
         assert bench.placement.counts().loads == {"loaded": 1}
-        assert bench.placement.counts().evictions == 0
+        assert bench.placement.counts().evictions == {}
 
 
 async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
@@ -161,14 +187,21 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
         bench.tritons["a"].models["m"] = "UNAVAILABLE"
         await bench.want("n")
         assert record.evicted == frozenset()
-        assert bench.placement.counts().evictions == 1
+        assert bench.placement.counts().evictions == {"room": 1}
 
 
 async def test_what_is_in_use_is_not_evicted() -> None:
     async with placing(a=triton("m")) as bench:
         bench.busy.add(("a", b"m"))
         bench.placement.wanted(b"n")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
+        assert bench.ready() == {"a": "m"}
+        # After a second its requests are to end first; meanwhile there are no new ones.
+        bench.now += 1.0
+        await bench.looked()
+        assert bench.placement.status().steps == (Step(b"n", "a", (b"m",)),)
+        await eventually(lambda: bench.serving("m") == [])
         assert bench.ready() == {"a": "m"}
         bench.busy.clear()
         await bench.want("n")
@@ -224,7 +257,8 @@ async def test_clients_have_the_last_word() -> None:
     async with placing(a=triton("m")) as bench:
         bench.placement.control_done(LOAD, b"m")
         bench.placement.wanted(b"n")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "m"}
         (placed,) = bench.placement.status().models
         assert placed.kept == "loaded by a client"
@@ -282,9 +316,9 @@ async def test_a_step_of_a_loaded_ensemble_stays() -> None:
     ensemble = {"ensemble_scheduling": {"step": [{"model_name": "n", "model_version": -1}]}}
     configs = {"m": {"platform": "ensemble", **ensemble}}
     async with placing({"max_models": 2}, a=triton("m", "n", configs=configs)) as bench:
-        await eventually(lambda: bench.watch.steps_of([b"m"]) == {b"n"})
+        await eventually(lambda: bench.watch.ensembles() == {b"m": frozenset({b"n"})})
         kept = {each.model: each.kept for each in bench.placement.status().models}
-        assert kept == {b"m": "", b"n": "step of an ensemble"}
+        assert kept == {b"m": "", b"n": "needed by another model"}
         (record,) = bench.directory.records
         infer = Operation("ModelInfer", OperationKind.INFERENCE)
         bench.placement.finished(PlainRecord(operation=infer, model=b"m", backend=record.backend))
@@ -313,7 +347,180 @@ async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died()
         found(bench.directory, grpc, Finding.REFUSED, 200.0)
         assert bench.route("m").on_demand is not None
         bench.placement.wanted(b"m")
-        await soon(asyncio.sleep(0.1))
+        await bench.looked()
+        assert bench.placement.status().steps == ()
         assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
         found(bench.directory, http, Finding.REFUSED, 201.0)
         await eventually(lambda: bench.tritons["b"].models["m"] == "READY")
+
+
+async def test_a_pinned_model_comes_and_stays_until_it_is_unpinned() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.placement.pin(b"n", is_pinned=True)
+        await eventually(lambda: bench.serving("n"))
+        (placed,) = bench.placement.status().models
+        assert (placed.model, placed.kept) == (b"n", "pinned")
+        with pytest.raises(PlacementError, match="it is pinned"):
+            await bench.placement.evict(b"n")
+        bench.placement.pin(b"n", is_pinned=False)
+        await bench.want("m")
+        assert bench.ready() == {"a": "m"}
+        with pytest.raises(LookupError, match="no managed backend has a model 'x'"):
+            bench.placement.pin(b"x", is_pinned=True)
+        bench.configure({"mode": "off"})
+        with pytest.raises(PlacementError, match=r"placement\.mode is off"):
+            bench.placement.pin(b"n", is_pinned=True)
+
+
+async def test_an_operator_evicts_whatever_is_not_in_use() -> None:
+    async with placing({"min_age": "1h"}, a=triton("m"), b=triton("m", "n")) as bench:
+        bench.placement.control_done(LOAD, b"m")
+        await bench.placement.evict(b"m", "a")
+        assert bench.ready() == {"a": "", "b": "mn"}
+        await bench.placement.evict(b"m")
+        assert bench.ready() == {"a": "", "b": "n"}
+        assert bench.placement.counts().evictions == {"operator": 2}
+        with pytest.raises(LookupError, match="model 'n' is not loaded on backend 'a'"):
+            await bench.placement.evict(b"n", "a")
+        with pytest.raises(LookupError, match="model 'm' is not loaded on any backend"):
+            await bench.placement.evict(b"m")
+        bench.tritons["b"].is_explicit = False
+        with pytest.raises(PlacementError, match="b says: explicit model load"):
+            await bench.placement.evict(b"n")
+        assert bench.serving("n") == ["b"]
+        bench.configure({"mode": "observe"})
+        with pytest.raises(PlacementError, match="is not on_demand"):
+            await bench.placement.evict(b"n")
+
+
+async def test_an_operator_evicts_nothing_where_a_change_is_under_way() -> None:
+    gate = asyncio.Event()
+    async with placing({"max_models": 2}, a=triton("m", slow={"n": gate})) as bench:
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.placement.status().steps)
+        with pytest.raises(PlacementError, match="a is loading or unloading a model"):
+            await bench.placement.evict(b"m")
+        gate.set()
+        await bench.want("n")
+
+
+async def test_a_model_that_nobody_uses_is_unloaded() -> None:
+    async with placing({"max_models": 2}, a=triton("m", "n")) as bench:
+        bench.configure({"max_models": 2}, m={"idle_unload": "1ms"})
+        await eventually(lambda: bench.placement.counts().evictions == {"idle": 1})
+        assert bench.ready() == {"a": "n"}
+
+
+async def test_models_that_a_model_calls_are_loaded_before_it() -> None:
+    async with placing({"max_models": 3}, a=triton()) as bench:
+        bench.configure({"max_models": 3}, m={"calls": ["n"]}, n={"calls": ["o"]})
+        await bench.want("m")
+        assert bench.ready() == {"a": "mno"}
+        kept = {each.model: each.kept for each in bench.placement.status().models}
+        assert kept == {b"m": "", b"n": "needed by another model", b"o": "needed by another model"}
+        with pytest.raises(PlacementError, match="another model on a needs it"):
+            await bench.placement.evict(b"n")
+
+
+async def test_a_model_fails_with_what_it_calls() -> None:
+    async with placing({"max_models": 3}, a=triton(unloadable=frozenset({"n"}))) as bench:
+        bench.configure({"max_models": 3}, m={"calls": ["n"]})
+        bench.placement.wanted(b"m")
+        await eventually(lambda: (route := bench.route("m").on_demand) and route.error)
+        route = bench.route("m").on_demand
+        assert route is not None
+        assert route.error == "n, which it calls, was not loaded: failed to load 'n'"
+
+
+async def test_a_busy_model_gets_another_copy() -> None:
+    async with placing(a=triton("m"), b=triton()) as bench:
+        (record, _) = bench.directory.records
+        views = [
+            ModelBackendView(
+                model=b"m", version=b"1", backend=record.backend, in_flight=4, limit=4,
+                expected_s=0.1, row_s=0.0, learnt=9,
+            )
+        ]  # fmt: skip
+        bench.placement.model_backends = lambda models: views if b"m" in models else []
+        bench.placement.finished(PlainRecord(model=b"m", backend=record.backend))
+        for _ in range(30):
+            bench.now += 1.0
+            await bench.looked()
+        assert bench.placement.status().steps == ()  # it may be a burst
+        for _ in range(30):
+            bench.now += 1.0
+            await bench.looked()
+        await eventually(lambda: bench.serving("m") == ["a", "b"])
+        assert bench.ready() == {"a": "m", "b": "m"}
+        loads = {each.load for each in bench.placement.status().models}
+        assert max(loads) < UP
+
+
+async def test_sizes_are_measured_and_memory_is_room() -> None:
+    async with placing(a=triton()) as bench:
+        bench.sizes = {"m": 4, "n": 6, "o": 3, "p": 2}
+        memory = {"max_models": None, "memory": 10}
+        bench.configure(memory, p={"size": 2})
+        for model in "mn":
+            await bench.want(model)
+        assert bench.ready() == {"a": "mn"}
+        await eventually(lambda: not bench.placement.status().steps)
+        sizes = {
+            each.model: (each.size, each.size_source) for each in bench.placement.status().models
+        }
+        assert sizes == {b"m": (4, "measured"), b"n": (6, "measured")}
+        await bench.want("p")
+        assert bench.ready() == {"a": "np"}
+
+
+async def test_memory_that_does_not_come_back_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.sizes = {"m": 6, "n": 6}
+        bench.configure({"max_models": None, "memory": 10}, m={"size": 6}, n={"size": 6})
+        bench.tritons["a"].lingering.add("m")
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
+        bench.unreturned = 6
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        await eventually(lambda: bench.placement.status().unreturned == {"a": 6})
+        told = [each for each in caplog.records if "did not come back" in each.message]
+        assert [each.__dict__["bytes"] for each in told] == [6]
+        # Triton takes it for the next model.
+        bench.unreturned = 0
+        await bench.want("n")
+        await eventually(lambda: not bench.placement.status().steps)
+        assert bench.placement.status().unreturned == {}
+
+
+async def test_a_load_that_ends_its_triton_is_tried_on_two_and_no_more() -> None:
+    deadly = frozenset({"n"})
+    tritons = {name: triton(deadly=deadly) for name in "abc"}
+    async with placing(**tritons) as bench:
+        bench.placement.wanted(b"n")
+        await eventually(lambda: (route := bench.route("n").on_demand) and route.error)
+        assert bench.placement.counts().loads == {"failed": 2}
+        # Two have died and come back, and a third one has it in its repository.
+        for port in bench.directory.find("a").ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        await bench.looked()
+        bench.placement.wanted(b"n")
+        await bench.looked()
+        assert bench.placement.status().steps == ()
+        asked = [path for each in bench.tritons.values() for path in each.asked]
+        assert sum(path.endswith("RepositoryModelLoad") for path in asked) == 2
+
+
+async def test_a_triton_that_restarts_empty_gets_back_what_is_pinned() -> None:
+    async with placing({"max_models": 2}, a=triton("m")) as bench:
+        bench.configure({"max_models": 2}, n={"pin": True})
+        await eventually(lambda: bench.ready() == {"a": "mn"})
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        bench.tritons["a"].models = dict.fromkeys("mnop", "UNAVAILABLE")
+        for port in record.ports:
+            for _ in range(3):
+                found(bench.directory, port, Finding.READY, 201.0)
+        await eventually(lambda: bench.ready() == {"a": "n"})
+        await bench.want("m")
+        assert bench.ready() == {"a": "mn"}

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.statistics import fit, measured_from_json, measured_from_message
+from lb.kserve.statistics import (
+    fit,
+    measured_from_json,
+    measured_from_message,
+    memory_from_json,
+    memory_from_message,
+)
 
 ROWS = ((1, 100, 0.005), (8, 50, 0.012))
 """Rows, executions, seconds of each: 4 ms and 1 ms for each row."""
@@ -115,3 +121,24 @@ def test_what_is_no_message_is_refused() -> None:
 def test_an_old_server_that_does_not_tell_batches_says_nothing() -> None:
     body = b'{"model_stats": [{"name": "m", "version": "1"}]}'
     assert measured_from_json(body) == {}
+
+
+def test_memory_of_gpus_is_read_where_it_is_told() -> None:
+    rows = [
+        {"type": "GPU", "id": 0, "byte_size": 5},
+        {"type": "CPU", "id": 0, "byte_size": 7},
+        {"type": "GPU", "id": 1, "byte_size": 6},
+    ]
+    told = {"model_stats": [{"name": "m", "version": "1", "memory_usage": rows}, {"name": "m"}]}
+    assert memory_from_json(json.dumps(told).encode()) == 11
+    assert memory_from_json(b'{"model_stats": [{"name": "m"}]}') == 0
+    message = pb.ModelStatisticsResponse()
+    entry = message.model_stats.add(name="m", version="1")
+    for row in rows:
+        entry.memory_usage.add(**row)
+    assert memory_from_message(message.SerializeToString()) == 11
+    for body in (b"[]", b"{", b'{"model_stats": [{"memory_usage": [{"type": "GPU"}]}]}'):
+        with pytest.raises(ValueError):  # noqa: PT011
+            memory_from_json(body)
+    with pytest.raises(ValueError, match="these are no statistics"):
+        memory_from_message(b"\xff")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -53,7 +54,10 @@ class Guest(asyncio.Protocol):
 class House:
     """A listener with room for some."""
 
-    def __init__(self, rooms: int, address: Address | None = None) -> None:
+    def __init__(
+        self, rooms: int, address: Address | None = None, *, in_turns: bool = False
+    ) -> None:
+        self.in_turns = in_turns
         self.guests: set[Guest] = set()
         self.rooms = rooms
         self.most = 0
@@ -61,7 +65,17 @@ class House:
         self.listener = bind("test", address or Address("127.0.0.1", 0))
         self.address = bound_address(self.listener, address or Address("127.0.0.1", 0))
         self.tasks = TaskOwner()
-        self.acceptor = Acceptor("test", self.listener, lambda: Guest(self), self._room, self.tasks)
+        self.acceptor = self.make_acceptor(self.listener)
+
+    def make_acceptor(self, listener: socket.socket) -> Acceptor:
+        return Acceptor(
+            "test",
+            listener,
+            lambda: Guest(self),
+            self._room,
+            self.tasks,
+            in_turns=self.in_turns,
+        )
 
     def _room(self) -> int:
         return self.rooms - len(self.guests)
@@ -160,3 +174,28 @@ def test_a_listener_survives_that_no_descriptor_is_left(loop: str) -> None:
     command = [sys.executable, "-m", "tests.unit.net.scarce", loop]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "refused, then served\n"), done.stderr
+
+
+def test_connections_that_come_at_once_are_for_all_who_accept_in_turns(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house, other = House(100, in_turns=True), House(100, in_turns=True)
+        other.acceptor.close()
+        other.acceptor = other.make_acceptor(house.listener.dup())
+        clients = [await house.connect() for _ in range(4)]  # they wait in the kernel's queue
+        await house.acceptor.open()
+        await other.acceptor.open()
+        for reader, writer in clients:
+            assert await ask(reader, writer) == b"x"
+        assert house.guests
+        assert other.guests
+        more = [await house.connect() for _ in range(100)]
+        for reader, writer in more:
+            assert await ask(reader, writer) == b"x"
+        for _, writer in (*clients, *more):
+            await leave(writer)
+        await house.close()
+        await other.close()
+
+    run(scenario())

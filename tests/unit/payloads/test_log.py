@@ -86,7 +86,8 @@ class Log:
         exchange = Exchange(AppProtocol.HTTP, MODEL_INFER, client="192.0.2.1", started_at=1.0)
         exchange.path, exchange.model = b"/v2/models/m/infer", model
         exchange.request_id = request_id
-        self.log.sample(exchange)
+        if self.log.draw is not None and self.log.draw():
+            self.log.sample(exchange)
         return exchange
 
     def infer(self, *, size: int = len(BODY), **how: Any) -> Exchange:

@@ -8,12 +8,15 @@ from random import Random
 
 import pytest
 
+from lb.domain.model import ModelUse
 from lb.placing.planner import (
     HALF_LIFE_S,
     MAX_PLACES,
+    MAX_RETRY_AFTER_S,
     RETRY_AFTER_S,
     Host,
     ModelPlanner,
+    ModelRules,
     PlannerRules,
     Step,
 )
@@ -29,8 +32,8 @@ def host(name: str = "a", *ready: bytes, **facts: object) -> Host:
     return Host(name=name, **found)  # type: ignore[arg-type]
 
 
-def unused(_backend: str, _model: bytes) -> bool:
-    return False
+def unused(_backend: str, _model: bytes) -> ModelUse:
+    return ModelUse(0, 0)
 
 
 def steps(
@@ -90,12 +93,19 @@ def test_a_second_copy_goes_first() -> None:
 
 
 def test_what_is_pinned_kept_needed_used_young_or_wanted_stays() -> None:
-    rules = PlannerRules(max_models=2, min_age_s=30.0, pinned=frozenset({M}))
+    rules = PlannerRules(max_models=2, min_age_s=30.0, models={M: ModelRules(is_pinned=True)})
     planner = ModelPlanner(rules)
     assert steps(planner, host("a", M, N)) == [Step(P, "a", (N,))]
-    assert steps(planner, host("a", M, N, needed=frozenset({N}))) == []
+    planner.steps = {M: frozenset({N})}
+    assert steps(planner, host("a", M, N)) == []
+    planner.steps = {}
     assert steps(planner, host("a", M, N), wanted=(N, P)) == []
-    assert planner.plan({P: 0.0}, [host("a", M, N)], lambda *which: which == ("a", N), 1e4) == []
+    assert (
+        planner.plan(
+            {P: 0.0}, [host("a", M, N)], lambda *which: ModelUse(0, which == ("a", N)), 1e4
+        )
+        == []
+    )
     planner.kept.add(N)
     assert steps(planner, host("a", M, N)) == []
     planner.kept.clear()
@@ -112,7 +122,8 @@ def test_models_that_were_there_at_the_start_are_old_enough() -> None:
 
 
 def test_pinned_models_are_loaded_without_being_asked_for() -> None:
-    planner = ModelPlanner(PlannerRules(max_models=2, pinned=frozenset({M, N})))
+    pinned = ModelRules(is_pinned=True)
+    planner = ModelPlanner(PlannerRules(max_models=2, models={M: pinned, N: pinned}))
     assert steps(planner, host("a", Q), wanted=()) == [Step(M, "a", ())]
     assert steps(planner, host("a", M, Q), wanted=()) == [Step(N, "a", (Q,))]
     assert steps(planner, host("a", M, N), wanted=()) == []
@@ -155,6 +166,16 @@ def test_a_model_that_fails_on_three_backends_ends_no_fourth() -> None:
         planner.failed(P, name, f"{name} says no", 100.0)
     assert steps(planner, *hosts, now=100.0) == []
     assert planner.refusal(P, hosts, 100.0) == "a says no"
+
+
+def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:
+    planner = ModelPlanner(RULES)
+    planner.failed(P, "a", "lost", 100.0, is_lost=True)
+    assert steps(planner, host("b"), host("c"), now=101.0) == [Step(P, "b", ())]
+    planner.failed(P, "b", "lost again", 102.0, is_lost=True)
+    assert steps(planner, host("c"), now=103.0) == []
+    assert planner.refusal(P, [host("c")], 103.0) == "lost again"
+    assert steps(planner, host("c"), now=102.0 + MAX_RETRY_AFTER_S) == [Step(P, "c", ())]
 
 
 def test_what_leaves_the_repository_is_forgotten() -> None:
@@ -214,3 +235,37 @@ def test_two_models_that_do_not_fit_take_turns() -> None:
     # One that comes when its model is evicted waits for the other one to come, to stay for 30 s,
     # and to be replaced; somebody looks once a second.
     assert stores.longest_wait_s <= (1.0 + 2.0) + 30.0 + 1.0 + (1.0 + 2.0)
+
+
+def test_two_models_whose_requests_never_pause_take_turns() -> None:
+    stores = SimulatedStores(
+        count=1,
+        models=[M, N],
+        rules=PlannerRules(max_models=1, min_age_s=30.0),
+        load_s=2.0,
+        unload_s=1.0,
+        request_s=0.5,
+    )
+    for _ in range(6000):
+        stores.advance(stores.now + 0.1)
+        stores.ask(M)
+        stores.ask(N)
+    swaps = [at for at, *_ in stores.evictions]
+    assert len(swaps) >= 14
+    assert min(after - before for before, after in pairwise(swaps)) >= 30.0
+    assert stores.longest_wait_s <= 45.0
+
+
+def test_a_model_in_use_makes_room_after_a_second_and_one_with_sequences_never() -> None:
+    planner = ModelPlanner(RULES)
+    hosts = [host("a", M, N)]
+    planner.follow(hosts, 1e4)
+
+    def plan(now: float, *, sequences: int = 0) -> list[Step]:
+        return planner.plan({P: 1e4}, hosts, lambda _, model: ModelUse(1, sequences), now)
+
+    assert plan(1e4 + 0.9) == []
+    assert plan(1e4 + 1.0) == [Step(P, "a", (M,))]
+    assert plan(1e4 + 1.0, sequences=1) == []
+    planner.stayed_in_use(M, "a", 1e4 + 6.0)
+    assert plan(1e4 + 7.0) == [Step(P, "a", (N,))]

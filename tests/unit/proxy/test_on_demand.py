@@ -10,6 +10,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement
+from lb.kserve.errors import Meaning
 from lb.proxy.exchange import Attempt, Particulars
 from tests.fakes.backends import make_backend
 from tests.unit.proxy.test_queue import FACTS, Bench, Waiting
@@ -38,14 +39,20 @@ class OnDemandBench(Bench):
             placements=(nowhere, nowhere),
             on_demand=OnDemand(WAIT_S, error),
         )
-        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+        self.loadable = {b"m": OnDemand(WAIT_S, error)}
+        self._publish(usual, route)
+
+    def _publish(self, usual: object, route: ModelRoute) -> None:
+        self.ref.publish(
+            replace(usual, routes={b"m": route}, loadable=self.loadable)  # type: ignore[type-var]
+        )
 
     def loaded(self, backend: Backend) -> None:
         """Publish that one backend has it ready."""
         usual = self.snapshot(self.backends)
         place = Placement((backend,), *_picker(usual, backend))
         route = ModelRoute(facts=FACTS, plan=self.plan, placements=(place, place))
-        self.ref.publish(replace(usual, routes={b"m": route}))  # type: ignore[type-var]
+        self._publish(usual, route)
 
 
 def _picker(snapshot: object, backend: Backend) -> tuple[object, object]:
@@ -113,6 +120,42 @@ def test_a_refused_connection_makes_an_inference_wait_for_another_load() -> None
     one.end()
     bench.turn()
     bench.assert_idle()
+
+
+def test_what_was_under_way_when_the_only_holder_died_waits_for_another_load() -> None:
+    bench = OnDemandBench()
+    bench.loaded(bench.backends[0])
+    one = bench.come()
+    assert one.at == "b0"
+    one.end(outcome=Outcome.LOST)
+    may_retry = bench.dispatcher.retry.may_retry
+    assert may_retry(one, Outcome.LOST, body_retained=True, response_begun=False)
+    one.go_on()  # it is not known yet that the backend is gone
+    assert one.at == ""
+    bench.absent()
+    bench.turn()
+    assert (one.at, bench.wanted[-1:]) == ("", [b"m"])
+    bench.loaded(bench.backends[1])
+    bench.turn()
+    assert one.at == "b1"
+    one.end()
+    bench.turn()
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("meaning", [Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY])
+def test_a_model_that_its_backend_has_no_longer_is_waited_for(meaning: Meaning) -> None:
+    """The only backend with the model has restarted, and its list is older than that."""
+    bench = OnDemandBench()
+    bench.loaded(bench.backends[0])
+    one = bench.come()
+    retry = bench.dispatcher.retry
+    assert retry.goes_elsewhere(one, meaning, body_retained=True)
+    assert not retry.goes_elsewhere(one, meaning, body_retained=False)
+    one.end()
+    bench.loadable = {}
+    bench.loaded(bench.backends[0])
+    assert not retry.goes_elsewhere(bench.come(), meaning, body_retained=True)
 
 
 def test_a_client_that_leaves_waits_no_more() -> None:

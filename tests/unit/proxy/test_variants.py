@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.model import NO_FACTS
-from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
+from lb.domain.pool import ModelRoute, OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.proxy.variants import NameRules, Variant, VariantBook, VariantOptions, VariantRules
 from tests.fakes.backends import make_backend
@@ -144,6 +145,28 @@ def test_a_variant_that_is_nowhere_ready_gets_nothing() -> None:
     desk.pool.publish(snapshot())
     assert desk.choose() == "stable"  # whose backend says what is wrong
     assert not desk.book.is_ready(NAME, HTTP)
+
+
+def on_demand(error: str = "") -> PoolSnapshot:
+    """The canary's model is loaded nowhere, and for requests."""
+    usual = snapshot(b"detector")
+    absent = ModelRoute(facts=NO_FACTS, on_demand=OnDemand(60.0, error))
+    return replace(usual, routes={**usual.routes, b"detector_v2": absent})
+
+
+def test_a_variant_that_is_loaded_on_demand_gets_its_share() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    desk.book.sets[NAME].set_shares({"canary": 100})
+    serve(desk, 2, failing=0)
+    desk.pool.publish(on_demand())
+    desk.book.look()  # it was evicted, and is not dead
+    assert desk.percents() == {"stable": 0, "canary": 100}
+    assert desk.choose() == "canary"
+    assert [each.is_ready for each in desk.book.statuses()] == [True, True]
+    desk.pool.publish(on_demand("out of memory"))
+    assert desk.choose() == "stable"
+    desk.book.look()
+    assert desk.percents() == {"stable": 100, "canary": 0}
 
 
 def test_a_header_may_choose_a_variant() -> None:

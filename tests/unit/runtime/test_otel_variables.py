@@ -77,9 +77,11 @@ def test_the_resource_and_the_time_for_a_request_come_from_variables() -> None:
         "OTEL_RESOURCE_ATTRIBUTES": "service.name=no,host.name=a%20b",
         "OTEL_SERVICE_NAME": "edge",
         "OTEL_EXPORTER_OTLP_TIMEOUT": "2500",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
     }
     found = export_options(settings, environ, version="1.0", instance="i")
     assert found.timeout_s == 2.5
+    assert found.is_compressed
     assert found.resource == {
         "service.name": "edge", "service.version": "1.0", "service.instance.id": "i",
         "host.name": "a b",

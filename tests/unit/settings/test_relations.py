@@ -305,3 +305,24 @@ def test_they_have_to_come_from_somewhere() -> None:
     assert told({"backends": [], "discovery": {"files": []}}) == [
         "backends: at least one is needed"
     ]
+
+
+@pytest.mark.parametrize(
+    ("root", "found"),
+    [
+        ({"workers": 1}, []),
+        ({"workers": "auto"}, []),
+        ({"workers": 64}, []),
+        ({"workers": 0}, ["workers"]),
+        ({"workers": 65}, ["workers"]),
+        ({"workers": "all"}, ["workers"]),
+        ({"workers": 2, "payload_log": {"path": "/p"}}, ["payload_log.path"]),
+        ({"workers": "auto", "payload_log": {"path": "/p"}}, ["payload_log.path"]),
+        ({"workers": 1, "payload_log": {"path": "/p"}}, []),
+        ({"workers": 2, "placement": {"mode": "observe", "max_models": 1}}, ["placement.mode"]),
+    ],
+)
+def test_several_workers_are_not_asked_for_what_one_process_does(
+    root: dict[str, object], found: list[str]
+) -> None:
+    assert findings(root) == found

@@ -21,10 +21,12 @@ from lb.telemetry.otlp import (
     rejected_spans,
     route_of,
 )
-from lb.telemetry.spans import AttemptSpan, RequestSpan, Span
+from lb.telemetry.spans import FIRST_SPAN, AttemptSpan, Span
+from lb.telemetry.spans import spans_of as make_spans
+from lb.wire.trace_context import TraceContext
 from tests.fakes.backends import make_backend
 from tests.fakes.otlp import CollectedSpan, spans_of
-from tests.fakes.records import INFER, PlainRecord, grpc_record
+from tests.fakes.records import INFER, PlainRecord, grpc_record, request_record
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -35,32 +37,33 @@ def sent(*spans: Span) -> list[CollectedSpan]:
     return spans_of(encode_request(encode_resource({"service.name": "lb"}), "1.0", encoded))
 
 
-def request_span(record: Any, *, is_late: bool = False, queue_id: bytes = b"") -> RequestSpan:
-    return RequestSpan(
-        record, b"a" * 32, b"b" * 16, b"c" * 16, b"v=1", is_late=is_late, queue_id=queue_id
-    )
-
-
-def attempt_span(record: Any, **facts: Any) -> AttemptSpan:
-    span = AttemptSpan()
-    usual = {
-        "trace_id": b"a" * 32, "span_id": b"d" * 16, "parent_id": b"b" * 16, "state": b"",
-        "is_late": False, "protocol": record.protocol, "operation": INFER,
-        "method": record.method, "path": record.path, "backend": "gpu-0",
-        "address": parse_address("10.0.0.7:8001"), "why": Why.FIRST, "number": 1,
-        "began_at": 1.0, "connected_at": 1.001, "first_byte_at": 1.5, "ended_at": 2.0,
-        "outcome": Outcome.ANSWERED, "code": 0,
-    }  # fmt: skip
-    for name, value in {**usual, **facts}.items():
-        setattr(span, name, value)
+def request_span(record: Any, *, is_late: bool = False, has_waited: bool = False) -> Span:
+    context = TraceContext(b"a" * 32, b"c" * 16, 1, b"v=1")
+    (span,) = make_spans(request_record(record, 1, context, is_late=is_late, has_waited=has_waited))
     return span
+
+
+def attempt_span(
+    record: Any,
+    *,
+    is_late: bool = False,
+    why: Why = Why.FIRST,
+    number: int = 1,
+    outcome: Outcome = Outcome.ANSWERED,
+    code: int = 0,
+) -> Span:
+    trace = (1, None, is_late, record.protocol, INFER, record.method, record.path)
+    address = parse_address("10.0.0.7:8001")
+    return AttemptSpan(
+        trace, (FIRST_SPAN, why, "gpu-0", address, number, 1.0, 1.001, 1.5, 2.0, outcome, code)
+    )
 
 
 def test_a_request_over_http_is_told_by_the_conventions() -> None:
     record = PlainRecord(backend=make_backend("gpu-0"))
     (span,) = sent(request_span(record))
     assert (span.service, span.kind, span.is_error) == ("lb", "SERVER", False)
-    assert (span.trace_id, span.span_id, span.parent_id) == ("a" * 32, "b" * 16, "c" * 16)
+    assert (span.trace_id, span.span_id, span.parent_id) == ("a" * 32, f"{2:016x}", "c" * 16)
     assert span.state == "v=1"
     assert span.name == f"{record.method.decode()} /v2/models/{{model}}/infer"
     assert span.start_ns == EPOCH_NS + int(record.started_at * 1e9)
@@ -106,7 +109,7 @@ def test_only_what_is_our_fault_or_a_backends_is_an_error(
 
 def test_a_request_that_waited_has_a_span_of_its_waiting() -> None:
     record = PlainRecord(started_at=1.0, placed_at=1.5, ended_at=2.0)
-    whole, queue = sent(request_span(record, queue_id=b"e" * 16))
+    whole, queue = sent(request_span(record, has_waited=True))
     assert (queue.name, queue.kind, queue.parent_id) == ("queue", "INTERNAL", whole.span_id)
     assert queue.end_ns - queue.start_ns == 500_000_000
 

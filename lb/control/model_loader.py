@@ -1,0 +1,231 @@
+"""Carries out loads and unloads of models on a backend, as `lb.placing.planner` decides.
+
+A model is evicted like one that an operator drains: it gets no new requests, then what runs ends,
+then it is unloaded. Its room counts as taken until the Triton's list says that it is gone
+(docs/decisions/0064-placement-of-models.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Final
+
+from lb.control.directory import BackendDirectory
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions
+from lb.control.record import BackendRecord, text
+from lb.domain.errors import UpstreamError
+from lb.domain.model import ModelState
+from lb.domain.outcome import Outcome
+from lb.placing.planner import ModelPlanner, Step
+from lb.telemetry.counts import LOAD_BOUNDS_S, PlacementCounts
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.05
+"""How often it is looked whether a model that is evicted has become idle, or has been unloaded."""
+_IDLE_S: Final = 5.0
+"""How long an eviction waits for requests that began just before it."""
+_UNLOAD_S: Final = 60.0
+"""How long an unload may take to show in the list of a Triton."""
+LOAD_S: Final = 600.0
+"""How long a load may take."""
+SETTLE_S: Final = 2.5
+"""Until the metrics of a Triton show the memory that a change took: Triton reads its GPUs every two
+seconds (`--metrics-interval-ms`)."""
+TAKES_ROOM: Final = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
+_NOTABLE: Final = 0.5
+"""Part of a model's memory that did not come back from which on it is logged."""
+
+MemoryOf = Callable[[BackendRecord], Awaitable[int | None]]
+"""Asks a backend for the bytes of its GPUs that are in use; None: it does not say."""
+
+
+async def no_memory(_record: BackendRecord) -> int | None:
+    """Stand for asking where memory does not matter."""
+    return None
+
+
+class NotUnloadedError(Exception):
+    """A model cannot be unloaded; the message says why."""
+
+
+class ModelLoader:
+    """Loads and unloads models, and counts that."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        watch: ModelWatch,
+        questions: Questions,
+        planner: ModelPlanner,
+        *,
+        clock: Callable[[], float] = monotonic,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        """
+        Args:
+            directory: knows what runs on backends.
+            watch: knows their models.
+            questions: tells backends what to do.
+            planner: hears how loads went.
+            clock: monotonic seconds.
+            settle_s: until the metrics of a Triton show the memory that a change took.
+        """
+        self._directory = directory
+        self._watch = watch
+        self._questions = questions
+        self._planner = planner
+        self._clock = clock
+        self._settle_s = settle_s
+        self.memory_of: MemoryOf = no_memory
+        """Asked before and after changes."""
+        self._loads: Counter[str] = Counter()
+        self._load_counts = [0] * (len(LOAD_BOUNDS_S) + 1)
+        self._load_s = 0.0
+        self._evictions: Counter[str] = Counter()
+
+    def counts(self) -> PlacementCounts:
+        """What was done since the start."""
+        return PlacementCounts(
+            loads=dict(self._loads),
+            load_counts=tuple(self._load_counts),
+            load_s=self._load_s,
+            evictions=dict(self._evictions),
+        )
+
+    async def carry_out(self, record: BackendRecord, step: Step) -> None:
+        """Make room and load. What fails is remembered by the planner, and tried again as that
+        says."""
+        why = "idle" if step.model is None else "room"
+        try:
+            for model in step.evict:
+                if not await self.is_evicted(record, model, why):
+                    return  # planned anew at the next look
+        except NotUnloadedError as error:
+            _log.warning(
+                "model not evicted",
+                extra={"backend": step.backend, "model": text(model), "why": str(error)},
+            )
+            # An idle model that cannot be unloaded is not asked for again and again, either.
+            failed = step.model or model
+            told = f"no room could be made: {error}"
+            self._planner.failed(failed, step.backend, told, self._clock())
+            return
+        finally:
+            self._directory.evict(record, frozenset())
+        if step.model is None:
+            return
+        for model in (*step.before, step.model):
+            if failure := await self._load(record, model):
+                if model != step.model:
+                    told = f"{text(model)}, which it calls, was not loaded: {failure}"
+                    self._planner.failed(step.model, step.backend, told, self._clock())
+                return
+
+    async def is_evicted(self, record: BackendRecord, model: bytes, why: str) -> bool:
+        """Unload a model. Returns whether it is gone; it is not if it is in use. Until
+        `BackendDirectory.evict` says otherwise, it gets no requests there.
+
+        Args:
+            record: the backend.
+            model: its name.
+            why: for the metrics.
+
+        Raises:
+            NotUnloadedError: it cannot be unloaded.
+        """
+        fields = {"backend": record.backend.name, "model": text(model)}
+        self._directory.evict(record, frozenset({model}))
+        give_up_at = self._clock() + _IDLE_S
+        while any(self._directory.model_use(record.backend, model)):
+            if self._clock() >= give_up_at:
+                _log.info("model is not evicted: it is in use", extra=fields)
+                self._planner.stayed_in_use(model, record.backend.name, self._clock())
+                return False
+            await asyncio.sleep(_POLL_S)
+        before = await self.memory_of(record)
+        try:
+            reply = await self._questions.unload(record, model)
+        except UpstreamError as error:
+            raise NotUnloadedError(error.detail) from error
+        if not reply.is_ok:
+            raise NotUnloadedError(reply.detail or f"status {reply.status}")
+        give_up_at = self._clock() + _UNLOAD_S
+        while self._has(record, model):
+            if self._clock() >= give_up_at:
+                raise NotUnloadedError(f"{text(model)} stays loaded")
+            await asyncio.sleep(_POLL_S)
+            await self._watch.refreshed([record])
+        self._evictions[why] += 1
+        _log.info("model evicted", extra={**fields, "why": why})
+        if before is not None:
+            await self._note_shrunk(record, model, before)
+        return True
+
+    @staticmethod
+    def _has(record: BackendRecord, model: bytes) -> bool:
+        return any(
+            each.name == model and each.state in TAKES_ROOM for each in record.models.entries
+        )
+
+    async def _load(self, record: BackendRecord, model: bytes) -> str:
+        """Load a model. Returns why it failed; empty: it did not."""
+        fields = {"backend": record.backend.name, "model": text(model)}
+        before = await self.memory_of(record)
+        began = self._clock()
+        why, is_lost = "", False
+        try:
+            reply = await self._questions.load(record, model, LOAD_S)
+            if not reply.is_ok:
+                why = reply.detail or f"status {reply.status}"
+        except UpstreamError as error:
+            why = error.detail or "the connection was lost"
+            is_lost = error.outcome is Outcome.LOST
+        now = self._clock()
+        if why:
+            self._loads["failed"] += 1
+            self._planner.failed(model, record.backend.name, why, now, is_lost=is_lost)
+            _log.warning("model not loaded", extra={**fields, "why": why})
+            return why
+        took_s = now - began
+        self._loads["loaded"] += 1
+        self._load_counts[bisect_left(LOAD_BOUNDS_S, took_s)] += 1
+        self._load_s += took_s
+        self._planner.loaded(model, record.backend.name, took_s)
+        _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
+        await self._watch.refreshed([record])
+        if before is not None:
+            await self._note_grown(record, model, before)
+        return ""
+
+    # Memory
+
+    async def _note_grown(self, record: BackendRecord, model: bytes, before: int) -> None:
+        """Learn the size of a model that was loaded. The backend changes nothing meanwhile."""
+        if (after := await self._settled_memory(record)) is not None:
+            self._planner.sizes.loaded(model, record.backend.name, after - before)
+        told = await self._questions.memory_usage(record, model)
+        if told:
+            self._planner.sizes.told[model] = told
+
+    async def _note_shrunk(self, record: BackendRecord, model: bytes, before: int) -> None:
+        """Notice memory that does not come back."""
+        after = await self._settled_memory(record)
+        sizes = self._planner.sizes
+        size = sizes.of(model)
+        if after is None or not size:
+            return
+        missing = sizes.unloaded(model, record.backend.name, before - after)
+        if missing > _NOTABLE * size:
+            fields = {"backend": record.backend.name, "model": text(model), "bytes": missing}
+            _log.warning("memory of an unloaded model did not come back", extra=fields)
+
+    async def _settled_memory(self, record: BackendRecord) -> int | None:
+        await asyncio.sleep(self._settle_s)
+        return await self.memory_of(record)

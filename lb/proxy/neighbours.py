@@ -1,0 +1,64 @@
+"""The other workers of this machine, as one worker schedules with them.
+
+Its scheduler shares a board with theirs (docs/decisions/0070-what-workers-share.md). Here it gets a
+heartbeat, and a bell by which others wake it.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import Final
+
+from lb.balancing.shared_scheduler import SharedScheduler
+from lb.net.bell import Bell
+from lb.net.timers import TimerWheel
+from lb.sharing.board import Board
+
+_TICK_S: Final = 0.1
+"""A tenth of the time after which a worker that does not run is not counted any more."""
+
+
+class Neighbours:
+    """The other workers. It works from `start` to `close`."""
+
+    def __init__(self, memory: memoryview, index: int, count: int) -> None:
+        """
+        Args:
+            memory: that `lb.sharing.memory.attach` has mapped.
+            index: of this worker.
+            count: of all workers.
+        """
+        self._index = index
+        self._bell: Bell | None = None
+        self.scheduler = SharedScheduler(Board(memory, index, count))
+        """Decides for this worker, by what all have in flight."""
+
+    def start(
+        self, loop: AbstractEventLoop, timers: TimerWheel, name: str, clock: Callable[[], float]
+    ) -> None:
+        """Say from now on that this worker runs, and hear when others ring.
+
+        Args:
+            loop: of the process.
+            timers: of the process.
+            name: of the service, on this machine.
+            clock: monotonic seconds, the same for all processes of the machine.
+
+        Raises:
+            OSError: another process has this worker's place.
+        """
+        scheduler = self.scheduler
+        self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
+        scheduler.ring = bell.ring
+        self._tick(timers, clock)
+
+    def close(self) -> None:
+        """Hear nothing any more. The heartbeat ends with the timers."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
+
+    def _tick(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
+        self.scheduler.tick(clock())
+        timers.after(_TICK_S, lambda: self._tick(timers, clock))

@@ -1,0 +1,1 @@
+"""Several processes that serve clients as one (`workers`): docs/workers.md."""

@@ -1,0 +1,184 @@
+"""The control process of a service with workers: it watches the backends, and has what people see.
+
+It accepts at the metrics port and for the admin API, and serves no client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lb.admin.api import not_done
+from lb.admin.models import Reload, Upgrade
+from lb.domain.backend import Address
+from lb.net.file_thread import FileStalled
+from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.draining import Drain, unless
+from lb.runtime.handover import operator_state, resume_operator_state
+from lb.runtime.listeners import Doors
+from lb.runtime.logs import Logs
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.sockets import Listeners, wanted_sockets
+from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
+from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
+from lb.runtime.workers.hub import Hub
+from lb.runtime.workers.seat import NO_UPGRADE, Seat, SupervisorChannel
+from lb.settings.model import Settings
+from lb.settings.plain import plain
+from lb.settings.reading import Loaded
+
+_log = logging.getLogger(__name__)
+
+_TELL_S: Final = 0.2
+"""How often the supervisor is told what operators have said, if that has changed."""
+_APPLY_S: Final = 5.0
+"""How long a reload waits for the workers to follow."""
+
+
+class ControlProcess:
+    """The control process."""
+
+    def __init__(
+        self, seat: Seat, listeners: Listeners, logs: Logs, file: ConfigurationFile | None
+    ) -> None:
+        """
+        Args:
+            seat: from the supervisor.
+            listeners: all of the service.
+            logs: where to tell of it.
+            file: of the configuration; None where flags say it all.
+        """
+        self._seat = seat
+        self._listeners = listeners
+        self._logs = logs
+        self._file = file
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._is_draining = False
+        self._told = ""
+        """What the supervisor knows of operators."""
+        self._own_servers = OwnServers()
+
+    @property
+    def is_ready(self) -> bool:
+        """Some worker serves, and the service does not shut down."""
+        return bool(self._hub.connected) and not self._is_draining
+
+    async def main(self) -> None:
+        """Start, watch, and end when the supervisor says so, or has ended."""
+        seat = self._seat
+        self._balancer = balancer = LoadBalancer(
+            seat.settings, self._logs, seat.digest, identity=seat.identity
+        )
+        ending = Drain(balancer.relay, self._force)
+        self._hub = hub = Hub(seat, balancer)
+        self._channel = channel = SupervisorChannel(seat)
+        apps = {
+            "metrics": metrics_app(balancer, lambda: self.is_ready),
+            "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
+        }
+        servers = await self._own_servers.start(apps)
+        self._doors = doors = Doors(balancer, self._listeners, servers, is_serving=False)
+        self._reloader = reloader = Reloader(balancer, doors, self._file)
+        reloader.judge, reloader.applied = self._judge, self._applied
+        tasks = balancer.parts.tasks
+        try:
+            tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
+            tasks.spawn(watch_lag(balancer), name="event-loop-lag")
+            tasks.spawn(watch_files(balancer, self._watches()), name="files")
+            await doors.open_own()
+            resume_operator_state(balancer, seat.operator)
+            await unless(self._stop, balancer.control.start())
+            if not self._stop.is_set():
+                balancer.control.directory.begin()
+                await hub.start()
+                reloader.begun.set()
+                channel.say("ready", os.getpid())
+                balancer.side.pool.subscribe(lambda _: self._tell_operator())
+                tasks.spawn(self._watch_operator(), name="operator")
+            await self._stop.wait()
+        finally:
+            reloader.closed = "the process shuts down"
+            reloader.begun.set()
+            hub.close()
+            doors.close()
+            await balancer.aclose()
+            await self._own_servers.close(ending)
+
+    def _on_order(self, event: str, value: Any) -> None:
+        match event:
+            case "draining":
+                self._is_draining = True
+                self._reloader.closed = "the service shuts down"
+            case "stop":
+                self._stop.set()
+            case "reload":
+                self._balancer.parts.tasks.spawn(self._reload_for(value), name="reload")
+            case "reopen":
+                self._logs.reopen()
+
+    async def _reload_for(self, why: str) -> None:
+        """The supervisor was told to reload."""
+        await self._reloader.ask(why)
+        self._channel.say("reloaded")
+
+    def _tell_operator(self) -> None:
+        """Have the supervisor know what operators have said, for the next control process."""
+        state = operator_state(self._balancer)
+        text = json.dumps(state, sort_keys=True)
+        if text != self._told:
+            self._told = text
+            self._channel.say("operator", state)
+
+    async def _watch_operator(self) -> None:
+        """Shares of variants change without a new snapshot."""
+        while True:
+            self._tell_operator()
+            await asyncio.sleep(_TELL_S)
+
+    # The configuration
+
+    def _watches(self) -> tuple[ConfigurationWatch, ...]:
+        def changed() -> None:
+            if self._balancer.settings.reload.watch:
+                work = self._reloader.ask("watch")
+                self._balancer.parts.tasks.spawn(work, name="reload")
+
+        return () if self._file is None else (ConfigurationWatch(self._file, changed),)
+
+    def _judge(self, settings: Settings) -> list[str]:
+        if wanted_sockets(settings) == wanted_sockets(self._balancer.settings):
+            return []
+        return ["listen: with workers, other addresses need a restart"]
+
+    async def _applied(self, loaded: Loaded) -> None:
+        """Other settings are in force here: have the supervisor and the workers go by them."""
+        settings = {"settings": plain(loaded.settings), "digest": loaded.digest}
+        self._channel.say("settings", settings)
+        late = await self._hub.apply(loaded.settings, loaded.digest, _APPLY_S)
+        if late:
+            workers = ", ".join(map(str, late))
+            _log.warning(
+                "workers have not followed the configuration yet", extra={"workers": workers}
+            )
+
+    async def _reload(self) -> Reload:
+        """For the admin API."""
+        try:
+            done = await self._reloader.reload("admin API")
+        except (ChangeRefused, FileStalled) as refused:
+            reasons = refused.reasons if isinstance(refused, ChangeRefused) else [str(refused)]
+            raise not_done("configuration refused, nothing has changed", reasons) from None
+        return Reload(changed=list(done.changed), hash=done.digest)
+
+    async def _upgrade(self) -> Upgrade:
+        """For the admin API."""
+        raise not_done("upgrade failed, this service goes on", [NO_UPGRADE])
+
+    def _listening(self) -> Mapping[str, Address]:
+        """Where the service listens, by listener."""
+        return self._doors.listeners.addresses

@@ -1,0 +1,332 @@
+"""What workers count, added up in the control process.
+
+A worker tells the values of its counters that have changed since it told them last. The control
+process adds what has come in addition to counters of its own, which nobody else writes: metrics,
+the admin API and the page read those. A counter stays when its worker ends; a gauge goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, Final
+
+from lb.domain.backend import AppProtocol, Backend, Histogram, Port
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import Reason
+from lb.domain.schedule import PositionHistogram
+from lb.proxy.role import RelayRole
+from lb.runtime.workers.pool_messages import to_bytes, to_text
+from lb.telemetry.counts import LoopLag
+from lb.telemetry.meter import ModelUsage, OperationUsage, Traffic
+
+Path = tuple[str | int, ...]
+"""What a number counts."""
+
+_TRAFFIC: Final = ("connections", "accepted", "retries", "bytes_in", "bytes_out")
+_PORT: Final = (
+    "in_flight", "connections", "attempts", "bytes_sent", "bytes_received", "connects",
+    "connect_failures",
+)  # fmt: skip
+_BACKEND: Final = ("in_flight", "lost_requests")
+_MODEL: Final = ("durations", "first_answers", "intervals")
+_GAUGES: Final = frozenset({"in_flight", "connections", "open", "held"})
+_NUMBER_AT: Final[Mapping[str | int, int]] = {"backend": 1, "port": 1, "answers": 2, "own calls": 2}
+"""Where a path has the number of a backend, by how it begins."""
+_SUM: Final = "sum"
+_NOBODY: Final = -1
+"""Stands for no backend."""
+
+
+def _times(
+    path: Path, times: Histogram | PositionHistogram | LoopLag
+) -> Iterator[tuple[Path, float]]:
+    for bucket, count in enumerate(times.counts):
+        if count:
+            yield (*path, bucket), count
+    if times.sum:
+        yield (*path, _SUM), times.sum
+
+
+def read_counts(
+    relay: RelayRole, lag: LoopLag, number: Callable[[Backend], int | None]
+) -> Iterator[tuple[Path, float]]:
+    """All counters of a worker.
+
+    Args:
+        relay: counts.
+        lag: of its event loop.
+        number: of a backend; None: it is gone.
+    """
+    dispatcher, queue, table = (
+        relay.dispatcher,
+        relay.dispatcher.queue,
+        relay.dispatcher.steps.table,
+    )
+    yield ("open",), dispatcher.open_exchanges
+    yield ("held",), relay.ledger.held
+    yield ("reruns", "count"), dispatcher.reruns.count
+    yield ("hedges", "count"), relay.hedger.count
+    yield ("hedges", "won"), relay.hedger.won
+    yield ("hedges", "refused"), relay.hedger.refused
+    yield ("unkept",), relay.ledger.unkept
+    for name in ("batches", "parts", "unfit"):
+        yield ("splits", name), getattr(dispatcher.splits.counts, name)
+    for name in ("started", "lost"):  # all processes know all that run, and forget them
+        yield ("sequences", name), getattr(table, name)
+    yield ("spans",), relay.spans.exported
+    for why, count in tuple(relay.spans.dropped.items()):
+        yield ("dropped spans", why), count
+    for why, count in tuple(dispatcher.reruns.refused.items()):
+        yield ("refused reruns", why), count
+    yield from _times(("lag",), lag)
+    for model, waits in queue.waits.items():
+        yield from _times(("waits", to_text(model)), waits)
+    for model, positions in queue.positions.items():
+        yield from _times(("positions", to_text(model)), positions)
+    for (model, why), count in queue.wait_reasons.items():
+        yield ("wait reasons", to_text(model), why), count
+    for traffic in relay.meter.traffic:
+        yield from _traffic(traffic, number)
+    for (operation, backend, outcome), count in tuple(relay.fan_out.own_calls.counts.items()):
+        if (found := number(backend)) is not None:
+            yield ("own calls", operation, found, outcome), count
+
+
+def _traffic(
+    traffic: Traffic, number: Callable[[Backend], int | None]
+) -> Iterator[tuple[Path, float]]:
+    protocol = int(traffic.protocol)
+    for name in _TRAFFIC:
+        yield ("traffic", protocol, name), getattr(traffic, name)
+    for reason, count in traffic.connection_errors.items():
+        yield ("errors", protocol, reason.value), count
+    for reason, count in traffic.reasons.items():
+        yield ("reasons", protocol, reason.value), count
+    for backend, codes in traffic.answers.items():
+        found = _NOBODY if backend is None else number(backend)
+        if found is None:
+            continue
+        for code, count in codes.items():
+            yield ("answers", protocol, found, code), count
+    for name, usage in traffic.operations.items():
+        yield from _times(("operations", protocol, name, usage.kind.value), usage.durations)
+    for model, of_model in traffic.models.items():
+        path = ("models", protocol, to_text(model))
+        yield (*path, "retries"), of_model.retries
+        for code, count in of_model.codes.items():
+            yield (*path, "codes", code), count
+        for name in _MODEL:
+            yield from _times((*path, name), getattr(of_model, name))
+
+
+def read_backend_counts(backend: Backend, number: int) -> Iterator[tuple[Path, float]]:
+    """What a worker counts of a backend."""
+    for name in _BACKEND:
+        yield ("backend", number, name), getattr(backend, name)
+    for protocol in AppProtocol:
+        port = backend.ports[protocol]
+        if port is None:
+            continue
+        path = ("port", number, int(protocol))
+        for name in _PORT:
+            yield (*path, name), getattr(port, name)
+        for code, count in port.codes.items():
+            yield (*path, "codes", code), count
+        for reason, count in port.failures.items():
+            yield (*path, "failures", reason), count
+        yield from _times((*path, "latency"), port.latency)
+
+
+class Sums:
+    """Adds what workers tell to the counters of the control process."""
+
+    def __init__(
+        self, relay: RelayRole, lag: LoopLag, find: Callable[[int], Backend | None]
+    ) -> None:
+        """
+        Args:
+            relay: of the control process, which serves nobody.
+            lag: of its event loop.
+            find: the backend with a number; None: it is gone.
+        """
+        self._relay = relay
+        self._lag = lag
+        self._find = find
+        self._told: dict[int, dict[Path, float]] = {}
+        """By worker: what it told last."""
+        self._starts: dict[int, int] = {}
+        """By worker: which of its processes told that."""
+
+    def take(self, worker: int, rows: list[list[Any]]) -> None:
+        """A worker tells values that have changed: of each a path and the value."""
+        told = self._told.setdefault(worker, {})
+        for names, value in rows:
+            path = tuple(names)
+            change = value - told.get(path, 0)
+            told[path] = value
+            if change:
+                self._add(path, change)
+
+    def meet(self, worker: int, start: int) -> None:
+        """A worker is there. If it is another process than before, it counts from 0."""
+        self.end(worker)
+        if self._starts.get(worker) != start:
+            self._starts[worker] = start
+            self._told[worker] = {}
+
+    def end(self, worker: int) -> None:
+        """A worker has gone: what it had open is gone."""
+        told = self._told.get(worker, {})
+        for path in [path for path, value in told.items() if value and path[-1] in _GAUGES]:
+            self._add(path, -told[path])
+            told[path] = 0
+
+    def of(self, worker: int, path: Path) -> float:
+        """What a worker told last of one number."""
+        return self._told.get(worker, {}).get(path, 0)
+
+    def starts(self, worker: int) -> int:
+        """How often a process with that index was started, as far as one was met."""
+        return self._starts.get(worker, 0)
+
+    def requests(self, worker: int) -> int:
+        """Requests that the present process has finished."""
+        told = self._told.get(worker, {}).items()
+        counts = (n for path, n in told if path[0] == "operations" and path[-1] != _SUM)
+        return int(sum(counts))
+
+    def keep_only(self, numbers: Container[int]) -> None:
+        """Other backends than those with these numbers are gone."""
+        self._told = {worker: kept_counts(told, numbers) for worker, told in self._told.items()}
+
+    def _add(self, path: Path, change: float) -> None:
+        relay, dispatcher = self._relay, self._relay.dispatcher
+        match path:
+            case ("open",):
+                dispatcher.accounts.open_exchanges += int(change)
+            case ("held",):
+                relay.ledger.held += int(change)
+            case ("unkept",):
+                relay.ledger.unkept += int(change)
+            case ("reruns", "count"):
+                dispatcher.reruns.count += int(change)
+            case ("hedges", str(name)):
+                _grow(relay.hedger, name, change)
+            case ("splits", str(name)):
+                _grow(dispatcher.splits.counts, name, change)
+            case ("sequences", str(name)):
+                _grow(dispatcher.steps.table, name, change)
+            case ("spans",):
+                relay.spans.exported += int(change)
+            case ("dropped spans", str(why)):
+                relay.spans.dropped[why] += int(change)
+            case ("refused reruns", str(why)):
+                dispatcher.reruns.refused[why] += int(change)
+            case ("lag", last):
+                _add_time(self._lag, last, change)
+            case ("traffic" | "errors" | "reasons" | "answers" | "operations" | "models", *_):
+                self._add_traffic(path, change)
+            case ("backend" | "port", *_):
+                self._add_backend(path, change)
+            case _:
+                self._add_queue(path, change)
+
+    def _add_queue(self, path: Path, change: float) -> None:
+        queue = self._relay.dispatcher.queue
+        match path:
+            case ("waits", str(model), last):
+                waits = queue.terms.waits.setdefault(to_bytes(model), Histogram())
+                _add_time(waits, last, change)
+            case ("positions", str(model), last):
+                positions = queue.positions.setdefault(to_bytes(model), PositionHistogram())
+                _add_time(positions, last, change)
+            case ("wait reasons", str(model), str(why)):
+                key = (to_bytes(model), why)
+                queue.wait_reasons[key] = queue.wait_reasons.get(key, 0) + int(change)
+            case ("own calls", str(operation), int(number), str(outcome)):
+                if (backend := self._find(number)) is not None:
+                    self._relay.fan_out.own_calls.counts[operation, backend, outcome] += int(change)
+
+    def _add_traffic(self, path: Path, change: float) -> None:
+        traffic = self._relay.meter.traffic[int(path[1])]
+        match path:
+            case ("traffic", _, str(name)):
+                _grow(traffic, name, change)
+            case ("errors", _, str(reason)):
+                _count(traffic.connection_errors, Reason(reason), change)
+            case ("reasons", _, str(reason)):
+                _count(traffic.reasons, Reason(reason), change)
+            case ("answers", _, int(number), int(code)):
+                backend = None if number == _NOBODY else self._find(number)
+                if backend is not None or number == _NOBODY:
+                    _count(traffic.answers.setdefault(backend, {}), code, change)
+            case ("operations", _, str(name), str(kind), last):
+                usage = traffic.operations.setdefault(name, OperationUsage(OperationKind(kind)))
+                _add_time(usage.durations, last, change)
+            case ("models", _, str(model), *rest):
+                of_model = traffic.usage_of(to_bytes(model), is_good=True)
+                _add_model(of_model, rest, change)
+
+    def _add_backend(self, path: Path, change: float) -> None:
+        backend = self._find(int(path[1]))
+        if backend is None:
+            return
+        if path[0] == "backend":
+            _grow(backend, str(path[2]), change)
+            return
+        port = backend.ports[int(path[2])]
+        if port is not None:
+            _add_port(port, path[3:], change)
+
+
+def _add_model(usage: ModelUsage, path: list[str | int], change: float) -> None:
+    match path:
+        case ["retries"]:
+            usage.retries += int(change)
+        case ["codes", int(code)]:
+            _count(usage.codes, code, change)
+        case [str(name), last]:
+            _add_time(getattr(usage, name), last, change)
+
+
+def _add_port(port: Port, path: Path, change: float) -> None:
+    match path:
+        case ("codes", int(code)):
+            _count(port.codes, code, change)
+        case ("failures", str(reason)):
+            _count(port.failures, reason, change)
+        case ("latency", last):
+            _add_time(port.latency, last, change)
+        case (str(name),):
+            _grow(port, name, change)
+
+
+def _grow(holder: object, name: str, change: float) -> None:
+    setattr(holder, name, getattr(holder, name) + int(change))
+
+
+def _count(counts: Any, key: Any, change: float) -> None:
+    counts[key] = counts.get(key, 0) + int(change)
+
+
+def _add_time(times: Any, last: str | int, change: float) -> None:
+    """Count in a bucket of a histogram, or add to its sum."""
+    if last == _SUM:
+        times.sum += change
+    else:
+        times.counts[last] += int(change)
+
+
+def kept_counts(told: Mapping[Path, float], numbers: Container[int]) -> dict[Path, float]:
+    """What was told, without what was told of other backends than those with these numbers."""
+    found = {}
+    for path, value in told.items():
+        place = _NUMBER_AT.get(path[0])
+        if place is None or path[place] == _NOBODY or path[place] in numbers:
+            found[path] = value
+    return found
+
+
+def changed(before: Mapping[Path, float], now: Mapping[Path, float]) -> list[list[Any]]:
+    """The rows that tell what has changed."""
+    return [[list(path), value] for path, value in now.items() if before.get(path, 0) != value]

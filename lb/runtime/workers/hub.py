@@ -1,0 +1,567 @@
+"""The workers as the control process sees them: snapshots go out, reports and counts come in.
+
+To the control role this is the relay (`RelaySide`), to everything that shows counts it is what
+keeps those of the control process's own idle relay up to date (`Sums`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.fault import Fault
+from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.model import ModelUse
+from lb.domain.operation import Operation
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolSnapshot
+from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.health.models import Version
+from lb.kserve.operations import GRPC_OPERATIONS
+from lb.runtime.handover import resume_sequences, sequence_parts
+from lb.runtime.predecessor import line
+from lb.runtime.wiring import LoadBalancer
+from lb.runtime.workers.counts import Sums
+from lb.runtime.workers.pool_messages import PoolWriter, to_bytes, to_text
+from lb.runtime.workers.seat import LINE_BYTES, Seat
+from lb.settings.model import Settings
+from lb.settings.plain import plain
+from lb.telemetry.counts import WorkerStatus
+from lb.telemetry.queue import QueueStatus
+
+_log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.1
+"""How often it is seen what has changed beside snapshots."""
+_STEP_S: Final = 0.02
+"""How often it is seen whether workers have followed other settings."""
+_ACKNOWLEDGE_S: Final = 2.0
+"""How long a worker may take to follow a snapshot. A backend that drains does not count as empty
+before, since requests may still begin there."""
+_USE_S: Final = 1.0
+"""How old a worker's answer may be to what of a model runs on a backend."""
+_ASKED_S: Final = 3.0
+"""How long workers are asked again about that, after somebody wanted to know it."""
+_MOST_UNSENT: Final = 64 << 20
+"""Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
+_CREDENTIALS: Final = struct.Struct("3i")
+"""Of a peer: process, user, group (unix(7), SO_PEERCRED)."""
+_OPERATIONS: Final[Mapping[str, Operation]] = {each.name: each for each in GRPC_OPERATIONS.values()}
+
+
+class _Link:
+    """The connection of one worker."""
+
+    def __init__(self, index: int, start: int, pid: int, writer: asyncio.StreamWriter) -> None:
+        self.index = index
+        self.start = start
+        self.pid = pid
+        self._writer = writer
+        self.generation = -1
+        """Of the snapshot that the worker follows."""
+        self.digest: str | None = ""
+        """Of the settings that it goes by; None while it is to go by others."""
+        self.heard_at = time.monotonic()
+        self.in_flight: dict[int, dict[bytes, int]] = {}
+        """Of scheduled requests, by backend and model."""
+        self.queues: list[ModelQueueView] = []
+        self.model_backends: list[tuple[int, dict[str, Any]]] = []
+        """By the number of the backend: the fields of a `ModelBackendView` beside it."""
+        self.unplaced = 0
+        self.used: dict[tuple[int, str], tuple[int, float]] = {}
+        """By backend and model: how many requests are under way there, and when that was told."""
+
+    def say(self, event: str, value: Any) -> None:
+        """Send a message."""
+        self.write(line(event, value))
+
+    def write(self, text: bytes) -> None:
+        """Send what `line` made."""
+        if self._writer.is_closing():
+            return
+        self._writer.write(text)
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
+            self._writer.transport.abort()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._writer.close()
+
+
+def _both_queues(one: ModelQueueView, other: ModelQueueView) -> ModelQueueView:
+    """One model queue of two workers as one."""
+    waiting = dict(one.waiting)
+    for priority, count in other.waiting.items():
+        waiting[priority] = waiting.get(priority, 0) + count
+    return replace(one, waiting=waiting, oldest_s=max(one.oldest_s, other.oldest_s))
+
+
+def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBackendView:
+    """One model backend of two workers as one: what the one that has learnt more expects."""
+    known = one if one.learnt >= other.learnt else other
+    limit = one.limit + other.limit if one.limit and other.limit else 0
+    return replace(
+        known,
+        learnt=one.learnt + other.learnt,
+        in_flight=one.in_flight + other.in_flight,
+        limit=limit,
+    )
+
+
+class Hub:
+    """Implements `RelaySide`."""
+
+    def __init__(self, seat: Seat, balancer: LoadBalancer) -> None:
+        """
+        Args:
+            seat: of this process.
+            balancer: its relay serves nobody.
+        """
+        self._seat = seat
+        self._balancer = balancer
+        self._writer = PoolWriter(f"{os.getpid()}-{secrets.token_hex(4)}")
+        self._links: dict[int, _Link] = {}
+        self._numbers: dict[int, Backend] = {}
+        self._sums = Sums(
+            balancer.relay, balancer.loop_lag, lambda number: self._numbers.get(number)
+        )
+        self._is_due = False
+        self._roster: list[list[Any]] = []
+        self._states: dict[Backend, list[Any]] = {}
+        """As they were told last."""
+        self._measured: dict[Backend, Mapping[Version, Measured]] = {}
+        self._asked: dict[tuple[int, str], float] = {}
+        """What of a model runs on a backend: when somebody asked last."""
+        self._holds: list[tuple[int, float, Backend]] = []
+        """Backends that must not count as empty until workers follow a generation, or a time."""
+        self._parting: frozenset[Backend] = frozenset()
+        self._variants = ""
+        self._log_level = balancer.logs.application.level
+        self._server: asyncio.Server | None = None
+        self._began_at = time.monotonic()
+        self._sequences: list[tuple[int, list[Any]]] = []
+        """News of this loop iteration, and from which worker."""
+        balancer.worker_statuses = self.statuses
+        balancer.queue_status = self._queue_status
+        balancer.control.attach(self)
+        balancer.side.pool.subscribe(self._on_snapshot)
+
+    async def start(self) -> None:
+        """Let workers in: what is known of backends is worth following."""
+        self._balancer.parts.tasks.spawn(self._run(), name="workers")
+        assert self._seat.hub_socket is not None
+        self._seat.hub_socket.setblocking(False)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=self._seat.hub_socket, limit=LINE_BYTES
+        )
+
+    def close(self) -> None:
+        """Let no more workers in, and leave those that are there."""
+        if self._server is not None:
+            self._server.close()
+        for link in self._links.values():
+            link.close()
+
+    @property
+    def connected(self) -> int:
+        """Workers that are connected."""
+        return len(self._links)
+
+    def statuses(self) -> list[WorkerStatus]:
+        """The workers, for people."""
+        now = time.monotonic()
+        found = []
+        for index in range(self._seat.count):
+            link, sums = self._links.get(index), self._sums
+            connections = [
+                sums.of(index, ("traffic", protocol, "connections")) for protocol in (0, 1)
+            ]
+            found.append(
+                WorkerStatus(
+                    index=index,
+                    pid=0 if link is None else link.pid,
+                    starts=sums.starts(index),
+                    connections=int(sum(connections)),
+                    requests=sums.requests(index),
+                    cpu_s=sums.of(index, ("cpu",)),
+                    silent_s=now - (self._began_at if link is None else link.heard_at),
+                )
+            )
+        return found
+
+    def _queue_status(self) -> QueueStatus:
+        """What there is of requests that wait in all workers."""
+        own = self._balancer.relay.queue_status()
+        queues: dict[tuple[bytes, bytes], ModelQueueView] = {}
+        backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
+        unplaced = 0
+        for link in self._links.values():
+            unplaced += link.unplaced
+            for view in link.queues:
+                key = (view.model, view.version)
+                queues[key] = _both_queues(queues[key], view) if key in queues else view
+            for number, row in link.model_backends:
+                backend = self._numbers.get(number)
+                if backend is None:
+                    continue
+                at = ModelBackendView(**{**row, "backend": backend})
+                here = (at.model, at.version, backend)
+                backends[here] = _both_backends(backends[here], at) if here in backends else at
+        return replace(
+            own,
+            model_queues=tuple(queues.values()),
+            model_backends=tuple(backends.values()),
+            unplaced=unplaced,
+        )
+
+    async def apply(self, settings: Settings, digest: str, limit_s: float) -> list[int]:
+        """Have the workers go by other settings.
+
+        Args:
+            settings: those.
+            digest: of their text.
+            limit_s: how long to wait for the workers.
+
+        Returns:
+            Workers that have not followed by then. They will as soon as they go on.
+        """
+        self._say_all("settings", {"settings": plain(settings), "digest": digest})
+        waiting = list(self._links.values())
+        for link in waiting:
+            link.digest = None
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            waiting = [each for each in waiting if each.digest is None and self._has(each)]
+            if not waiting:
+                break
+            await asyncio.sleep(_STEP_S)
+        return [each.index for each in waiting]
+
+    def _has(self, link: _Link) -> bool:
+        return self._links.get(link.index) is link
+
+    # What the control role asks for: see `RelaySide`
+
+    def cut(self, backend: Backend) -> None:
+        """See `RelaySide`. Workers hear of it before a snapshot that is without the backend."""
+        self._say_all("cut", self._writer.number(backend))
+
+    def renew(self, backend: Backend) -> None:
+        """See `RelaySide`."""
+        self._say_all("renew", self._writer.number(backend))
+
+    def model_use(self, backend: Backend, model: bytes) -> ModelUse:
+        """See `RelaySide`. Until all workers have answered, everything that runs on the backend
+        counts, and one request more: it is not known to be empty."""
+        number, now = self._writer.number(backend), time.monotonic()
+        key = (number, to_text(model))
+        is_new = key not in self._asked
+        self._asked[key] = now
+        if is_new:
+            self._say_all("use", [key])
+        sequences = self._balancer.relay.dispatcher.steps.table.open_on(model, backend)
+        answers = [link.used.get(key, (0, 0.0)) for link in self._links.values()]
+        if any(now - at > _USE_S for _, at in answers):
+            return ModelUse(backend.in_flight + 1, sequences)
+        return ModelUse(sum(used for used, _ in answers), sequences)
+
+    def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
+        """See `RelaySide`."""
+        number, found = self._writer.number(backend), dict[bytes, int]()
+        for link in self._links.values():
+            for model, count in link.in_flight.get(number, {}).items():
+                found[model] = found.get(model, 0) + count
+        return found
+
+    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """See `RelaySide`: those of all workers together."""
+        views = self._queue_status().model_backends
+        return [view for view in views if view.model in models]
+
+    def on_load_report(self, backend: Backend, report: LoadReport) -> None:
+        """See `RelaySide`."""
+        message = {
+            "at": report.at,
+            "models": {to_text(name): asdict(load) for name, load in report.models.items()},
+            "devices": [asdict(e) | {"device": to_text(e.device)} for e in report.devices],
+            "others": report.others,
+            "in_flight": {to_text(name): count for name, count in report.in_flight.items()},
+        }
+        self._say_all("load", [self._writer.number(backend), message])
+
+    def on_measured(self, backend: Backend, measured: Mapping[Version, Measured]) -> None:
+        """See `RelaySide`."""
+        self._measured[backend] = measured
+        self._say_all("measured", self._measured_row(backend))
+
+    def load_sample(self) -> LoadSample:
+        """See `RelaySide`."""
+        return self._balancer.relay.load_sample()
+
+    # To the workers
+
+    def _say_all(self, event: str, value: Any, but: int = -1) -> None:
+        text = line(event, value)
+        for link in self._links.values():
+            if link.index != but:
+                link.write(text)
+
+    def _on_snapshot(self, snapshot: PoolSnapshot) -> None:
+        new = snapshot.parting - self._parting
+        self._parting = snapshot.parting
+        if self._links:
+            until = time.monotonic() + _ACKNOWLEDGE_S
+            for backend in new:
+                backend.in_flight += 1
+                self._holds.append((snapshot.generation, until, backend))
+        if not self._is_due:
+            self._is_due = True
+            self._balancer.parts.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the newest snapshot, unless the workers have it."""
+        if not self._is_due:
+            return
+        self._is_due = False
+        snapshot = self._balancer.side.pool.current
+        roster = self._balancer.side.roster()
+        message = self._writer.write(snapshot, roster, is_whole=False)
+        self._numbers = self._writer.backends()
+        self._roster = message["roster"]
+        self._sums.keep_only(self._numbers)
+        present = frozenset(snapshot.backends)
+        self._measured = {b: each for b, each in self._measured.items() if b in present}
+        self._states = {b: each for b, each in self._states.items() if b in present}
+        self._say_all("pool", message)
+        self._say_states()
+
+    def _say_states(self) -> None:
+        """Tell what has changed in records of backends beside snapshots."""
+        rows = []
+        for number, backend in self._numbers.items():
+            state = self._state(backend)
+            if self._states.get(backend) != state:
+                self._states[backend] = state
+                rows.append([number, *state])
+        if rows:
+            self._say_all("states", rows)
+
+    def _state(self, backend: Backend) -> list[Any]:
+        workers = max(1, len(self._links))
+        ports = [
+            None
+            if port is None
+            else [port.is_hung, port.probed_at, [each.decode() for each in port.ready_through]]
+            for port in backend.ports
+        ]
+        due = -(-backend.reports_due // workers)
+        return [backend.share, backend.deaths, due, ports]
+
+    def _measured_row(self, backend: Backend) -> list[Any]:
+        rows = [
+            [to_text(name), to_text(version), asdict(measured)]
+            for (name, version), measured in self._measured[backend].items()
+        ]
+        return [self._writer.number(backend), rows]
+
+    def _settings(self) -> dict[str, Any]:
+        balancer = self._balancer
+        return {"settings": plain(balancer.settings), "digest": balancer.reloads.digest}
+
+    async def _run(self) -> None:
+        """See what has changed, again and again."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._tick(time.monotonic())
+
+    def _tick(self, now: float) -> None:
+        balancer = self._balancer
+        roster = [[self._writer.number(e.backend), *e.open] for e in balancer.side.roster()]
+        if roster != self._roster:
+            self._is_due = True
+        self._flush()
+        self._say_states()
+        self._release(now)
+        self._asked = {key: at for key, at in self._asked.items() if now - at < _ASKED_S}
+        if self._asked:
+            self._say_all("use", list(self._asked))
+        variants = balancer.relay.dispatcher.variants.export()
+        if variants and (text := json.dumps(variants, sort_keys=True)) != self._variants:
+            self._variants = text
+            self._say_all("variants", variants)
+        application = balancer.logs.application
+        if application.level is not self._log_level:
+            self._log_level = application.level
+            self._say_all("log_level", self._log_level.value)
+
+    def _release(self, now: float) -> None:
+        """Let backends count as empty once all workers follow the snapshot that says so."""
+        oldest = min((link.generation for link in self._links.values()), default=1 << 62)
+        kept = []
+        for generation, until, backend in self._holds:
+            if generation <= oldest or now >= until:
+                backend.in_flight -= 1
+            else:
+                kept.append((generation, until, backend))
+        self._holds = kept
+
+    # From the workers
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear one worker until it has gone."""
+        link = None
+        try:
+            link = await self._welcome(reader, writer)
+            while link is not None and (text := await reader.readline()).endswith(b"\n"):
+                link.heard_at = time.monotonic()
+                for event, value in json.loads(text).items():
+                    self._hear(link, event, value)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _log.warning("worker is not understood", extra={"why": str(error)})
+        finally:
+            if link is not None and self._links.get(link.index) is link:
+                del self._links[link.index]
+                self._sums.end(link.index)
+                self._release(time.monotonic())
+                _log.info("worker disconnected", extra={"worker": link.index, "pid": link.pid})
+            writer.close()
+
+    async def _welcome(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Link | None:
+        """Tell a worker all that is known. None: it is none of ours."""
+        peer = writer.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+            return None
+        hello = json.loads(await reader.readline())["hello"]
+        if not secrets.compare_digest(hello["token"], self._seat.token):
+            return None
+        link = _Link(hello["index"], hello["start"], hello["pid"], writer)
+        before = self._links.get(link.index)
+        if before is not None:
+            before.close()
+        self._sums.meet(link.index, link.start)
+        balancer = self._balancer
+        link.say("settings", self._settings())
+        self._flush()
+        snapshot, roster = balancer.side.pool.current, balancer.side.roster()
+        link.say("pool", self._writer.write(snapshot, roster, is_whole=True))
+        self._numbers = self._writer.backends()
+        link.say("states", [[n, *self._state(each)] for n, each in self._numbers.items()])
+        for backend in self._measured:
+            link.say("measured", self._measured_row(backend))
+        for rows in sequence_parts(balancer):
+            link.say("sequences", rows)
+        link.say("variants", balancer.relay.dispatcher.variants.export())
+        self._links[link.index] = link
+        _log.info("worker connected", extra={"worker": link.index, "pid": link.pid})
+        return link
+
+    def _hear(self, link: _Link, event: str, value: Any) -> None:
+        match event:
+            case "news":
+                for kind, each in value:
+                    self._take(link, kind, each)
+            case "counts":
+                self._sums.take(link.index, value)
+            case "in_flight":
+                link.in_flight = {
+                    number: {to_bytes(model): count for model, count in rows}
+                    for number, rows in value
+                }
+            case "queue":
+                link.unplaced = value["unplaced"]
+                link.queues = [
+                    ModelQueueView(
+                        model=to_bytes(model),
+                        version=to_bytes(version),
+                        waiting=dict(waiting),
+                        oldest_s=oldest_s,
+                    )
+                    for model, version, waiting, oldest_s in value["queues"]
+                ]
+                link.model_backends = [
+                    (number, row | {n: to_bytes(row[n]) for n in ("model", "version")})
+                    for number, row in value["backends"]
+                ]
+            case "applied":
+                link.digest = value
+            case "follows":
+                link.generation = value
+                self._release(time.monotonic())
+
+    def _take(self, link: _Link, kind: str, value: Any) -> None:
+        side = self._balancer.side
+        match kind:
+            case "report":
+                self._report(*value)
+            case "control":
+                name, model, numbers = value
+                side.news.control_done(_OPERATIONS[name], to_bytes(model), self._backends(numbers))
+            case "settle":
+                question, numbers = value
+                work = self._settle(link, question, self._backends(numbers))
+                self._balancer.parts.tasks.spawn(work, name="settle")
+            case "use":
+                now = time.monotonic()
+                for number, model, used in value:
+                    link.used[number, model] = (used, now)
+            case "taken":
+                if (trial := self._writer.trials().get(value)) is not None:
+                    trial.is_open = False
+            case "sequence":
+                if not self._sequences:
+                    self._balancer.parts.loop.call_soon(self._pass_sequences)
+                self._sequences.append((link.index, value))
+
+    def _report(self, kind: str, number: int, *rest: Any) -> None:
+        """An attempt at a backend ended, or fared well or badly."""
+        backend = self._numbers.get(number)
+        if backend is None:
+            return
+        side = self._balancer.side
+        match kind:
+            case "attempt":
+                protocol, outcome, now = rest
+                side.outcomes.report(backend, AppProtocol(protocol), Outcome(outcome), now)
+            case "answered":
+                model, took_s, now = rest
+                side.conduct.answered(backend, to_bytes(model), took_s, now)
+            case "failed":
+                model, fault, took_s, now = rest
+                side.conduct.failed(backend, to_bytes(model), Fault(fault), took_s, now)
+            case "abandoned":
+                model, waited_s, now = rest
+                side.conduct.abandoned(backend, to_bytes(model), waited_s, now)
+            case "misplaced":
+                model, version = rest
+                side.misplaced(backend, to_bytes(model), to_bytes(version))
+
+    def _backends(self, numbers: Sequence[int | None]) -> tuple[Backend, ...]:
+        found = (self._numbers.get(each) for each in numbers if each is not None)
+        return tuple([each for each in found if each is not None])
+
+    async def _settle(self, link: _Link, question: int, backends: tuple[Backend, ...]) -> None:
+        await self._balancer.side.news.settled(backends)
+        self._flush()
+        link.say("settled", question)
+
+    def _pass_sequences(self) -> None:
+        """Tell all workers what one of them told of sequences, and take note of it here."""
+        news, self._sequences = self._sequences, []
+        resume_sequences(self._balancer, [row for _, row in news])
+        for link in self._links.values():
+            rows = [row for index, row in news if index != link.index]
+            if rows:
+                link.say("sequences", rows)

@@ -1,0 +1,88 @@
+"""Runs a service with workers, or one of its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import Any
+
+from lb.runtime.configuration_file import ConfigurationFile
+from lb.runtime.limits import is_limited, raise_limit, share_one_heap
+from lb.runtime.logs import Logs
+from lb.runtime.process import SWITCH_S, Start, loop_factory, quiet_the_collector
+from lb.runtime.sockets import Listeners, claim
+from lb.runtime.workers.control_process import ControlProcess
+from lb.runtime.workers.seat import CONTROL, Seat
+from lb.runtime.workers.supervisor import Supervisor
+from lb.runtime.workers.worker import WorkerProcess, for_worker
+from lb.settings.model import Settings
+from lb.telemetry.logs import ApplicationLog
+
+
+def run_supervisor(settings: Settings, start: Start, count: int) -> int:
+    """Serve with workers until told to stop. Returns the exit code.
+
+    Raises:
+        LoadBalancerError: an address cannot be used.
+    """
+    listeners = Listeners(settings, claim(start.inherited, settings))
+    log = ApplicationLog(settings.log.level, settings.log.format)
+    try:
+        supervisor = Supervisor(settings, start.digest, listeners, count, start.pid_file)
+        return asyncio.run(supervisor.main())
+    finally:
+        log.close()
+        listeners.close()
+
+
+def run_seat(seat: Seat, file: ConfigurationFile | None) -> int:
+    """Be a process of a service with workers until told to stop. Returns the exit code.
+
+    Raises:
+        LoadBalancerError: a file of the settings cannot be used.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # the supervisor tells
+    if is_limited():
+        share_one_heap()  # before the first thread
+    _name_lines(seat)
+    settings = seat.settings if seat.role == CONTROL else for_worker(seat.settings)
+    listeners = Listeners(settings, claim(seat.listeners, settings))
+    logs = Logs(settings)
+    try:
+        raise_limit()
+        sys.setswitchinterval(SWITCH_S)
+        runner = asyncio.Runner(loop_factory=loop_factory())
+        runner.run(_serve(seat, settings, listeners, logs, file))
+    finally:
+        logs.close()
+        listeners.close()
+    return 0
+
+
+async def _serve(
+    seat: Seat,
+    settings: Settings,
+    listeners: Listeners,
+    logs: Logs,
+    file: ConfigurationFile | None,
+) -> None:
+    if seat.role == CONTROL:
+        await ControlProcess(seat, listeners, logs, file).main()
+    else:
+        quiet_the_collector()
+        await WorkerProcess(seat, settings, listeners, logs).main()
+
+
+def _name_lines(seat: Seat) -> None:
+    """Have each line of the application log say which process wrote it."""
+    make = logging.getLogRecordFactory()
+
+    def make_named(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = make(*arguments, **more)
+        record.__dict__["role"] = seat.name
+        return record
+
+    logging.setLogRecordFactory(make_named)

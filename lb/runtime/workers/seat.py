@@ -1,0 +1,152 @@
+"""What the supervisor gives a process that it starts: its role, settings, sockets, and a channel.
+
+A process finds the number of its channel's descriptor in an environment variable. Two lines of JSON
+come over it first: one with the descriptors, and one with the rest. What follows is a JSON object a
+line, both ways: `SupervisorChannel` has this end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lb.runtime.predecessor import MOST_SOCKETS, Inherited, line
+from lb.settings.model import Settings
+
+VARIABLE: Final = "TRITON_LB_SEAT_FD"
+CONTROL: Final = "control"
+WORKER: Final = "worker"
+NO_UPGRADE: Final = (
+    "a service with workers cannot be upgraded in place: restart it, or upgrade behind another "
+    "load balancer"
+)
+_GREETING_S: Final = 30.0
+_MOST_BYTES: Final = 64 * 1024
+LINE_BYTES: Final = 16 << 20
+"""The longest message: settings, or what operators have said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One process of a service with workers."""
+
+    role: str
+    """`CONTROL` or `WORKER`."""
+    index: int
+    """Of a worker, from 0; -1 for the control process."""
+    count: int
+    """Workers of the service."""
+    start: int
+    """How often a process with this role and index was started, from 1."""
+    settings: Settings
+    """Those in force."""
+    digest: str
+    """Of their text."""
+    identity: bytes
+    """Of the service, in hop markers."""
+    hub: str
+    """Name of the abstract Unix socket at which workers find the control process."""
+    token: str
+    """Shows the control process that a connection comes from a worker."""
+    operator: Mapping[str, Any]
+    """What operators have said to control processes before this one."""
+    listeners: tuple[Inherited, ...]
+    hub_socket: socket.socket | None
+    """Listens at `hub`; only the control process has it."""
+    board: int
+    """Descriptor of the memory that workers share; -1: there is none."""
+    channel: socket.socket
+    """Leads to the supervisor."""
+
+    @property
+    def name(self) -> str:
+        """What the log calls the process."""
+        return self.role if self.role == CONTROL else f"{self.role}-{self.index}"
+
+
+def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
+    """The seat of this process; None where no supervisor started it.
+
+    Args:
+        environment: of the process; the variable is taken out, so that nobody else finds it.
+
+    Raises:
+        OSError: the supervisor has gone, or says nothing.
+        ValueError: it says something else.
+    """
+    text = environment.pop(VARIABLE, "")
+    if not text:
+        return None
+    channel = socket.socket(fileno=int(text))
+    channel.settimeout(_GREETING_S)
+    data, fds, _, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_SOCKETS)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    parts = [data]
+    ends = data.count(b"\n")
+    while ends < 2:
+        more = channel.recv(_MOST_BYTES)
+        if not more:
+            raise ConnectionError("the supervisor has gone")
+        ends += more.count(b"\n")
+        parts.append(more)
+    first, second = b"".join(parts).split(b"\n", 1)
+    sent, greeting = json.loads(first), json.loads(second)
+    free = iter(fds)
+    listeners = tuple(
+        Inherited(each["name"], each["wanted"], socket.socket(fileno=next(free)), is_ours=False)
+        for each in sent["listeners"]
+    )
+    return Seat(
+        role=greeting["role"],
+        index=greeting["index"],
+        count=greeting["count"],
+        start=greeting["start"],
+        settings=Settings.model_validate(greeting["settings"]),
+        digest=greeting["digest"],
+        identity=greeting["identity"].encode(),
+        hub=greeting["hub"],
+        token=greeting["token"],
+        operator=greeting["operator"],
+        listeners=listeners,
+        hub_socket=socket.socket(fileno=next(free)) if sent["hub"] else None,
+        board=next(free) if sent["board"] else -1,
+        channel=channel,
+    )
+
+
+class SupervisorChannel:
+    """A child's end of the channel to its supervisor."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._socket = seat.channel
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def run(self, hear: Callable[[str, Any], None], gone: Callable[[], None]) -> None:
+        """Act on what the supervisor says until it has gone.
+
+        Args:
+            hear: told each event and its value.
+            gone: called when the supervisor has ended.
+        """
+        self._socket.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(
+            sock=self._socket, limit=LINE_BYTES
+        )
+        try:
+            while (text := await reader.readline()).endswith(b"\n"):
+                for event, value in json.loads(text).items():
+                    hear(event, value)
+        except OSError:
+            pass  # it has gone
+        gone()
+
+    def say(self, event: str, value: Any = True) -> None:
+        """Tell the supervisor something. Nobody may be there any more."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(line(event, value))

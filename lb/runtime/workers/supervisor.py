@@ -1,0 +1,351 @@
+"""The supervisor of a service with workers: it binds the listeners, and starts the processes.
+
+    supervisor --- control process: probes, admin API, metrics; publishes snapshots
+          +------- worker 0 ... worker N-1: accept at the same sockets, relay
+
+Signals are for the supervisor; the other processes hear of them from it alone. A process that dies
+is started again, with a pause that grows while it does not live. When the supervisor itself has
+died, the workers answer what they have, as after SIGTERM, and end: nobody would start them again,
+and the next supervisor needs their addresses.
+
+Nothing of the data plane is imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from lb.domain.errors import LoadBalancerError
+from lb.net.tasks import TaskOwner
+from lb.runtime.predecessor import line
+from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
+from lb.runtime.sockets import OWN, Bound, Listeners
+from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
+from lb.settings.model import Settings
+from lb.settings.plain import plain
+from lb.sharing.board import clear
+from lb.sharing.memory import attach, create
+from lb.wire.hops import new_identity
+
+_log = logging.getLogger(__name__)
+
+_LIVED_S: Final = 10.0
+"""A process that has lived for so long is started again at once."""
+_PAUSE_S: Final = 0.1
+"""Before the second start in a row; doubled for each further one."""
+_MOST_PAUSE_S: Final = 10.0
+_MARGIN_S: Final = 5.0
+"""How much longer than requests may take a process may take to end, before it is killed."""
+
+
+class Child:
+    """One process that the supervisor keeps running."""
+
+    def __init__(self, role: str, index: int) -> None:
+        self.role = role
+        self.index = index
+        self.starts = 0
+        self.failures = 0
+        """Starts in a row that came to an early end."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_ready = False
+        self.writer: asyncio.StreamWriter | None = None
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return self.role if self.role == CONTROL else f"{self.role}-{self.index}"
+
+    def say(self, event: str, value: Any = True) -> None:
+        """Tell it something, if it runs."""
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(line(event, value))
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process is not None:
+            self.process.kill()
+
+
+class Supervisor:
+    """Runs a service with workers."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        digest: str,
+        listeners: Listeners,
+        count: int,
+        pid_file: str = "",
+        command: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            settings: to begin with.
+            digest: of their text.
+            listeners: bound; the caller closes them.
+            count: workers.
+            pid_file: holds the id of this process; empty: there is none.
+            command: that starts each process; the one that started this process if left out.
+
+        Raises:
+            OSError: there is no memory that workers could share.
+        """
+        self._settings = settings
+        self._plain: Any = plain(settings)
+        self._digest = digest
+        self._listeners = listeners
+        self._count = count
+        self._pid_file = pid_file
+        self._command = tuple(command) or (sys.executable, *sys.orig_argv[1:])
+        self._identity = new_identity(os.urandom)
+        self._token = secrets.token_hex(16)
+        self._operator: Any = {}
+        self._hub = socket.socket(socket.AF_UNIX)
+        self._hub.bind("")  # an abstract name that the kernel chooses
+        self._hub.listen(count + 1)
+        self._board = create(count)
+        self._memory = attach(self._board, count)
+        self.control = Child(CONTROL, -1)
+        self.workers = [Child(WORKER, index) for index in range(count)]
+        self._tasks = TaskOwner()
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._is_serving = False
+        self._reload_asked = ""
+        """Who asked for a reload that no control process has heard of yet."""
+        self._has_failed = False
+        """The service could not start."""
+
+    async def main(self) -> int:
+        """Start, keep all processes running, and end them when told to. Returns the exit code."""
+        self._handle_signals()
+        try:
+            for child in (self.control, *self.workers):
+                self._keep(child)
+            await self._stop.wait()
+            await self._end()
+        finally:
+            for child in (self.control, *self.workers):
+                child.kill()
+            if self._pid_file and self._is_serving:
+                remove_pid(self._pid_file)
+            await self._tasks.aclose()
+            self._hub.close()
+            os.close(self._board)
+        _log.info("stopped")
+        return int(self._has_failed)
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload, "SIGHUP")
+        loop.add_signal_handler(signal.SIGUSR1, self._on_reopen)
+        loop.add_signal_handler(signal.SIGUSR2, self._on_upgrade)
+        release_signals()
+
+    def _on_stop(self) -> None:
+        if self._stop.is_set():
+            self._force.set()
+            for worker in self.workers:
+                worker.say("stop", True)
+        self._stop.set()
+
+    def _on_reload(self, why: str) -> None:
+        reloading(os.environ)
+        if self.control.is_ready:
+            self.control.say("reload", why)
+        else:
+            self._reload_asked = why
+            ready(os.environ)
+
+    def _on_reopen(self) -> None:
+        for child in (self.control, *self.workers):
+            child.say("reopen")
+
+    def _on_upgrade(self) -> None:
+        _log.error("upgrade failed, this service goes on", extra={"why": NO_UPGRADE})
+
+    # Processes
+
+    def _keep(self, child: Child) -> None:
+        self._tasks.spawn(self._run(child), name=child.name)
+
+    async def _run(self, child: Child) -> None:
+        """Start a process, and start it again whenever it has ended."""
+        loop = asyncio.get_running_loop()
+        while not self._stop.is_set():
+            began = loop.time()
+            try:
+                code = await self._live(child)
+            except OSError as error:
+                code = str(error)
+            if self._stop.is_set():
+                return
+            if not self._is_serving:
+                self._fail(f"{child.name} could not start: its lines above say why")
+                return
+            lived_s = loop.time() - began
+            child.failures = 0 if lived_s >= _LIVED_S else child.failures + 1
+            pause_s = 0.0
+            if child.failures > 1:
+                pause_s = min(_PAUSE_S * 2 ** (child.failures - 2), _MOST_PAUSE_S)
+            fields = {"role": child.name, "code": code, "lived_s": round(lived_s, 1)}
+            _log.error("process has ended and is started again", extra={**fields, "in_s": pause_s})
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+
+    def _fail(self, why: str) -> None:
+        """Give up the start."""
+        _log.error("service does not start", extra={"why": why})
+        self._has_failed = True
+        self._stop.set()
+
+    async def _live(self, child: Child) -> str:
+        """One life of a process. Returns how it ended."""
+        child.starts += 1
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._greet(child, ours)
+            environment = {**os.environ, VARIABLE: str(theirs.fileno())}
+            environment.pop("NOTIFY_SOCKET", None)  # we talk to the service manager
+            process = await asyncio.to_thread(
+                subprocess.Popen,
+                self._command,
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        child.process = process
+        _log.info("process started", extra={"role": child.name, "pid": process.pid})
+        reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
+        child.writer.write(json.dumps(self._seat_of(child)).encode() + b"\n")
+        if self._stop.is_set():  # told while it was being started
+            child.say("stop", self._force.is_set())
+        try:
+            while (text := await reader.readline()).endswith(b"\n"):
+                for event, value in json.loads(text).items():
+                    self._hear(child, event, value)
+        except OSError:
+            pass  # it has gone
+        child.is_ready = False
+        child.writer.close()
+        child.writer = None
+        code = await asyncio.to_thread(process.wait)
+        child.process = None
+        if child.role == WORKER:
+            clear(self._memory, child.index)  # what it had in flight
+        return str(code)
+
+    def _greet(self, child: Child, ours: socket.socket) -> None:
+        """Send the sockets."""
+        bound = self._sockets_of(child)
+        greeting = {
+            "listeners": [{"name": each.name, "wanted": str(each.wanted)} for each in bound],
+            "hub": child.role == CONTROL,
+            "board": child.role == WORKER,
+        }
+        fds = [each.socket.fileno() for each in bound]
+        fds.append(self._hub.fileno() if child.role == CONTROL else self._board)
+        socket.send_fds(ours, [json.dumps(greeting).encode() + b"\n"], fds)
+
+    def _sockets_of(self, child: Child) -> list[Bound]:
+        """The control process keeps all, so that a reload finds them bound."""
+        bound = self._listeners.bound.values()
+        return [each for each in bound if child.role == CONTROL or each.name not in OWN]
+
+    def _seat_of(self, child: Child) -> dict[str, Any]:
+        return {
+            "role": child.role,
+            "index": child.index,
+            "count": self._count,
+            "start": child.starts,
+            "settings": self._plain,
+            "digest": self._digest,
+            "identity": self._identity.decode(),
+            "hub": self._hub.getsockname()[1:].decode(),
+            "token": self._token,
+            "operator": self._operator,
+        }
+
+    def _hear(self, child: Child, event: str, value: Any) -> None:
+        match event:
+            case "ready":
+                child.is_ready = True
+                self._on_ready(child)
+            case "settings":
+                self._plain, self._digest = value["settings"], value["digest"]
+                self._settings = Settings.model_validate(self._plain)
+            case "operator":
+                self._operator = value
+            case "reloaded":
+                ready(os.environ)
+
+    def _on_ready(self, child: Child) -> None:
+        if self._is_serving:
+            ready(os.environ)  # a reload may have ended with the process before
+            _log.info("process serves again", extra={"role": child.name})
+        if child is self.control and self._reload_asked:
+            child.say("reload", self._reload_asked)
+            self._reload_asked = ""
+        if self._is_serving or not all(c.is_ready for c in (self.control, *self.workers)):
+            return
+        self._is_serving = True
+        if self._pid_file:
+            try:
+                write_pid(self._pid_file, os.getpid())
+            except LoadBalancerError as error:
+                self._fail(str(error))
+                return
+        addresses = {name: str(each) for name, each in self._listeners.addresses.items()}
+        _log.info("serving", extra={**addresses, "workers": self._count})
+        ready(os.environ)
+
+    # The end
+
+    async def _end(self) -> None:
+        """End the workers, then the control process, which shows until then what goes on."""
+        notify("STOPPING=1", os.environ)
+        _log.info("stopping")
+        self.control.say("draining")
+        for worker in self.workers:
+            worker.say("stop", self._force.is_set())
+        shutdown = self._settings.shutdown
+        limit_s = shutdown.pre_stop_delay + shutdown.drain + _MARGIN_S
+        await self._gone(self.workers, limit_s)
+        self.control.say("stop")
+        await self._gone([self.control], _MARGIN_S)
+
+    async def _gone(self, children: Sequence[Child], limit_s: float) -> None:
+        """Wait until processes have ended; those that take too long are killed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while any(child.process is not None for child in children):
+            now = loop.time()
+            if self._force.is_set():
+                deadline = min(deadline, now + _MARGIN_S)
+            if now > deadline:
+                for child in children:
+                    if child.process is not None:
+                        _log.warning(
+                            "process does not end and is killed", extra={"role": child.name}
+                        )
+                        child.kill()
+                deadline = now + _MARGIN_S
+            await asyncio.sleep(0.02)

@@ -1,0 +1,140 @@
+"""A worker: serves clients by the snapshots of the control process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any
+
+from lb.proxy.neighbours import Neighbours
+from lb.runtime.draining import Drain, unless
+from lb.runtime.listeners import Doors
+from lb.runtime.logs import Logs
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.sockets import Listeners
+from lb.runtime.upkeep import watch_files, watch_lag
+from lb.runtime.wiring import RelayHost
+from lb.runtime.workers.seat import Seat, SupervisorChannel
+from lb.runtime.workers.worker_side import WorkerSide
+from lb.settings.model import Settings
+from lb.sharing.memory import attach
+
+_log = logging.getLogger(__name__)
+
+
+def for_worker(settings: Settings) -> Settings:
+    """The settings without what only the control process listens at."""
+    listen = settings.listen.model_copy(update={"metrics": None, "admin": None})
+    return settings.model_copy(update={"listen": listen})
+
+
+class WorkerProcess:
+    """One worker."""
+
+    def __init__(self, seat: Seat, settings: Settings, listeners: Listeners, logs: Logs) -> None:
+        """
+        Args:
+            seat: from the supervisor.
+            settings: see `for_worker`.
+            listeners: where clients connect.
+            logs: where to tell of it.
+        """
+        self._seat = seat
+        self._settings = settings
+        self._listeners = listeners
+        self._logs = logs
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._applying = asyncio.Lock()
+        self._is_orphan = False
+        """The supervisor has ended: nobody waits for us, and somebody may want our sockets."""
+
+    async def main(self) -> None:
+        """Start, serve, shut down."""
+        seat = self._seat
+        side = WorkerSide(seat, self._on_settings)
+        neighbours = Neighbours(attach(seat.board, seat.count), seat.index, seat.count)
+        host = RelayHost(
+            self._settings,
+            self._logs,
+            side.make,
+            seat.digest,
+            identity=seat.identity,
+            workers=seat.count,
+            scheduler=neighbours.scheduler,
+        )
+        neighbours.start(host.parts.loop, host.parts.timers, seat.hub, time.monotonic)
+        side.attach(host)
+        side.use_policy(self._settings.balancing.policy.value)
+        host.configure(self._settings)
+        doors = Doors(host, self._listeners, {})
+        self._side, self._reloader = side, Reloader(host, doors, None)
+        self._host, self._channel = host, SupervisorChannel(seat)
+        tasks = host.parts.tasks
+        tasks.spawn(self._channel.run(self._on_order, self._on_orphaned), name="supervisor")
+        tasks.spawn(side.run(), name="control process")
+        tasks.spawn(side.tell(), name="counts")
+        tasks.spawn(watch_lag(host), name="event-loop-lag")
+        tasks.spawn(watch_files(host), name="files")
+        try:
+            await unless(self._stop, side.ready.wait())
+            if not self._stop.is_set():
+                await doors.open()
+                self._channel.say("ready", os.getpid())
+                await self._stop.wait()
+                await self._shut_down(host, doors)
+        finally:
+            side.tell_counts()  # the last ones
+            await asyncio.sleep(0)
+            doors.close()
+            neighbours.close()
+            await host.aclose()
+
+    async def _shut_down(self, host: RelayHost, doors: Doors) -> None:
+        shutdown = host.settings.shutdown
+        ending = Drain(host.relay, self._force)
+        host.relay.dispatcher.announce_exit()
+        if shutdown.pre_stop_delay and not self._is_orphan:
+            host.relay.http1.begin_drain(gently=True)
+            await ending.until(lambda: self._is_orphan, shutdown.pre_stop_delay)
+        doors.stop()
+        await ending.finish(shutdown.drain)
+
+    def _on_order(self, event: str, value: Any) -> None:
+        match event:
+            case "stop":
+                self._stop.set()
+                if value:
+                    self._force.set()
+            case "reopen":
+                self._logs.reopen()
+
+    def _on_orphaned(self) -> None:
+        if not self._stop.is_set():
+            _log.error("the supervisor has ended, this worker ends with it")
+        self._is_orphan = True
+        self._stop.set()
+
+    def _on_settings(self, settings: Settings, digest: str) -> None:
+        """Other settings are in force, or the same."""
+        self._host.parts.tasks.spawn(self._apply(for_worker(settings), digest), name="reload")
+
+    async def _apply(self, settings: Settings, digest: str) -> None:
+        """Go by other settings. A worker that cannot ends, and the next one begins with them."""
+        async with self._applying:  # in the order in which they came
+            await self._apply_next(settings, digest)
+
+    async def _apply_next(self, settings: Settings, digest: str) -> None:
+        if settings == self._host.settings:
+            self._side.say_applied(digest)
+            return
+        try:
+            await self._reloader.apply(settings)
+        except ChangeRefused as refused:
+            _log.error("worker cannot follow the configuration", extra={"why": str(refused)})
+            self._stop.set()
+            return
+        self._side.use_policy(settings.balancing.policy.value)
+        self._side.say_applied(digest)

@@ -1,0 +1,408 @@
+"""The control process as a worker sees it: snapshots come in, reports and counts go out.
+
+While there is no connection the worker goes by the last snapshot, and reports are lost: the next
+control process finds out by itself what they said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from lb.balancing.scheduler import Scheduler
+from lb.balancing.sequences import OpenSequence
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.control import Reach
+from lb.domain.fault import Fault
+from lb.domain.load import DeviceLoad, LoadReport, Measured, ModelLoad
+from lb.domain.operation import Operation
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolRef
+from lb.domain.roles import ControlSide
+from lb.domain.sequence import SequenceKey
+from lb.net.process_parts import ProcessParts
+from lb.proxy.queue import Queue
+from lb.runtime.predecessor import line
+from lb.runtime.wiring import RelayHost
+from lb.runtime.workers.counts import Path, changed, kept_counts, read_backend_counts, read_counts
+from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
+from lb.runtime.workers.seat import LINE_BYTES, Seat
+from lb.settings.model import Settings
+from lb.settings.reporting import LogLevel
+
+_log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+"""How often counts are told: what an operator sees, and what a drain waits for, is so old."""
+_TELLING_SHARE: Final = 0.05
+"""Part of its time that a worker tells counts at most: with very many backends they are older."""
+_AGAIN_S: Final = 0.2
+"""Between two attempts to reach the control process."""
+_SETTLE_S: Final = 1.0
+"""See `ControlNews.settled`."""
+_VIEWED: Final = ("in_flight", "limit", "expected_s", "row_s", "learnt", "slowed")
+"""What is told of a `ModelBackendView` beside its names."""
+_MOST_UNSENT: Final = 4 << 20
+"""Bytes that the control process has not read: beyond that reports are dropped and counts wait."""
+
+
+class WorkerSide:
+    """Implements `OutcomeSink`, `ConductSink` and `ControlNews` for a worker's relay."""
+
+    def __init__(self, seat: Seat, configure: Callable[[Settings, str], None]) -> None:
+        """
+        Args:
+            seat: of this worker.
+            configure: told of other settings that are in force, and the digest of their text.
+        """
+        self._seat = seat
+        self._configure = configure
+        self._reader = PoolReader(Random())
+        self._pool = PoolRef(self._reader.empty())
+        self._roster: tuple[Reach, ...] = ()
+        self._host: RelayHost | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reports: list[list[Any]] = []
+        """To be sent at the end of this loop iteration."""
+        self._told: dict[Path, float] = {}
+        """Counters as they were told last over this connection."""
+        self._queue_told: dict[str, Any] = {}
+        self._deaths: dict[Backend, int] = {}
+        self._settled: dict[int, asyncio.Event] = {}
+        self._questions = 0
+        self._is_adopting = False
+        self.ready = asyncio.Event()
+        """There is a snapshot."""
+
+    def make(self, parts: ProcessParts) -> ControlSide:
+        """Make what a relay has of the control role."""
+        del parts  # it has connections of its own
+        return ControlSide(
+            pool=self._pool,
+            roster=lambda: self._roster,
+            outcomes=self,
+            conduct=self,
+            misplaced=self._misplaced,
+            news=self,
+            wanted=_nothing_is_loaded,
+        )
+
+    def attach(self, host: RelayHost) -> None:
+        """Serve this process."""
+        self._host = host
+        host.relay.dispatcher.steps.table.told = self._sequence
+
+    def use_policy(self, name: str) -> None:
+        """Choose backends by another policy from the next snapshot on."""
+        self._reader.use_policy(name)
+
+    async def run(self) -> None:
+        """Stay connected with the control process."""
+        is_news = True
+        while True:
+            try:
+                await self._converse()
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                if is_news:
+                    _log.warning("control process is away", extra={"why": str(error)})
+                is_news = False
+            else:
+                is_news = True
+            await asyncio.sleep(_AGAIN_S)
+
+    async def tell(self) -> None:
+        """Tell counts, again and again."""
+        while True:
+            began = time.perf_counter()
+            self.tell_counts()
+            took_s = time.perf_counter() - began
+            await asyncio.sleep(max(TICK_S, took_s / _TELLING_SHARE))
+
+    # The conversation
+
+    async def _converse(self) -> None:
+        """Connect, and act on what the control process says until it has gone."""
+        loop, client = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX)
+        client.setblocking(False)
+        try:
+            await loop.sock_connect(client, "\0" + self._seat.hub)
+        except OSError:
+            client.close()
+            raise
+        reader, writer = await asyncio.open_unix_connection(sock=client, limit=LINE_BYTES * 4)
+        try:
+            hello = {
+                "token": self._seat.token,
+                "index": self._seat.index,
+                "start": self._seat.start,
+                "pid": os.getpid(),
+            }
+            writer.write(line("hello", hello))
+            while (text := await reader.readline()).endswith(b"\n"):
+                for event, value in json.loads(text).items():
+                    self._hear(event, value)
+                    if event == "pool" and self._writer is None:
+                        # Numbers of backends mean something from now on.
+                        self._told, self._queue_told, self._writer = {}, {}, writer
+                    if event == "pool":
+                        self.tell_counts()
+                        self._say_now("follows", value["generation"])
+            raise ConnectionError("it closed the connection")
+        finally:
+            self._writer = None
+            for event_ in self._settled.values():
+                event_.set()
+            writer.close()
+
+    def _hear(self, event: str, value: Any) -> None:
+        host, reader = self._host, self._reader
+        assert host is not None
+        relay = host.relay
+        match event:
+            case "pool":
+                snapshot, self._roster = reader.read(value)
+                self._deaths = {
+                    each: count for each, count in self._deaths.items() if each in snapshot.backends
+                }
+                self._told = kept_counts(self._told, reader.backends)
+                self._pool.publish(snapshot)
+                self.ready.set()
+            case "states":
+                for row in value:
+                    self._take_state(*row)
+            case "settings":
+                self._configure(Settings.model_validate(value["settings"]), value["digest"])
+            case "cut" | "renew" as ask:
+                if (backend := reader.backends.get(value)) is not None:
+                    (relay.cut if ask == "cut" else relay.renew)(backend)
+            case "load":
+                if (backend := reader.backends.get(value[0])) is not None:
+                    relay.on_load_report(backend, read_load(value[1]))
+            case "measured":
+                if (backend := reader.backends.get(value[0])) is not None:
+                    relay.on_measured(
+                        backend,
+                        {
+                            (to_bytes(model), to_bytes(version)): Measured(**rest)
+                            for model, version, rest in value[1]
+                        },
+                    )
+            case "sequences":
+                self._adopt(value)
+            case "variants":
+                relay.dispatcher.variants.resume(value)
+            case "settled":
+                if value in self._settled:
+                    self._settled[value].set()
+            case "use":
+                self._say("use", [self._use(*each) for each in value])
+            case "log_level":
+                host.logs.application.override(None if value is None else LogLevel(value))
+
+    def _use(self, number: int, model: str) -> list[Any]:
+        """What of a model runs on a backend."""
+        assert self._host is not None
+        backend = self._reader.backends.get(number)
+        used = 0
+        if backend is not None:
+            used = self._host.relay.model_use(backend, to_bytes(model)).in_flight
+        return [number, model, used]
+
+    def _take_state(
+        self,
+        number: int,
+        share: float,
+        deaths: int,
+        due: int,
+        ports: Sequence[Sequence[Any] | None],
+    ) -> None:
+        """What the control process writes into the record of a backend."""
+        backend = self._reader.backends.get(number)
+        if backend is None:
+            return
+        if backend.share != share:
+            backend.set_share(share)
+        for _ in range(self._deaths.get(backend, deaths), deaths):
+            backend.died()
+        self._deaths[backend] = deaths
+        backend.reports_due = max(backend.reports_due, due)
+        for port, row in zip(backend.ports, ports, strict=True):
+            if port is not None and row is not None:
+                port.is_hung, port.probed_at = row[0], row[1]
+                port.ready_through = tuple(each.encode() for each in row[2])
+
+    # Reports
+
+    def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
+        """See `OutcomeSink`."""
+        self._report("attempt", backend, int(protocol), outcome.value, now)
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        backend.reports_due = max(backend.reports_due - 1, 0)
+        self._report("answered", backend, to_text(model), took_s, now)
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """See `ConductSink`."""
+        self._report("failed", backend, to_text(model), fault.value, took_s, now)
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        self._report("abandoned", backend, to_text(model), waited_s, now)
+
+    def control_done(
+        self, operation: Operation, model: bytes, backends: tuple[Backend, ...]
+    ) -> None:
+        """See `ControlNews`."""
+        numbers = [self._number(each) for each in backends]
+        self._say("control", [operation.name, to_text(model), numbers])
+
+    async def settled(self, backends: tuple[Backend, ...]) -> None:
+        """See `ControlNews`: also the snapshot that came of it is here then."""
+        if self._writer is None:
+            return
+        self._questions += 1
+        question, event = self._questions, asyncio.Event()
+        self._settled[question] = event
+        self._say("settle", [question, [self._number(each) for each in backends]])
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._settled[question]
+
+    def _misplaced(self, backend: Backend, model: bytes, version: bytes) -> None:
+        self._report("misplaced", backend, to_text(model), to_text(version))
+
+    def _number(self, backend: Backend) -> int | None:
+        return self._reader.number(backend)
+
+    def _report(self, kind: str, backend: Backend, *rest: Any) -> None:
+        number = self._number(backend)
+        if number is not None:
+            self._say("report", [kind, number, *rest])
+
+    def _say(self, event: str, value: Any) -> None:
+        """Send a message with all others of this loop iteration."""
+        if self._writer is None:
+            return
+        if not self._reports:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._reports.append([event, value])
+
+    def _say_now(self, event: str, value: Any) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.write(line(event, value))
+
+    def _flush(self) -> None:
+        reports, self._reports = self._reports, []
+        if reports and self._writer is not None and not self._is_behind:
+            self._writer.write(line("news", reports))
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the control process does not read."""
+        writer = self._writer
+        return writer is None or writer.transport.get_write_buffer_size() > _MOST_UNSENT
+
+    def say_applied(self, digest: str) -> None:
+        """These settings are in force here."""
+        self._say_now("applied", digest)
+
+    # Sequences
+
+    def _sequence(self, sequence: OpenSequence) -> None:
+        """A sequence began or ended here."""
+        if not self._is_adopting:
+            key = sequence.key
+            self._say(
+                "sequence", [to_text(key.model), key.id, sequence.backend, sequence.lifetime_s]
+            )
+
+    def _adopt(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Other workers know of sequences."""
+        host = self._host
+        assert host is not None
+        backends = {backend.name: backend for backend in self._reader.backends.values()}
+        table, now = host.relay.dispatcher.steps.table, time.monotonic()
+        self._is_adopting = True
+        try:
+            for model, sequence_id, backend, lifetime_s in rows:
+                key = SequenceKey(to_bytes(model), sequence_id)
+                sequence = OpenSequence(key, backend, lifetime_s)
+                table.adopt(sequence, backends.get(backend), now)
+        finally:
+            self._is_adopting = False
+
+    # Counts
+
+    def tell_counts(self) -> None:
+        """Tell what has changed."""
+        host, reader = self._host, self._reader
+        if self._writer is None or self._is_behind or host is None:
+            return
+        now = dict(read_counts(host.relay, host.loop_lag, reader.number))
+        now["cpu",] = time.process_time()
+        for number, backend in reader.backends.items():
+            now.update(read_backend_counts(backend, number))
+        rows = changed(self._told, now)
+        self._told |= now
+        if rows:
+            self._writer.write(line("counts", rows))
+        scheduler = host.relay.dispatcher.queue.scheduler
+        busy = [
+            [number, [[to_text(m), n] for m, n in scheduler.in_flight_by_model(backend).items()]]
+            for number, backend in reader.backends.items()
+        ]
+        self._writer.write(line("in_flight", [row for row in busy if row[1]]))
+        self._tell_queue(scheduler, host.relay.dispatcher.queue)
+        for number, trial in reader.trials.items():
+            if not trial.is_open:
+                self._say("taken", number)
+
+    def _tell_queue(self, scheduler: Scheduler, queue: Queue) -> None:
+        """Tell what there is of requests that wait, if that has changed."""
+        backends = []
+        for view in scheduler.model_backends():
+            number = self._number(view.backend)
+            if number is not None:
+                names = {"model": to_text(view.model), "version": to_text(view.version)}
+                rest = {name: getattr(view, name) for name in _VIEWED}
+                backends.append([number, names | rest])
+        queues = [
+            [to_text(v.model), to_text(v.version), list(v.waiting.items()), round(v.oldest_s, 1)]
+            for v in scheduler.model_queues(time.monotonic())
+        ]
+        status = {"queues": queues, "backends": backends, "unplaced": queue.unplaced}
+        if status != self._queue_told and self._writer is not None:
+            self._queue_told = status
+            self._writer.write(line("queue", status))
+
+
+def _nothing_is_loaded(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
+    """Models and standby backends wait for requests only where one process does everything."""
+
+
+def read_load(value: dict[str, Any]) -> LoadReport:
+    """A load report from its message."""
+    return LoadReport(
+        at=value["at"],
+        models={to_bytes(name): ModelLoad(**load) for name, load in value["models"].items()},
+        devices=tuple(
+            DeviceLoad(**{**each, "device": to_bytes(each["device"])}) for each in value["devices"]
+        ),
+        others=value["others"],
+        in_flight={to_bytes(name): count for name, count in value["in_flight"].items()},
+    )

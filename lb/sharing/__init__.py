@@ -1,0 +1,1 @@
+"""What the workers of one machine tell each other through shared memory."""

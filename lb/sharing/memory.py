@@ -1,0 +1,43 @@
+"""The shared memory of the workers: made by whoever starts them, attached by each.
+
+It is an anonymous file (memfd_create), so that it needs no `/dev/shm`, leaves nothing behind, and
+reaches the workers as an inherited descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from mmap import mmap
+
+from lb.sharing.board import size
+
+
+def create(count: int) -> int:
+    """Make the memory for a number of workers.
+
+    Returns:
+        Its descriptor. It is closed on exec unless the caller makes it inheritable.
+
+    Raises:
+        OSError: the system has no memory for it. The text says how much was needed.
+    """
+    length = size(count)
+    descriptor = os.memfd_create("triton-lb-workers", os.MFD_CLOEXEC)
+    try:
+        # Reserved now: memory that is missing later would end a process with SIGBUS.
+        os.posix_fallocate(descriptor, 0, length)
+    except OSError as error:
+        os.close(descriptor)
+        text = f"no {length} bytes of shared memory for {count} workers: {error.strerror}"
+        raise OSError(error.errno, text) from error
+    return descriptor
+
+
+def attach(descriptor: int, count: int) -> memoryview:
+    """Map the memory that `create` has made for this number of workers.
+
+    Raises:
+        OSError: the descriptor is not open, or cannot be mapped.
+        ValueError: it was made for fewer workers.
+    """
+    return memoryview(mmap(descriptor, size(count)))

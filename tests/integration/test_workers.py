@@ -1,0 +1,416 @@
+"""A service with workers, as users run it: `workers: 2`."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.simulator.process import Ports
+from tests.fakes.process import wait_until
+from tests.fakes.serving import Serving
+from tests.fakes.steady_load import SteadyLoad
+from tests.integration.test_upgrade_sequences import Keeping, step
+
+_DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
+_DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="http"}'
+
+
+def configuration(triton: Ports) -> dict[str, Any]:
+    """All listeners on free ports, one backend, two workers."""
+    return {
+        "workers": 2,
+        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
+        "backends": [
+            {
+                "name": "only",
+                "http": f"127.0.0.1:{triton.http_port}",
+                "grpc": f"127.0.0.1:{triton.grpc_port}",
+            }
+        ],
+    }
+
+
+@pytest.fixture
+def config(triton: Ports) -> dict[str, Any]:
+    return configuration(triton)
+
+
+@pytest.fixture
+def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
+    running = Serving(tmp_path, config)
+    yield running
+    running.process.close()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory, triton: Ports) -> Iterator[Serving]:
+    """A service that several tests use: all of its processes live on."""
+    running = Serving(tmp_path_factory.mktemp("lasting"), configuration(triton))
+    yield running
+    running.process.close()
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    """GET on a fresh connection."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def infer(connection: http.client.HTTPConnection, milliseconds: int = 0) -> int:
+    """One inference. Returns the status."""
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [milliseconds]}
+    connection.request("POST", "/v2/models/sleeper/infer", json.dumps({"inputs": [tensor]}))
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def ask(address: str) -> int:
+    """One inference over a connection of its own. Returns the status."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        return infer(connection)
+    finally:
+        connection.close()
+
+
+def value(address: str, series: str) -> float:
+    """The value of one series of our metrics; 0 where there is none."""
+    lines = get(address, "/metrics/own")[1].splitlines()
+    found = [line for line in lines if line.startswith(f"{series} ")]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+
+def processes(serving: Serving) -> dict[str, int]:
+    """Ids of the processes that the supervisor has started last, by role."""
+    started = re.findall(r" process started role=(\S+) pid=(\d+)", serving.log)
+    return {role: int(pid) for role, pid in started}
+
+
+def kill(serving: Serving, role: str) -> None:
+    """Kill one process, and wait until the next one with its role serves."""
+    before = serving.log.count(f"process serves again role={role}")
+    os.kill(processes(serving)[role], signal.SIGKILL)
+    serving.until_logged(f"process serves again role={role}", before + 1)
+
+
+class ProbeCounter:
+    """A backend that counts questions for its readiness."""
+
+    def __init__(self) -> None:
+        counter = self
+        self.count = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                counter.count += self.path == "/v2/health/ready"
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nobody reads it."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> ProbeCounter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def test_both_workers_serve_and_their_counts_are_one(lasting: Serving) -> None:
+    addresses = lasting.until_serving()
+    connections = [http.client.HTTPConnection(addresses["http"], timeout=30) for _ in range(16)]
+    try:
+        assert {infer(connection) for connection in connections * 3} == {200}
+        wait_until(lambda: value(addresses["metrics"], _DONE) == 48, what="all requests counted")
+        by_worker = [
+            value(addresses["metrics"], f'triton_lb_worker_requests_total{{worker="{index}"}}')
+            for index in (0, 1)
+        ]
+        assert sum(by_worker) == 48
+        assert min(by_worker) > 0
+        series = 'triton_lb_connections{protocol="http"}'
+        assert value(addresses["metrics"], series) == 16
+    finally:
+        for connection in connections:
+            connection.close()
+    wait_until(lambda: value(addresses["metrics"], series) == 0, what="no connection left")
+
+
+def test_sigterm_answers_what_runs_and_ends_all(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    slow = [http.client.HTTPConnection(addresses["http"], timeout=30) for _ in range(4)]
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(infer, connection, 700) for connection in slow]
+        wait_until(
+            lambda: value(addresses["metrics"], "triton_lb_open_requests") == 4,
+            what="four requests under way",
+        )
+        serving.signal(signal.SIGTERM)
+        assert [answer.result() for answer in answers] == [200] * 4
+    for connection in slow:
+        connection.close()
+    assert serving.process.wait(30) == 0
+    assert not serving.process.group
+
+
+def keep_asking(address: str, over: threading.Event) -> tuple[int, int]:
+    """Send one request after the other, over a new connection after each failure. Returns how many
+    were answered, and how many failed."""
+    answered, failed = 0, 0
+    connection = http.client.HTTPConnection(address, timeout=30)
+    while not over.is_set():
+        try:
+            assert infer(connection, 5) == 200
+            answered += 1
+        except (OSError, http.client.HTTPException):
+            failed += 1
+            connection.close()
+    connection.close()
+    return answered, failed
+
+
+def test_killed_worker_loses_its_connections_and_nothing_else(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    over = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        clients = [pool.submit(keep_asking, addresses["http"], over) for _ in range(4)]
+        try:
+            for role in ("worker-0", "worker-1", "worker-0"):
+                kill(serving, role)
+        finally:
+            over.set()
+        counts = [client.result() for client in clients]
+    assert min(answered for answered, _ in counts) > 3
+    # Each kill ends a connection of a client once at most.
+    assert max(failed for _, failed in counts) <= 3, counts
+    wait_until(
+        lambda: value(addresses["metrics"], "triton_lb_open_requests") == 0,
+        what="nothing of the dead workers counted as open",
+    )
+    series = 'triton_lb_backend_in_flight{backend="only",protocol="http"}'
+    assert value(addresses["metrics"], series) == 0
+
+
+def test_workers_go_on_without_the_control_process(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        for _ in range(3):
+            kill(serving, "control")
+        answered = sum(load.answered.values())
+        wait_until(lambda: sum(load.answered.values()) > answered + 20, what="further answers")
+    load.check()
+    wait_until(
+        lambda: value(addresses["metrics"], 'triton_lb_worker_up{worker="1"}') == 1,
+        what="workers found the control process again",
+    )
+    assert value(addresses["metrics"], _DONE) > 0
+
+
+def test_stopped_worker_does_not_stop_the_service(lasting: Serving) -> None:
+    addresses = lasting.until_serving()
+    worker = processes(lasting)["worker-0"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        assert {ask(addresses["http"]) for _ in range(30)} == {200}
+        silent = 'triton_lb_worker_silent_seconds{worker="0"}'
+        wait_until(lambda: value(addresses["metrics"], silent) > 1, what="the silence shown")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: value(addresses["metrics"], silent) < 1, what="the worker heard again")
+
+
+def test_stopped_control_process_does_not_stop_the_service(lasting: Serving) -> None:
+    addresses = lasting.until_serving()
+    control = processes(lasting)["control"]
+    before = value(addresses["metrics"], _DONE)
+    os.kill(control, signal.SIGSTOP)
+    try:
+        assert {ask(addresses["http"]) for _ in range(30)} == {200}
+    finally:
+        os.kill(control, signal.SIGCONT)
+    wait_until(lambda: value(addresses["metrics"], _DONE) >= before + 30, what="requests counted")
+
+
+def test_workers_end_with_the_supervisor(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    with ThreadPoolExecutor() as pool:
+        connection = http.client.HTTPConnection(addresses["http"], timeout=30)
+        answer = pool.submit(infer, connection, 500)
+        wait_until(
+            lambda: value(addresses["metrics"], "triton_lb_open_requests") == 1,
+            what="a request under way",
+        )
+        os.kill(serving.process.pid, signal.SIGKILL)
+        assert answer.result() == 200
+    connection.close()
+    wait_until(lambda: not serving.process.group, what="no process left")
+
+
+def test_reloads_reach_all_workers(serving: Serving, config: dict[str, Any]) -> None:
+    addresses = serving.until_serving()
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        for count in range(1, 21):
+            changed = {**config, "limits": {"max_connections": 1000 + count}}
+            serving.write(changed)
+            serving.signal(signal.SIGHUP)
+            serving.until_logged("configuration reloaded", count)
+    load.check()
+    assert "have not followed" not in serving.log
+    serving.write({**config, "access": {"tokens": [{"name": "a", "token_sha256": _DIGEST}]}})
+    assert serving.command("reload", "--admin", f"http://{addresses['admin']}").returncode == 0
+    assert {ask(addresses["http"]) for _ in range(10)} == {401}
+    kill(serving, "worker-0")
+    kill(serving, "control")
+    assert {ask(addresses["http"]) for _ in range(10)} == {401}
+
+
+def test_reload_of_what_needs_a_restart_is_refused(
+    lasting: Serving, config: dict[str, Any]
+) -> None:
+    addresses = lasting.until_serving()
+    lasting.write({**config, "workers": 3})
+    done = lasting.command("reload", "--admin", f"http://{addresses['admin']}")
+    assert done.returncode == 1
+    assert "needs a restart" in done.stdout + done.stderr
+    lasting.write({**config, "listen": {**config["listen"], "http": "127.0.0.2:0"}})
+    done = lasting.command("reload", "--admin", f"http://{addresses['admin']}")
+    assert "need a restart" in done.stdout + done.stderr
+    assert ask(addresses["http"]) == 200
+
+
+def test_upgrade_is_refused(lasting: Serving) -> None:
+    addresses = lasting.until_serving()
+    lasting.signal(signal.SIGUSR2)
+    lasting.until_logged("upgrade failed, this service goes on")
+    assert ask(addresses["http"]) == 200
+
+
+def test_drain_concerns_all_workers_and_outlives_the_control_process(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    admin = f"http://{addresses['admin']}"
+    assert serving.command("drain", "only", "--admin", admin).returncode == 0
+    assert {ask(addresses["http"]) for _ in range(10)} == {503}
+    wait_until(lambda: '"draining"' in get(addresses["admin"], "/api/v1/backends")[1], what="state")
+    kill(serving, "control")
+    assert {ask(addresses["http"]) for _ in range(10)} == {503}
+    assert serving.command("enable", "only", "--admin", admin).returncode == 0
+    wait_until(lambda: ask(addresses["http"]) == 200, what="the backend used again")
+
+
+def test_backends_are_probed_once(tmp_path: Path, config: dict[str, Any]) -> None:
+    with ProbeCounter() as backend:
+        config["backends"] = [{"name": "only", "http": backend.address}]
+        config["workers"] = 4
+        config["health"] = {"interval": "500ms"}
+        serving = Serving(tmp_path, config)
+        try:
+            serving.until_serving()
+            began, probes = time.monotonic(), backend.count
+            wait_until(lambda: backend.count >= probes + 6, what="six probes")
+            # An interval may vary by a fifth; five workers' own probes would take a fifth of this.
+            assert time.monotonic() - began > 6 * 0.5 * 0.5
+        finally:
+            serving.process.close()
+
+
+def test_service_that_cannot_start_says_so(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["access_log"] = {"path": str(tmp_path / "nowhere" / "access.log")}
+    serving = Serving(tmp_path, config)
+    try:
+        assert serving.process.wait(30) == 1
+        assert "cannot open" in serving.log
+        assert "could not start" in serving.log
+    finally:
+        serving.process.close()
+
+
+def test_a_limit_of_a_backend_holds_over_all_workers(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config["scheduling"] = {"max_requests_per_backend": 2}
+    serving = Serving(tmp_path, config)
+    try:
+        addresses = serving.until_serving()
+        connections = [http.client.HTTPConnection(addresses["http"], timeout=30) for _ in range(16)]
+        assert {infer(connection) for connection in connections} == {200}
+        began = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            answers = [pool.submit(infer, connection, 150) for connection in connections]
+            assert {answer.result() for answer in answers} == {200}
+        took_s = time.monotonic() - began
+        by_worker = [
+            value(addresses["metrics"], f'triton_lb_worker_requests_total{{worker="{index}"}}')
+            for index in (0, 1)
+        ]
+        assert min(by_worker) > 0
+        # Two at a time take 1.2 s, two of each worker would take half of that.
+        assert took_s > 1.0
+        for connection in connections:
+            connection.close()
+    finally:
+        serving.process.close()
+
+
+def test_steps_of_a_sequence_find_their_backend_from_all_workers(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    servers = []
+    for _ in range(3):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Keeping)
+        server.daemon_threads = True
+        server.known = set()  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever).start()
+        servers.append(server)
+    config["backends"] = [
+        {"name": f"server-{at}", "http": f"127.0.0.1:{each.server_port}", "kind": "kserve"}
+        for at, each in enumerate(servers)
+    ]
+    config["health"] = {"probe": "tcp"}
+    # A step may be quicker than the news of its START, and then finds its backend by the hash.
+    config["sequences"] = {"affinity": "rendezvous"}
+    config["workers"] = 3
+    serving = Serving(tmp_path, config)
+    try:
+        address = serving.until_serving()["http"]
+        connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(12)]
+        for number in range(1, 41):
+            steps = [connections[(number * 5 + at * 7) % 12] for at in range(4)]
+            found = [step(each, number, start=not at) for at, each in enumerate(steps)]
+            assert found == [200] * 4, number
+        for connection in connections:
+            connection.close()
+        kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
+        assert sum(kept) == 40  # each at one server
+        assert min(kept) > 0
+    finally:
+        serving.process.close()
+        for server in servers:
+            server.shutdown()
+            server.server_close()

@@ -1,0 +1,297 @@
+"""Schedulers of several workers, asked as their relays ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from lb.balancing.shared_scheduler import SharedScheduler
+from lb.domain.backend import Backend
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.sharing.board import STALE_S, Board, Entry, clear, size
+from tests.fakes.backends import make_backend
+
+NAMES: Final = ("a", "b")
+MANY: Final = tuple(f"b{number}" for number in range(40))
+
+
+class Worker:
+    """One process: records of the backends of its own, a scheduler, and who counts."""
+
+    def __init__(
+        self, board: Board, names: Sequence[str], plan: Capacity, rules: QueueRules, most: int
+    ) -> None:
+        self.scheduler = SharedScheduler(board)
+        self.backends = tuple(make_backend(name, max_in_flight=most) for name in names)
+        self.plan = Plan(limits={}, default=plan, rules=rules)
+        self.terms = Terms(b"model", b"", self.plan, self.backends)
+        self.rung = 0
+
+    def ticket(self, now: float, priority: int = 0) -> Ticket:
+        ticket = Ticket(self.terms, now)
+        ticket.priority = priority
+        return ticket
+
+    def offer(self, ticket: Ticket, now: float) -> Backend | None:
+        backend = self.scheduler.offer(ticket, now)
+        if backend is not None:
+            backend.in_flight += 1
+        return backend
+
+    def begin(self, now: float, priority: int = 0) -> Ticket:
+        ticket = self.ticket(now, priority)
+        assert self.offer(ticket, now) is not None
+        return ticket
+
+    def queue(self, now: float, priority: int = 0) -> Ticket:
+        ticket = self.ticket(now, priority)
+        assert self.offer(ticket, now) is None
+        return ticket
+
+    def complete(self, ticket: Ticket, now: float, ending: Ending = Ending.GOOD) -> None:
+        assert ticket.backend is not None
+        ticket.backend.in_flight -= 1
+        self.scheduler.complete(ticket, now, ending)
+
+    def due(self, now: float) -> list[Ticket]:
+        found = []
+        while (ticket := self.scheduler.next_due(now)) is not None:
+            assert ticket.backend is not None
+            ticket.backend.in_flight += 1
+            found.append(ticket)
+        return found
+
+    def learn(self, now: float = 0.0, took_s: float = 1.0) -> None:
+        """Find out how long executions take at each backend."""
+        for _ in range(4 * len(self.backends)):
+            ticket = self.begin(now)
+            now += took_s
+            self.complete(ticket, now)
+
+
+class Machine:
+    """Workers on one board."""
+
+    def __init__(
+        self,
+        count: int = 2,
+        names: Sequence[str] = NAMES,
+        *,
+        plan: Capacity | None = None,
+        rules: QueueRules | None = None,
+        most: int = 0,
+    ) -> None:
+        self.memory = memoryview(bytearray(size(count)))
+        self.workers = [
+            Worker(
+                Board(self.memory, index, count),
+                names,
+                plan or Capacity(1),
+                rules or QueueRules(),
+                most,
+            )
+            for index in range(count)
+        ]
+        for worker in self.workers:
+            worker.scheduler.ring = self.ring
+        self.tick(0.0)
+
+    def ring(self, index: int) -> None:
+        self.workers[index].rung += 1
+
+    def tick(self, now: float) -> None:
+        for _ in range(2):
+            for worker in self.workers:
+                worker.scheduler.tick(now)
+
+
+def test_a_request_goes_where_no_worker_has_one() -> None:
+    one, two = Machine().workers
+    assert {one.begin(0.0).backend.name, two.begin(0.0).backend.name} == set(NAMES)  # type: ignore[union-attr]
+
+
+def test_a_limit_holds_over_all_workers() -> None:
+    one, two = Machine().workers
+    one.begin(0.0)
+    two.begin(0.0)
+    one.queue(0.0)
+    two.queue(0.0)
+
+
+def test_an_end_rings_for_the_worker_whose_request_has_waited_longest() -> None:
+    one, two, three = Machine(3).workers
+    running = [one.begin(0.0), one.begin(0.0)]
+    later = three.queue(0.2)
+    first = two.queue(0.1)
+    one.complete(running[0], 1.0)
+    assert (two.rung, three.rung) == (1, 0)
+    assert three.due(1.0) == []  # room is left to the first
+    assert two.due(1.0) == [first]
+    one.complete(running[1], 1.1)
+    assert (two.rung, three.rung) == (1, 1)
+    assert three.due(1.1) == [later]
+
+
+def test_a_new_request_does_not_go_before_one_that_another_worker_has_queued() -> None:
+    one, two = Machine().workers
+    running = [one.begin(0.0), one.begin(0.0)]
+    first = two.queue(0.1)
+    one.complete(running[0], 1.0)
+    one.queue(1.0)
+    assert two.due(1.0) == [first]
+
+
+def test_a_batch_is_divided_only_where_no_worker_is_busy() -> None:
+    one, two = Machine().workers
+    for turn in range(32):
+        ticket = one.ticket(now := 100.0 * turn)
+        ticket.rows = 4 + 4 * (turn % 2)
+        assert one.offer(ticket, now) is not None
+        one.complete(ticket, now + ticket.rows)
+
+    def divided(now: float) -> tuple[int, ...]:
+        ticket = one.ticket(now)
+        ticket.rows = 16
+        return one.scheduler.divide(ticket, now, 16, 8)
+
+    assert len(divided(9000.0)) == 2
+    first, second = two.begin(9000.0), two.begin(9000.0)
+    assert divided(9000.0) == ()
+    queued = two.queue(9000.0)
+    two.complete(first, 9001.0)
+    two.complete(second, 9001.0)
+    assert divided(9001.0) == ()
+    assert two.due(9001.0) == [queued]
+
+
+def test_room_is_not_left_for_long_to_a_worker_that_does_not_use_it() -> None:
+    one, two = Machine().workers
+    running = [one.begin(0.0), one.begin(0.0)]
+    two.queue(0.1)
+    mine = one.queue(0.2)
+    one.complete(running[0], 1.0)
+    assert one.due(1.0) == []
+    assert one.scheduler.wake_at <= 1.01
+    assert one.due(1.01) == [mine]
+
+
+def test_a_higher_priority_goes_first_over_all_workers() -> None:
+    one, two = Machine().workers
+    running = [one.begin(0.0), one.begin(0.0)]
+    one.queue(0.1, priority=2)
+    urgent = two.queue(0.2, priority=0)
+    one.complete(running[0], 1.0)
+    assert two.rung == 1
+    assert one.due(1.0) == []
+    assert two.due(1.0) == [urgent]
+
+
+def test_what_a_killed_worker_had_in_flight_makes_room_at_once() -> None:
+    machine = Machine()
+    one, two = machine.workers
+    one.begin(0.0)
+    one.begin(0.0)
+    mine = two.queue(0.0)
+    clear(machine.memory, 0)
+    assert two.due(0.1) == [mine]
+
+
+def test_a_stopped_worker_holds_its_share_for_a_second() -> None:
+    one, two = Machine().workers
+    one.begin(0.0)
+    one.begin(0.0)
+    mine = two.queue(0.0)
+    two.scheduler.tick(0.9 * STALE_S)
+    assert two.due(0.9 * STALE_S) == []
+    two.scheduler.tick(STALE_S + 0.1)
+    assert two.due(STALE_S + 0.1) == [mine]
+
+
+def test_workers_learn_from_each_other_how_long_executions_take() -> None:
+    one, two = Machine().workers
+    two.complete(two.begin(0.0), 1.0)
+    for now in range(2, 40, 3):
+        ticket = one.begin(now)
+        one.complete(ticket, now + 2.5)
+        two.scheduler.rung(now + 2.5)
+    for view in two.scheduler.model_backends():
+        assert view.expected_s == pytest.approx(2.5)
+
+
+def test_each_worker_shows_its_own_requests_so_that_they_can_be_added_up() -> None:
+    one, two = Machine().workers
+    one.begin(0.0)
+    one.begin(0.0)
+    two.scheduler.rung(0.0)
+    shown = [
+        sum(each.in_flight for each in worker.scheduler.model_backends()) for worker in (one, two)
+    ]
+    assert shown == [2, 0]
+
+
+def test_nothing_is_left_when_all_has_ended() -> None:
+    for names, plan in (
+        (NAMES, Capacity(2, instances=2)),
+        (NAMES, Capacity(8, is_auto=True, max_batch=4)),
+        (NAMES, Capacity(is_shared=True)),
+        (MANY, Capacity(2)),
+    ):
+        machine = Machine(3, names, plan=plan)
+        running: list[tuple[Worker, Ticket]] = []
+        now = 0.0
+        for number in range(300):
+            now += 0.01
+            worker = machine.workers[number % 3]
+            ticket = worker.ticket(now)
+            if worker.offer(ticket, now) is not None:
+                running.append((worker, ticket))
+            if len(running) > number % 7:
+                ended, its = running.pop(0)
+                ended.complete(its, now)
+            for each in machine.workers:
+                running += [(each, begun) for begun in each.due(now)]
+        while running:
+            now += 0.1
+            ended, its = running.pop(0)
+            ended.complete(its, now)
+            for each in machine.workers:
+                each.scheduler.rung(now)
+                running += [(each, begun) for begun in each.due(now)]
+        machine.tick(now)
+        for worker in machine.workers:
+            assert not worker.scheduler.in_flight_by_model(worker.backends[0])[b"model"]
+            assert all(backend.in_flight == 0 for backend in worker.backends)
+            assert list(worker.scheduler.model_queues(now, idle=False)) == []
+
+
+class BusyBoard(Board):
+    """Another worker decides while this one does: after it has chosen, before it has told."""
+
+    meanwhile: Worker | None = None
+
+    def write(self, entry: Entry) -> bool:
+        other, self.meanwhile = self.meanwhile, None
+        if other is not None:
+            other.offer(other.ticket(0.0), 0.0)
+        return super().write(entry)
+
+
+@pytest.mark.interpreted("a class of its own")
+def test_the_limit_of_a_backend_is_not_exceeded_by_two_that_decide_at_once() -> None:
+    memory = memoryview(bytearray(size(2)))
+    boards = [BusyBoard(memory, index, 2) for index in range(2)]
+    one, two = (Worker(board, ("a",), Capacity(8), QueueRules(), 3) for board in boards)
+    for now in (0.0, 0.0):
+        one.scheduler.tick(now)
+        two.scheduler.tick(now)
+    one.complete(one.begin(0.0), 1.0)
+    two.complete(two.begin(1.0), 2.0)
+    one.learn(2.0)
+    two.learn(10.0)
+    one.begin(20.0)
+    one.begin(20.0)
+    boards[0].meanwhile = two
+    one.offer(one.ticket(20.0), 20.0)
+    assert one.backends[0].in_flight + two.backends[0].in_flight == 3

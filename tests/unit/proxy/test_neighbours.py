@@ -1,0 +1,76 @@
+"""Workers that wake each other over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.net.bell import Bell
+from lb.net.timers import TimerWheel
+from lb.proxy.neighbours import Neighbours
+from lb.sharing.memory import attach, create
+from tests.fakes.backends import make_backend
+
+
+def name_of(test: str) -> str:
+    """No other process has it."""
+    return f"test-{os.getpid()}-{test}"
+
+
+async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued() -> None:
+    loop = asyncio.get_running_loop()
+    timers = TimerWheel(loop)
+    descriptor = create(2)
+    workers = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
+    os.close(descriptor)
+    name = name_of("end")
+    try:
+        for worker in workers:
+            worker.start(loop, timers, name, time.monotonic)
+        for worker in workers:
+            worker.scheduler.tick(time.monotonic())
+        one, two = (worker.scheduler for worker in workers)
+        begun = loop.create_future()
+
+        def look() -> None:
+            ticket = two.next_due(time.monotonic())
+            if ticket is not None:
+                begun.set_result(ticket)
+
+        two.on_room = look
+        tickets = []
+        for _ in range(2):  # each worker has a record of its own of the only backend
+            backends = (make_backend(),)
+            terms = Terms(b"model", b"", Plan(limits={}, default=Capacity(1)), backends)
+            tickets.append(Ticket(terms, time.monotonic()))
+        assert one.offer(tickets[0], time.monotonic()) is not None
+        assert two.offer(tickets[1], time.monotonic()) is None
+        one.complete(tickets[0], time.monotonic(), Ending.GOOD)
+        assert await asyncio.wait_for(begun, 30) is tickets[1]
+    finally:
+        for worker in workers:
+            worker.close()
+        timers.close()
+
+
+async def test_a_bell_is_taken_over_from_a_worker_that_has_ended_and_from_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    heard = asyncio.Event()
+    first = Bell(loop, name_of("bell"), 0, heard.set)
+    with pytest.raises(OSError, match="in use"):
+        Bell(loop, name_of("bell"), 0, heard.set)
+    first.ring(1)  # nobody is there
+    first.close()
+    second = Bell(loop, name_of("bell"), 0, heard.set)
+    other = Bell(loop, name_of("bell"), 1, heard.set)
+    try:
+        for _ in range(10_000):  # more than it can hear meanwhile
+            other.ring(0)
+        await asyncio.wait_for(heard.wait(), 30)
+    finally:
+        second.close()
+        other.close()
