@@ -100,6 +100,30 @@ class Cost:
         took_s += self.byte_s * size
         return took_s if took_s < most_s else most_s
 
+    def line(self) -> tuple[float, float]:
+        """Fit a line to recent samples: unlike `predict` it leaves out nothing that seems unusual,
+        as the first parts of batches are that had been whole.
+
+        Where all had about the same number of rows, nobody knows what a row costs. Then all of
+        their time counts as that of rows: one batch that is divided shows what is true.
+
+        Returns:
+            Seconds of an execution without rows, and those that each row adds.
+        """
+        samples = [
+            each for each in zip(self._recent_rows, self._recent, strict=True) if each[1] < inf
+        ]
+        if not samples:
+            return self.base_s, self.row_s
+        rows = sum([each for each, _ in samples]) / len(samples)
+        took_s = sum([each for _, each in samples]) / len(samples)
+        varies = sum([(each - rows) ** 2 for each, _ in samples])
+        if varies <= _VARIES * rows * rows * len(samples):
+            return 0.0, took_s / rows
+        with_rows = sum([(each - rows) * (its_s - took_s) for each, its_s in samples])
+        row_s = min(max(with_rows / varies, 0.0), took_s / rows)
+        return took_s - row_s * rows, row_s
+
     @property
     def weight(self) -> int:
         """The number of samples that count."""

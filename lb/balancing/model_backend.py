@@ -14,6 +14,7 @@ from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT, CapacityRule, capacity_rule
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
+from lb.balancing.division import Share
 from lb.balancing.estimate import Estimate
 from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
@@ -334,6 +335,30 @@ class ModelBackend:
             begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
         return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
+
+    def share(self, rows: int, size: int, now: float) -> Share:
+        """Describe how long it would take for some rows of a batch, by what was learnt.
+
+        Args:
+            rows: of the batch.
+            size: its bytes.
+            now: the time.
+        """
+        cost = self.load.cost
+        base_s, row_s = cost.line()
+        estimate = self.estimate(rows, size, now)
+        slower = 1.0
+        if self.penalty.factor != 1.0:
+            slower *= self.penalty.factor_now(now)
+        if self.external_load is not None:
+            slower *= self.external_load.slower(now)
+        return Share(estimate.begins_at - now + slower * base_s, slower * row_s)
+
+    @property
+    def idle_instances(self) -> int:
+        """Instances that have nothing to do; 0 where it is not known what executions take."""
+        load = self.load
+        return max(0, self.instances - load.in_flight) if load.cost.count >= MIN_SAMPLES else 0
 
     def check_overdue(self, now: float) -> None:
         """Find requests in flight that are overdue."""

@@ -9,14 +9,16 @@ queued that it would end one of them first. `lb.balancing.waiting` decides which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from operator import itemgetter
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION
+from lb.balancing.division import Share, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
@@ -279,6 +281,44 @@ class Scheduler:
         self._number = ticket.number = self._number + 1
         self._begin(ticket, model_queue, model_backend, decision.estimate, now)
         return model_backend.backend
+
+    def divide(
+        self, ticket: Ticket, now: float, limit: int, most: int, preferred: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """Divide a batch among instances that are idle now, if its answer comes sooner so.
+
+        Nothing is divided while requests are queued, or fewer than half of the instances are idle:
+        parts take more work than the whole, which is lost to others where there is much to do.
+
+        Args:
+            ticket: the whole batch. It is not offered.
+            now: the time.
+            limit: rows of one part at most. A batch of more is divided as soon as that is possible.
+            most: parts at most.
+            preferred: the numbers of rows that the model executes best, if any.
+
+        Returns:
+            The rows of each part, the largest first: they are to be offered in this order. Empty:
+            it stays whole, or there is no division that is better than others.
+        """
+        if self._waiting:
+            return ()
+        eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        candidates = eligible_set.candidates(now)
+        idle = sum([each.idle_instances for each in candidates])
+        if idle < 2 or 2 * idle < sum([each.instances for each in candidates]):
+            return ()
+        rows, size = ticket.rows, ticket.size
+        whole_s = inf
+        shares: list[Share] = []
+        for model_backend in candidates:
+            share = model_backend.share(rows, size, now)
+            if rows <= limit:
+                whole_s = min(whole_s, share.takes_s(rows))
+            if share.row_s and not model_backend.is_shut():
+                shares += [share] * model_backend.idle_instances
+        spare_s = 2 * eligible_set.stats.usual.mean_s
+        return divide(shares, rows, limit, most, whole_s, spare_s, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.

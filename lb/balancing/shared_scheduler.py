@@ -8,7 +8,7 @@ request is more urgent, and rings for it when something has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappush
 from typing import Final
@@ -149,6 +149,15 @@ class SharedScheduler(Scheduler):
         backend = super().hedge(ticket, now)
         self._tell(ticket, now)
         return backend
+
+    def divide(
+        self, ticket: Ticket, now: float, limit: int, most: int, preferred: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """Divide a batch; see `Scheduler`. Empty, too, if other workers queue requests."""
+        model_queue = self._prepare(ticket, now)
+        if self._queues[model_queue].others:
+            return ()
+        return super().divide(ticket, now, limit, most, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of an attempt; see `Scheduler`. Ring for the worker whose next request is

@@ -35,6 +35,8 @@ class ModelFacts:
     max_rows: int = 0
     """Rows that one request may have (`max_batch_size`), where its configuration does not say that
     they depend on each other; 0 where it does, and where it is not known."""
+    preferred: tuple[int, ...] = ()
+    """Rows that the dynamic batcher would rather execute than others (`preferred_batch_size`)."""
 
 
 NO_FACTS: Final = ModelFacts()

@@ -144,6 +144,7 @@ def _configured(config: pb.ModelConfig) -> Configured:
             is_mixed=_is_mixed(config),
             max_batch=config.max_batch_size if config.HasField("dynamic_batching") else 0,
             max_rows=max(config.max_batch_size, 0) if _is_by_row(config) else 0,
+            preferred=tuple(config.dynamic_batching.preferred_batch_size),
         )
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
     return Configured(facts, tuple(steps))

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
+from lb.domain.model import ModelFacts
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
@@ -273,6 +274,21 @@ class Queue:
         if self._waiting:
             self._look_in_time(now)
         return backend
+
+    def divide(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
+    ) -> tuple[int, ...]:
+        """See `lb.proxy.split.Divider`."""
+        particulars = exchange.particulars
+        asked = Particulars(b"" if particulars is None else particulars.version)
+        if particulars is not None:
+            asked.regions = particulars.regions
+        terms = self.terms.find(exchange, asked)
+        if terms is None:
+            return ()
+        now = self._clock()
+        ticket = Ticket(terms, now, rows, size)
+        return self.scheduler.divide(ticket, now, facts.max_rows, most, facts.preferred)
 
     def offer_again(
         self,

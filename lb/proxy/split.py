@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
@@ -18,12 +18,15 @@ from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import SplitMode
 from lb.telemetry.counts import SplitCounts
-from lb.wire.http1.body import Payload
+from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.ledger import Ledger
+from lb.wire.rope import Payload, Rope
 
 _MAX_PARTS: Final = 1024
 """Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
 ask for millions."""
+_TAIL_BYTES: Final = 64 * 1024
+"""Short payload is kept in pieces of about so many bytes."""
 JOINED_AT_ONCE: Final = 64 * 1024
 """Bytes of answers that are joined in one loop iteration; more are joined in steps. JSON takes 60
 ns per byte."""
@@ -38,26 +41,61 @@ class SplitRule:
     """Parts of one batch that are under way at most."""
     max_bytes: int
     """Bytes of the longest request that is cut, not compressed."""
+    is_auto: bool = False
+    """Also those that one backend would take, if the answer comes sooner."""
 
 
 def split_rules(settings: Settings) -> dict[bytes, SplitRule]:
     """Read from settings which models' batches are cut, by name."""
     return {
-        name.encode(): SplitRule(at_once=own.split_max, max_bytes=own.split_max_bytes)
+        name.encode(): SplitRule(
+            at_once=own.split_max,
+            max_bytes=own.split_max_bytes,
+            is_auto=own.split is SplitMode.AUTO,
+        )
         for name, own in settings.models.items()
         if own.split is not SplitMode.OFF and own.retry is not RetryMode.NEVER
     }
 
 
+def longest_batch(settings: Settings) -> int:
+    """Bytes of the longest request of any model that is held whole to be cut; 0: none is."""
+    return max((rule.max_bytes for rule in split_rules(settings).values()), default=0)
+
+
+class Divider(Protocol):
+    """Knows how a batch is best divided now."""
+
+    def divide(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
+    ) -> tuple[int, ...]:
+        """Divide a batch among idle backends, if its answer comes sooner so.
+
+        Args:
+            exchange: the whole batch.
+            rows: of it.
+            size: its bytes.
+            facts: of its model.
+            most: parts at most.
+
+        Returns:
+            Rows of each part; nothing if it does not.
+        """
+        ...
+
+
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 
-    __slots__ = ("_pool", "_unfit", "counts", "rules")
+    __slots__ = ("_divider", "_fit", "_pool", "_unfit", "counts", "rules")
 
-    def __init__(self, pool: PoolRef) -> None:
+    def __init__(self, pool: PoolRef, divider: Divider) -> None:
         self._pool = pool
+        self._divider = divider
         self.rules: Mapping[bytes, SplitRule] = {}
         """By model; most have none."""
+        self._fit: dict[bytes, ModelFacts] = {}
+        """What was known of models whose answers to unequal parts could be joined."""
         self._unfit: dict[bytes, ModelFacts] = {}
         """What was known of models whose answers turned out not to be by rows."""
         self.counts = SplitCounts()
@@ -65,23 +103,60 @@ class Splits:
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
         """Go by these from now on."""
         self.rules = rules
+        self._fit = {}
         self._unfit = {}
 
     def may_cut(self, model: bytes, rows: int) -> bool:
-        """Whether a batch may be cut, as far as its rows tell."""
-        return self.plan(model, rows) is not None
-
-    def plan(self, model: bytes, rows: int) -> SplitPlan | None:
-        """How a batch is cut; None where it goes on as it is."""
+        """Whether a batch may be cut, now or another time, as far as its rows tell."""
         rule = self.rules.get(model)
+        facts = self._facts(model)
+        if rule is None or facts is None:
+            return False
+        return rows > (1 if rule.is_auto else facts.max_rows)
+
+    def _facts(self, model: bytes) -> ModelFacts | None:
+        """What is known of a model whose batches may be cut."""
         route = self._pool.current.routes.get(model)
-        if rule is None or route is None:
+        if route is None or not route.facts.max_rows or self._unfit.get(model) == route.facts:
             return None
-        facts = route.facts
+        return route.facts
+
+    def plan(self, exchange: Exchange, rows: int, size: int) -> SplitPlan | None:
+        """How a batch is cut if it is cut now.
+
+        Args:
+            exchange: the whole batch, whose model is known.
+            rows: of it.
+            size: its bytes.
+
+        Returns:
+            None where it goes on as it is.
+        """
+        model = exchange.model
+        rule = self.rules.get(model)
+        facts = self._facts(model)
+        if rule is None or facts is None or rows < 2:
+            return None
         limit = facts.max_rows
-        if not 0 < limit < rows <= limit * _MAX_PARTS or self._unfit.get(model) == facts:
+        must = rows > limit
+        if rows > limit * _MAX_PARTS or not (must or rule.is_auto):
             return None
-        return SplitPlan(rule, facts, even_parts(rows, limit), is_scheduled=route.plan is not None)
+        is_scheduled = self._pool.current.routes[model].plan is not None
+        parts: tuple[int, ...] = ()
+        if is_scheduled:
+            parts = self._divider.divide(exchange, rows, size, facts, rule.at_once)
+        if not parts:
+            if not must:
+                return None
+            parts = even_parts(rows, limit)
+        if self._fit.get(model) != facts:
+            parts = unequal_parts(parts, limit)
+        return SplitPlan(rule, facts, parts, is_scheduled=is_scheduled, must=must)
+
+    def fit(self, model: bytes, plan: SplitPlan) -> None:
+        """Note that the answers to the parts of a batch could be joined."""
+        if len(set(plan.parts)) > 1:
+            self._fit[model] = plan.facts
 
     def unfit(self, model: bytes, plan: SplitPlan) -> None:
         """Cut no batch of a model any more, until its configuration changes."""
@@ -96,6 +171,17 @@ def even_parts(rows: int, limit: int) -> tuple[int, ...]:
     return tuple([each + (part < more) for part in range(parts)])
 
 
+def unequal_parts(parts: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    """The same parts, but not all of the same size: an output that has as many entries as each of
+    them, whatever the batch, would seem to be one by rows."""
+    first = parts[0]
+    if len(parts) < 2 or parts[-1] != first or first == 1:
+        return parts
+    if first < limit:
+        return (first + 1, *parts[1:-1], first - 1)
+    return (*parts[:-1], first - 1, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
     """How one batch is cut."""
@@ -107,6 +193,8 @@ class SplitPlan:
     """Rows of each."""
     is_scheduled: bool
     """Parts take their turns with other requests of the model."""
+    must: bool = True
+    """No backend takes all of its rows at once."""
 
     @property
     def rows(self) -> int:
@@ -196,23 +284,69 @@ class HeldOwner(Protocol):
 
 
 class HeldBytes:
-    """Bytes of a request or an answer that are held whole, on the ledger."""
+    """Bytes of a request or an answer that are held whole, as they were read, on the ledger."""
 
-    __slots__ = ("_ledger", "_owner", "data", "held")
+    __slots__ = ("_buffer", "_first", "_ledger", "_owner", "_pieces", "_tail", "held", "size")
 
     def __init__(self, ledger: Ledger, owner: HeldOwner) -> None:
         self._ledger = ledger
         self._owner = owner
-        self.data = bytearray()
         self.held = 0
         """For the ledger, which writes it."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pieces: list[Payload] = []
+        self._tail = bytearray()
+        """Short payload at the end, copied: an object for each would take more than it says."""
+        self._buffer: Any = None
+        """What the last pieces are views of."""
+        self._first = 0
+        """The first of these pieces."""
+        self.size = 0
 
     def add(self, payload: Payload) -> bool:
         """Hold more. False when the owner had to give way instead."""
-        if payload and not self._ledger.take(self, len(payload)):
+        size = len(payload)
+        if not size:
+            return True
+        if not self._ledger.take(self, size):
             return False
-        self.data += payload
+        self.size += size
+        if size < COPY_BELOW:
+            self._tail += payload
+            if len(self._tail) >= _TAIL_BYTES:
+                self._end_tail()
+            return True
+        if self._tail:
+            self._end_tail()
+        buffer = payload.obj if isinstance(payload, memoryview) else None
+        if buffer is not self._buffer:
+            self._end_run()
+            self._buffer = buffer
+        self._pieces.append(payload)
         return True
+
+    def _end_tail(self) -> None:
+        self._end_run()
+        self._pieces.append(bytes(self._tail))
+        self._tail = bytearray()
+        self._first = len(self._pieces)
+
+    def _end_run(self) -> None:
+        """Copy the last pieces if they would keep much else that was read with them."""
+        run = self._pieces[self._first :]
+        if self._buffer is not None and 2 * sum(map(len, run)) < len(self._buffer):
+            self._pieces[self._first :] = [b"".join(run)]
+        self._buffer = None
+        self._first = len(self._pieces)
+
+    def rope(self) -> Rope:
+        """All of it."""
+        if self._tail:
+            self._end_tail()
+        self._end_run()
+        return Rope(self._pieces)
 
     def evict(self) -> None:
         """The ledger wants these bytes back."""
@@ -220,7 +354,7 @@ class HeldBytes:
 
     def drop(self) -> None:
         """Hold nothing any more."""
-        self.data = bytearray()  # views of the old one may be on their way
+        self._begin()
         if self.held:
             self._ledger.release(self, self.held)
 

@@ -153,14 +153,25 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _TRIM_BYTES: Final = 16 * 2**20
-"""Free memory at the top of the heap that is kept."""
+"""Free memory at the top of the heap that is always kept."""
+_MAX_TRIM_BYTES: Final = 2**30
+"""No more is kept, however long batches may be."""
 _MMAP_BYTES: Final = 4 * 2**20
 """Smaller blocks come from the heap."""
 
 
-def keep_freed_memory() -> bool:
-    """Keep up to 16 MiB of freed memory. False where the C library is not glibc."""
-    return _set(_M_MMAP_THRESHOLD, _MMAP_BYTES) and _set(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+def keep_freed_memory(held_whole: int = 0) -> bool:
+    """Keep up to 16 MiB of freed memory, and as much as the longest request that is held whole:
+    fresh pages for each would cost as much as relaying it.
+
+    Args:
+        held_whole: bytes of that request.
+
+    Returns:
+        False where the C library is not glibc.
+    """
+    room = min(_TRIM_BYTES + held_whole, _MAX_TRIM_BYTES)
+    return _set(_M_MMAP_THRESHOLD, _MMAP_BYTES) and _set(_M_TRIM_THRESHOLD, room)
 
 
 def share_one_heap() -> bool:

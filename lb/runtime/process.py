@@ -34,7 +34,7 @@ from lb.runtime.banner import banner
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
 from lb.runtime.draining import FLUSH_TURNS, GOODBYE_S, STEP_S, Drain, unless
 from lb.runtime.handover import Peer, resume_operator_state
-from lb.runtime.limits import is_limited, keep_freed_memory, raise_limit, share_one_heap
+from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import Inherited, Predecessor
@@ -98,7 +98,6 @@ def run(settings: Settings, start: Start | None = None) -> int:
         try:
             raise_limit()
             sys.setswitchinterval(SWITCH_S)
-            keep_freed_memory()
             # The loop is not closed: it would wait for its threads. A name server that does not
             # answer keeps a thread for half a minute.
             runner = asyncio.Runner(loop_factory=loop_factory())

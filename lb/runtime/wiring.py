@@ -33,8 +33,9 @@ from lb.net.process_parts import ProcessParts
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.role import RelayRole
+from lb.proxy.split import longest_batch
 from lb.runtime.access import make_access
-from lb.runtime.limits import find_memory
+from lb.runtime.limits import find_memory, keep_freed_memory
 from lb.runtime.logs import Logs
 from lb.runtime.otel_variables import export_options, with_variables
 from lb.runtime.security import make_security
@@ -149,6 +150,7 @@ class RelayHost:
         self.settings = settings
         self.effective = settings = with_variables(settings, os.environ)
         self._export_spans(settings)
+        keep_freed_memory(longest_batch(settings))
         files = self.logs.files
         self.relay.configure(settings, self.access.gate, self._request_sink(), files.payloads)
 

@@ -228,6 +228,7 @@ class SplitMode(StrEnum):
 
     OFF = "off"
     OVERSIZE = "oversize"
+    AUTO = "auto"
 
 
 class ModelSettings(Section):
@@ -319,11 +320,13 @@ class ModelSettings(Section):
     is copied."""
     split: SplitMode = SplitMode.OFF
     """`oversize`: a batch of more rows than the model's `max_batch_size` is cut, its parts run on
-    several backends side by side, and the client gets one answer. Results may differ in their last
+    several backends side by side, and the client gets one answer. `auto`: so is a smaller batch
+    whose answer comes sooner that way, while backends are idle. Results may differ in their last
     bits where a model computes batches of another size otherwise. Not for sequences, decoupled
     models, and `retry: never`; see docs/split-batches.md.
 
-    Set this when clients send more rows than the model takes; otherwise Triton refuses them."""
+    Set this when clients send more rows than the model takes, or wait for large batches; otherwise
+    Triton refuses the former."""
     split_max: Annotated[PositiveCount, Field(le=1000)] = 8
     """Parts of one batch that run at once; a batch of more parts runs them as others end.
 
@@ -331,7 +334,7 @@ class ModelSettings(Section):
     run at once."""
     split_max_bytes: Size = 64 << 20
     """Longest request that is cut, not compressed: it is held whole. A longer one gets 413 or
-    RESOURCE_EXHAUSTED.
+    RESOURCE_EXHAUSTED, unless one backend takes all of its rows: then it goes on as it came.
 
     Set this when batches are longer, or memory is short; otherwise 64 MiB are cut."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from lb.wire.rope import Rope
+
 VARINT: Final = 0
 FIXED64: Final = 1
 BYTES: Final = 2
@@ -48,7 +50,7 @@ class FieldBudget:
 
 
 def fields(
-    message: bytes | memoryview,
+    message: bytes | memoryview | Rope,
     start: int = 0,
     end: int | None = None,
     budget: FieldBudget | None = None,
@@ -110,7 +112,7 @@ def _follow_group(groups: list[int], kind: int, number: int) -> None:
         raise ProtobufError("unknown wire type")
 
 
-def varint(message: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+def varint(message: bytes | memoryview | Rope, at: int, end: int) -> tuple[int, int]:
     """An unsigned number of up to 64 bits, and where it ends.
 
     Raises:

@@ -20,7 +20,6 @@ from lb.kserve.split.tensors import (
     SEQUENCE,
     NotMerged,
     NotSplit,
-    Payload,
     Rows,
     check_output,
     check_shape,
@@ -28,6 +27,7 @@ from lb.kserve.split.tensors import (
     common_rows,
     stride,
 )
+from lb.wire.rope import Payload, Rope, rope_of
 
 ALL_JSON: Final = -1
 """In place of the size of the JSON: there is nothing behind it."""
@@ -66,7 +66,7 @@ class BodyCut:
 
     __slots__ = ("_binary", "_content", "_inputs", "rows")
 
-    def __init__(self, body: Payload, json_size: int) -> None:
+    def __init__(self, body: Payload | Rope, json_size: int) -> None:
         """Read a body, not compressed.
 
         Args:
@@ -78,8 +78,7 @@ class BodyCut:
         """
         if not json_size:
             raise NotSplit("a raw binary request does not say its rows")
-        view = memoryview(body)
-        head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+        head, tail = _halves(rope_of(body), json_size)
         if len(head) > MAX_PARSED:
             raise NotSplit("its JSON is too long")
         try:
@@ -100,7 +99,7 @@ class BodyCut:
             raise NotSplit("binary data is not as long as its parameters say")
 
     def _read_input(
-        self, place: int, each: dict[str, Any], shape: list[int], tail: memoryview, at: int
+        self, place: int, each: dict[str, Any], shape: list[int], tail: Rope, at: int
     ) -> int:
         """Check an input, whose binary data would begin at `at`. Returns where the next one's
         begins."""
@@ -113,7 +112,7 @@ class BodyCut:
             end = at + int(parameters[_BINARY])
             if not at <= end <= len(tail):
                 raise NotSplit("binary data is cut off")
-            self._binary[place] = Rows(tail[at:end], datatype, shape)
+            self._binary[place] = Rows(tail.part(at, end), datatype, shape)
             return end
         else:
             _check_data(each["data"], shape)
@@ -130,8 +129,8 @@ class BodyCut:
             changed["shape"] = [count, *shape[1:]]
             if place in self._binary:
                 data = self._binary[place].slice(first, count)
-                pieces.append(data)
-                changed["parameters"] = {**each["parameters"], _BINARY: len(data)}
+                pieces += data
+                changed["parameters"] = {**each["parameters"], _BINARY: sum(map(len, data))}
             elif "data" in each and REGION not in each.get("parameters", {}):
                 data = each["data"]
                 step = 1 if len(data) == shape[0] else prod(shape[1:])
@@ -145,11 +144,11 @@ class BodyCut:
                 }
             inputs.append(changed)
         head = _encoded({**self._content, "inputs": inputs})
-        return Body(len(head) if pieces else ALL_JSON, [head, *pieces])
+        return Body(len(head) if self._binary else ALL_JSON, [head, *pieces])
 
 
 def join_bodies(
-    answers: Sequence[tuple[int, Payload]], rows: Sequence[int]
+    answers: Sequence[tuple[int, Payload | Rope]], rows: Sequence[int]
 ) -> Steps[tuple[Body, str]]:
     """Make one answer of those to the parts of a request, a step for each.
 
@@ -197,13 +196,16 @@ def join_bodies(
         joined["parameters"] = _merged(parameters)
     head = _encoded(joined)
     pieces = [piece for output in outputs for piece in output.pieces]
-    return Body(len(head) if pieces else ALL_JSON, [head, *pieces]), version
+    has_binary = any(output.is_binary for output in outputs)
+    return Body(len(head) if has_binary else ALL_JSON, [head, *pieces]), version
 
 
 class _JoinedOutput:
     """An output of all parts."""
 
-    __slots__ = ("_model", "_name", "_parameters", "_shape", "_texts", "_type", "pieces")
+    __slots__ = (
+        "_model", "_name", "_parameters", "_shape", "_texts", "_type", "is_binary", "pieces",
+    )  # fmt: skip
 
     def __init__(self, model: dict[str, Any]) -> None:
         """
@@ -214,15 +216,15 @@ class _JoinedOutput:
         self._name = model["name"]
         self._type = model["datatype"]
         self._shape = _numbers(model["shape"])
+        self.is_binary = _BINARY in model.get("parameters", {})
+        """Its elements stand behind the JSON."""
         self._parameters: list[dict[str, Any]] = []
         self._texts: list[str] = []
         """The elements in the JSON of each part, without brackets."""
         self.pieces: list[Payload] = []
         """Binary data of each part."""
 
-    def add(
-        self, outputs: dict[str, dict[str, Any]], binary: dict[str, memoryview], count: int
-    ) -> None:
+    def add(self, outputs: dict[str, dict[str, Any]], binary: dict[str, Rope], count: int) -> None:
         """Take the rows of the next part.
 
         Args:
@@ -236,11 +238,11 @@ class _JoinedOutput:
             raise NotMerged("parts have different outputs")
         shape = _numbers(output["shape"])
         check_output(name, (self._type, self._shape), (output["datatype"], shape), count)
-        if (name in binary) is not (_BINARY in self._model.get("parameters", {})):
+        if (name in binary) is not self.is_binary:
             raise NotMerged("parts have different outputs")
         if name in binary:
             check_size(name, output["datatype"], shape, len(binary[name]))
-            self.pieces.append(binary[name])
+            self.pieces += binary[name].views(0, len(binary[name]))
         elif _count(output["data"]) != prod(shape):
             raise NotMerged(f"output '{name}' is not as long as its shape says")
         else:
@@ -256,22 +258,27 @@ class _JoinedOutput:
         joined = {**self._model, "shape": [rows, *self._shape[1:]]}
         if "parameters" in self._model:
             joined["parameters"] = _merged(self._parameters)
-        if self.pieces:
+        if self.is_binary:
             joined["parameters"][_BINARY] = sum(map(len, self.pieces))
         else:
             joined["data"] = _Written("[" + ",".join(filter(None, self._texts)) + "]")
         return joined
 
 
-def _read_answer(json_size: int, body: Payload) -> tuple[dict[str, Any], dict[str, memoryview]]:
+def _halves(body: Rope, json_size: int) -> tuple[Rope, Rope]:
+    """The JSON of a body, and what stands behind it."""
+    at = len(body) if json_size < 0 else json_size
+    return body.part(0, at), body.part(at, len(body))
+
+
+def _read_answer(json_size: int, body: Payload | Rope) -> tuple[dict[str, Any], dict[str, Rope]]:
     """The JSON of an answer, and binary data by the name of its output."""
-    view = memoryview(body)
-    head, tail = (view, view[:0]) if json_size < 0 else (view[:json_size], view[json_size:])
+    head, tail = _halves(rope_of(body), json_size)
     if len(head) > _MAX_ANSWER:
         raise NotMerged("an answer is too long to be parsed", is_of_model=False)
     try:
         content = _parse(head)
-        binary: dict[str, memoryview] = {}
+        binary: dict[str, Rope] = {}
         at = 0
         for output in content.get("outputs", []):
             parameters = output.get("parameters", {})
@@ -279,7 +286,7 @@ def _read_answer(json_size: int, body: Payload) -> tuple[dict[str, Any], dict[st
                 end = at + int(parameters[_BINARY])
                 if not at <= end <= len(tail):
                     raise NotMerged("binary data of an answer is cut off", is_of_model=False)
-                binary[output["name"]] = tail[at:end]
+                binary[output["name"]] = tail.part(at, end)
                 at = end
     except (NotSplit, KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotMerged("an answer is no inference response", is_of_model=False) from error
@@ -355,7 +362,7 @@ def _count(data: Any) -> int:
 # JSON
 
 
-def _parse(text: Payload) -> dict[str, Any]:
+def _parse(text: Rope) -> dict[str, Any]:
     """Parse an object, whose numbers stay as they were written.
 
     Raises:
@@ -364,7 +371,7 @@ def _parse(text: Payload) -> dict[str, Any]:
     """
     try:
         content = json.loads(
-            str(text, "utf-8"),
+            text.joined().decode(),
             parse_int=_Digits,
             parse_float=_Digits,
             object_pairs_hook=_unique,

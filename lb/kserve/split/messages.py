@@ -23,7 +23,6 @@ from lb.kserve.split.tensors import (
     SEQUENCE,
     NotMerged,
     NotSplit,
-    Payload,
     Rows,
     check_output,
     check_shape,
@@ -34,6 +33,7 @@ from lb.kserve.split.tensors import (
 from lb.wire.grpc.message import message_prefix
 from lb.wire.protobuf import BYTES as DELIMITED
 from lb.wire.protobuf import ProtobufError, fields, write_varint
+from lb.wire.rope import Payload, Rope, rope_of
 
 _RAW_INPUTS: Final = 7
 _RAW_OUTPUTS: Final = 6
@@ -52,14 +52,14 @@ class MessageCut:
 
     __slots__ = ("_head", "_inputs", "_raw", "rows", "version")
 
-    def __init__(self, message: Payload) -> None:
+    def __init__(self, message: Payload | Rope) -> None:
         """Read a message, without its prefix and not compressed.
 
         Raises:
             NotSplit: it cannot be cut.
         """
         try:
-            head, raw = _without_raw(message, _RAW_INPUTS)
+            head, raw = _without_raw(rope_of(message), _RAW_INPUTS)
             request = pb.ModelInferRequest.FromString(head)
         except (DecodeError, ProtobufError, IndexError) as error:
             raise NotSplit("it is no inference") from error
@@ -110,11 +110,11 @@ class MessageCut:
                 getattr(each.contents, name).extend(contents[first * row : (first + count) * row])
             each.shape[0] = count
         data = [rows.slice(first, count) for rows in self._raw]
-        return _message(part.SerializeToString(), _RAW_INPUTS, [[each] for each in data])
+        return _message(part.SerializeToString(), _RAW_INPUTS, data)
 
 
 def join_messages(
-    answers: Sequence[Payload], rows: Sequence[int]
+    answers: Sequence[Payload | Rope], rows: Sequence[int]
 ) -> Steps[tuple[list[Payload], str]]:
     """Make one answer of those to the parts of a request, in steps.
 
@@ -143,7 +143,7 @@ def join_messages(
     joined = pb.ModelInferResponse()
     joined.CopyFrom(first)
     _merge_parameters(joined.parameters, [response.parameters for response, _ in read])
-    raw: list[list[Payload]] = [[] for _ in first_raw]
+    raw: list[list[memoryview]] = [[] for _ in first_raw]
     names = [output.name for output in first.outputs]
     if len(set(names)) != len(names):
         raise NotMerged("an output stands twice in an answer")
@@ -161,7 +161,7 @@ def join_messages(
             )
             if pieces:
                 check_size(output.name, other.datatype, other.shape, len(pieces[at]))
-                raw[place].append(pieces[at])
+                raw[place] += pieces[at].views(0, len(pieces[at]))
             elif part:
                 output.contents.MergeFrom(other.contents)
             if part:
@@ -217,7 +217,7 @@ def _first_dimension(message: Payload, begin: int, end: int) -> int:
     return 1
 
 
-def _without_raw(message: Payload, raw_field: int) -> tuple[bytes, list[memoryview]]:
+def _without_raw(message: Rope, raw_field: int) -> tuple[bytes, list[Rope]]:
     """A message without its raw contents, and these.
 
     Raises:
@@ -225,24 +225,23 @@ def _without_raw(message: Payload, raw_field: int) -> tuple[bytes, list[memoryvi
         ProtobufError: it is malformed.
         IndexError: it is cut off.
     """
-    view = memoryview(message)
     head = bytearray()
-    raw: list[memoryview] = []
+    raw: list[Rope] = []
     done = 0
-    for number, kind, begin, end in fields(view):
+    for number, kind, begin, end in fields(message):
         if number == raw_field:
             if kind != DELIMITED:
                 raise ProtobufError("raw contents of another type")
-            raw.append(view[begin:end])
+            raw.append(message.part(begin, end))
         else:
             if len(head) + end - done > MAX_PARSED:
                 raise NotSplit("typed contents are too long")
-            head += view[done:end]
+            head += message.read(done, end)
         done = end
     return bytes(head), raw
 
 
-def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[Payload]]) -> list[Payload]:
+def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[memoryview]]) -> list[Payload]:
     """A message with its prefix: the head, and raw contents behind it, each in pieces."""
     pieces: list[Payload] = [head]
     for contents in raw:
@@ -303,9 +302,9 @@ def _check_typed(each: Any) -> None:
         raise NotSplit("an input is not as long as its shape says")
 
 
-def _read_answer(answer: Payload) -> tuple[Any, list[memoryview]]:
+def _read_answer(answer: Payload | Rope) -> tuple[Any, list[Rope]]:
     try:
-        head, raw = _without_raw(answer, _RAW_OUTPUTS)
+        head, raw = _without_raw(rope_of(answer), _RAW_OUTPUTS)
         response = pb.ModelInferResponse.FromString(head)
     except NotSplit as error:
         raise NotMerged("an answer is too long to be parsed", is_of_model=False) from error

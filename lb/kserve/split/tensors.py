@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
-Payload = bytes | memoryview
+from lb.wire.rope import Rope
 
 BYTES: Final = "BYTES"
 SIZES: Final = {
@@ -83,7 +83,7 @@ class Rows:
 
     __slots__ = ("_bounds", "_data", "_stride")
 
-    def __init__(self, data: memoryview, datatype: str, shape: Sequence[int]) -> None:
+    def __init__(self, data: Rope, datatype: str, shape: Sequence[int]) -> None:
         """
         Raises:
             NotSplit: the data is not what data type and shape say.
@@ -98,14 +98,14 @@ class Rows:
         if len(data) != shape[0] * self._stride:
             raise NotSplit("an input is not as long as its shape says")
 
-    def slice(self, first: int, count: int) -> memoryview:
+    def slice(self, first: int, count: int) -> list[memoryview]:
         """The bytes of `count` rows from row `first` on."""
         if self._bounds is not None:
-            return self._data[self._bounds[first] : self._bounds[first + count]]
-        return self._data[first * self._stride : (first + count) * self._stride]
+            return self._data.views(self._bounds[first], self._bounds[first + count])
+        return self._data.views(first * self._stride, (first + count) * self._stride)
 
 
-def _bounds(data: memoryview, rows: int, each: int) -> list[int]:
+def _bounds(data: Rope, rows: int, each: int) -> list[int]:
     """Where the rows of a BYTES tensor begin, and where the last one ends.
 
     Raises:
@@ -119,7 +119,7 @@ def _bounds(data: memoryview, rows: int, each: int) -> list[int]:
         for _ in range(each):
             if at + 4 > end:
                 raise NotSplit("a BYTES input is cut off")
-            at += 4 + int.from_bytes(data[at : at + 4], "little")
+            at += 4 + data.u32(at)
         if at > end:
             raise NotSplit("a BYTES input is cut off")
         bounds.append(at)

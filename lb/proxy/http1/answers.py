@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from math import ceil
 from typing import Final
@@ -16,6 +17,7 @@ from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.readiness import readiness
 from lb.wire.hops import NOT_RUN, READY_THROUGH
+from lb.wire.rope import Payload
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
@@ -41,7 +43,7 @@ class Answer:
 
     __slots__ = (
         "body", "content_type", "is_relayed", "lines", "not_run", "ready_through", "reason",
-        "retry_after_s", "says_methods", "status",
+        "rest", "retry_after_s", "says_methods", "status",
     )  # fmt: skip
 
     def __init__(
@@ -71,11 +73,18 @@ class Answer:
         """Of an error to another balancer, see `lb.proxy.failure.not_run`."""
         self.lines = b""
         """Further ones of the head."""
+        self.rest: Sequence[Payload] = ()
+        """Pieces of a long body behind `body`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body) + sum(map(len, self.rest))
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
         parts = [
-            b"Content-Length: %d\r\n" % len(self.body),
+            b"Content-Length: %d\r\n" % self.size,
             b"Content-Type: %b\r\n" % self.content_type,
         ]
         if self.is_relayed:

@@ -486,7 +486,7 @@ class Http1Exchange(Exchange):
     def answer(self, answer: Answer) -> None:
         """Answer ourselves; there is no attempt under way."""
         self.status = answer.status
-        self.bytes_out = len(answer.body)
+        self.bytes_out = answer.size
         answer.not_run = not_run(self, answer.reason, self.plan.hops)
         answer.lines += self.own_lines
         server = self._leave_client(answer.reason)

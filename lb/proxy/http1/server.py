@@ -645,7 +645,7 @@ class ServerConnection(ClientSide):
         message = answer.encode(
             keep_alive=keep_alive, is_http10=plan.is_http10, is_head=plan.is_head or is_long
         )
-        self.write([message, answer.body] if is_long else [message])
+        self.write([message, answer.body, *answer.rest] if is_long else [message, *answer.rest])
         self.exchange_over(keep_alive=keep_alive)
 
     def exchange_over(self, *, keep_alive: bool) -> None:

@@ -39,6 +39,7 @@ from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
+from lb.wire.rope import Rope
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class PartForm:
             self.held.drop()  # of an attempt that failed
         if not all(map(self.held.add, pieces)) or not ended:
             return None
-        return self.head, [memoryview(self.held.data)] if self.held.data else []
+        return self.head, [*self.held.rope().views(0, self.held.size)]
 
     def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
         """See `AnswerForm`."""
@@ -241,7 +242,10 @@ class SplitRequest:
             return
         plan = self._plan
         assert plan is not None
-        if max(exchange.plan.length, len(self._held.data)) > plan.rule.max_bytes:
+        if max(exchange.plan.length, self._held.size) > plan.rule.max_bytes:
+            if not plan.must:
+                self._pass_on()
+                return
             exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif ended:
             self._begin(plan)
@@ -250,14 +254,14 @@ class SplitRequest:
         """Whether the batch is to be cut. If not, more of it is needed to tell, or it has gone on
         as it came."""
         exchange = self.exchange
-        data = self._held.data
-        text = bytes(data[:_LOOKED_AT])
+        text = self._held.rope().read(0, _LOOKED_AT)
         if exchange.plan.is_compressed:
-            text, _ = inflated_start(bytes(data), _LOOKED_AT)
+            text, _ = inflated_start(text, _LOOKED_AT)
         rows, end = json_rows(text)
-        if not (end or is_all or len(data) >= _LOOKED_AT):
+        if not (end or is_all or self._held.size >= _LOOKED_AT):
             return False
-        self._plan = exchange.relay.dispatcher.splits.plan(exchange.model, rows)
+        size = max(exchange.plan.length, self._held.size)
+        self._plan = exchange.relay.dispatcher.splits.plan(exchange, rows, size)
         if self._plan is None:
             self._pass_on()
         return self._plan is not None
@@ -265,23 +269,24 @@ class SplitRequest:
     def _pass_on(self) -> None:
         """Have the request placed like any other, as it came."""
         exchange = self.exchange
-        data = bytes(self._held.data)
+        data = self._held.rope()
         ended = exchange.body.ended
         exchange.handler = None
         self._held.drop()
         exchange.bytes_in = 0
-        exchange.pass_on(self.head, [data] if data else [], ended=ended)
+        exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
 
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
         exchange = self.exchange
         request = exchange.plan
-        data: Payload | None = memoryview(self._held.data)
+        data = self._held.rope()
         try:
-            if request.is_compressed and data is not None:
-                data = inflated(data, plan.rule.max_bytes)
-            if data is None:
-                raise NotSplit("it cannot be inflated, or is too long")
+            if request.is_compressed:
+                text = inflated(data.joined(), plan.rule.max_bytes)
+                if text is None:
+                    raise NotSplit("it cannot be inflated, or is too long")
+                data = Rope([text])
             self._cut = cut = BodyCut(data, request.json_size)
             if cut.rows != plan.rows:
                 raise NotSplit("inputs differ in their batch dimension")
@@ -289,13 +294,18 @@ class SplitRequest:
             self._cut = None
             self._pass_on()
             return
-        self._note(bytes(data[: MAX_PARSED if request.json_size < 0 else request.json_size]), plan)
+        self._note(data.read(0, MAX_PARSED if request.json_size < 0 else request.json_size), plan)
+        splits = exchange.relay.dispatcher.splits
+        self._plan = now_best = splits.plan(exchange, plan.rows, self._held.size)
+        if now_best is None:
+            self._pass_on()  # others have come since it began
+            return
+        plan = now_best
         parts = []
         first = 0
         for count in plan.parts:
             parts.append(self._part(first, count))
             first += count
-        splits = exchange.relay.dispatcher.splits
         splits.counts.batches += 1
         splits.counts.parts += len(parts)
         exchange.particulars = SplitParticulars(self.particulars, len(parts))
@@ -354,7 +364,7 @@ class SplitRequest:
         if exchange.server is None or parts is None or head is None:
             return
         if head.status >= _ERRORS:
-            data = bytes(form.held.data)
+            data = form.held.rope().joined()
             text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
             self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
         elif parts.one_done():
@@ -365,7 +375,7 @@ class SplitRequest:
         forms = [part.form for part in parts.parts if isinstance(part, Http1Part)]
         try:
             answers = [
-                (json_size_of(form.head.head.lower()), memoryview(form.held.data))
+                (json_size_of(form.head.head.lower()), form.held.rope())
                 for form in forms
                 if form.head is not None
             ]
@@ -397,13 +407,16 @@ class SplitRequest:
         self._answer(body)
 
     def _answer(self, body: Body) -> None:
+        exchange, plan = self.exchange, self.plan
+        exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
             200,
-            b"".join(body.pieces),
+            bytes(body.pieces[0]),
             content_type=b"application/json" if is_json else b"application/octet-stream",
             is_relayed=True,
         )
+        answer.rest = body.pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
         self.exchange.answer(answer)
@@ -412,6 +425,11 @@ class SplitRequest:
         exchange, plan = self.exchange, self.plan
         if error.is_of_model:
             exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
+            if not plan.must:
+                self._drop_answers()
+                exchange.particulars = self.particulars
+                self._pass_on()
+                return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
@@ -449,15 +467,18 @@ class SplitRequest:
         joining, self._joining = self._joining, None
         if joining is not None:
             joining.cancel()
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.cancel()
-            for part in parts.parts:
-                if isinstance(part, Http1Part):
-                    part.form.held.drop()
-                    self._hand_permit(part.exchange)
+        if self._parts is not None:
+            self._parts.cancel()
+            self._drop_answers()
+            self._parts = None
         self._held.drop()
         self._cut = None
+
+    def _drop_answers(self) -> None:
+        for part in () if self._parts is None else self._parts.parts:
+            if isinstance(part, Http1Part):
+                part.form.held.drop()
+                self._hand_permit(part.exchange)
 
     def _hand_permit(self, part: Http1Exchange) -> None:
         """What still runs on a backend is still a request of its client."""

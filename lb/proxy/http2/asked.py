@@ -249,7 +249,7 @@ class Collector(CallPart):
             else:
                 if reply.shared is not None:
                     call.response.ledger = reply.shared
-                call.finish_answer(message_prefix(len(body)), rest=body)
+                call.finish_answer(message_prefix(len(body)), rest=[body])
             return
         call.status = 200
         call.grpc_status = status = GrpcStatus(reply.status)

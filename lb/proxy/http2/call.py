@@ -8,6 +8,7 @@ nothing is left behind on either connection, in timers and in the ledger.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
@@ -603,7 +604,9 @@ class Call(Exchange):
             self.request.ended = True
         self._leave(reason)
 
-    def finish_answer(self, data: bytes, fields: bytes = b"", *, rest: bytes = b"") -> None:
+    def finish_answer(
+        self, data: bytes, fields: bytes = b"", *, rest: Sequence[Payload] = ()
+    ) -> None:
         """Answer the call ourselves: head, one message, status OK.
 
         Args:
@@ -614,14 +617,14 @@ class Call(Exchange):
         self.begun = True
         self.status = 200
         self.grpc_status = GrpcStatus.OK
-        self.bytes_out = len(data) + len(rest)
+        self.bytes_out = len(data) + sum(map(len, rest))
         response = self.response
         response.ended = True
         response.trailers = status_trailers(GrpcStatus.OK) + self.facts()
         self.server.send_head(self.client_id, ANSWER_HEAD + fields, end_stream=False)
         self.server.send_data(response, data)
-        if rest:
-            self.server.send_data(response, rest)
+        if rest and not self.finished and response.push_run(rest):
+            self.server.send_waiting(response)
         if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)
 

@@ -446,6 +446,10 @@ class Link(Http2Codec):
         if not pipe.queue:
             self._finish(pipe)
 
+    def send_waiting(self, pipe: Pipe[Any]) -> None:
+        """Send what was just put into the queue of `pipe`, whose sink is this connection."""
+        self.drain(pipe, _BURST)
+
     def drain_waiting(self) -> None:
         """Give every waiting pipe a turn."""
         for pipe in tuple(self.waiting):

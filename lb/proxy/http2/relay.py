@@ -153,11 +153,13 @@ class Http2Relay(Http2Shared):
         if rows is None:
             return None
         splits = self.dispatcher.splits
-        plan = splits.plan(call.model, rows)
-        if plan is None:
+        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        plan = splits.plan(call, rows, size)
+        is_long = plan is not None and size > plan.rule.max_bytes
+        if plan is None or (is_long and not plan.must):
             return False
         call.held_back = False
-        if int.from_bytes(data[1:PREFIX_SIZE], "big") > plan.rule.max_bytes:
+        if is_long:
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
             return True
         recording = self.parts.payloads.recording_of(call)

@@ -41,6 +41,7 @@ from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
+from lb.wire.rope import Rope
 
 _log = logging.getLogger(__name__)
 
@@ -180,8 +181,8 @@ class GrpcPart(Exchange):
         """Nobody waits for the second attempt any more."""
         hedge, self.hedge = self.hedge, None
         if isinstance(hedge, GrpcAttempt):
-            _drop_answer(hedge)
             hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+            _forget(hedge)
 
     # Ends
 
@@ -192,9 +193,9 @@ class GrpcPart(Exchange):
             relay = self.session.call.relay
             relay.accounts.overtake(self)
             if isinstance(first, GrpcAttempt):
-                _drop_answer(first)
                 first.detach(ErrorCode.CANCEL)
                 first.leave(Outcome.OVERTAKEN)
+                _forget(first)
             relay.dispatcher.queue.leave(self)  # where it was to be tried again
         else:
             self.cancel_hedge()
@@ -209,8 +210,8 @@ class GrpcPart(Exchange):
         self.cancel_hedge()
         attempt = self.attempt
         if isinstance(attempt, GrpcAttempt):
-            _drop_answer(attempt)
             attempt.detach(ErrorCode.CANCEL)
+            _forget(attempt)
         self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
         self._finish()
 
@@ -242,8 +243,10 @@ def _make_attempt(part: GrpcPart, backend: Backend, port: Port, began_at: float)
     return attempt
 
 
-def _drop_answer(attempt: GrpcAttempt) -> None:
-    """Hold nothing any more of what an attempt has answered so far."""
+def _forget(attempt: GrpcAttempt) -> None:
+    """Hold nothing any more of an attempt that is over: neither what it was to send, nor what it
+    was answered."""
+    attempt.request.queue = attempt.request.retained = None
     sink = attempt.sink
     if isinstance(sink, PartAnswer):
         sink.held.drop()
@@ -260,16 +263,14 @@ class PartAnswer(ResponseSink):
         self.held = HeldBytes(call.relay.ledger, call)
 
     @property
-    def message(self) -> Payload:
+    def message(self) -> Rope:
         """The message without its prefix, inflated.
 
         Raises:
             NotMerged: it cannot be inflated.
         """
-        data = memoryview(self.held.data)
-        if not data[0]:
-            return data[PREFIX_SIZE:]
-        message = inflated(data[PREFIX_SIZE:], _INFLATED_ANSWER)
+        data = self.held.rope()
+        message = _inflated(data, _INFLATED_ANSWER)
         if message is None:
             raise NotMerged("an answer cannot be inflated", is_of_model=False)
         return message
@@ -312,8 +313,8 @@ class PartAnswer(ResponseSink):
 
     def _on_message(self, attempt: GrpcAttempt) -> None:
         """The status is OK: there is to be one whole message."""
-        data = self.held.data
-        size = int.from_bytes(data[1:PREFIX_SIZE], "big") + PREFIX_SIZE
+        data = self.held.rope()
+        size = int.from_bytes(data.read(1, PREFIX_SIZE), "big") + PREFIX_SIZE
         if len(data) < PREFIX_SIZE or len(data) != size:
             self.held.drop()
             attempt.unusable_answer()
@@ -336,9 +337,10 @@ class PartAnswer(ResponseSink):
         relay = attempt.call.relay
         attempt.response.ended = True
         attempt.port.bytes_sent += self.part.bytes_in
-        attempt.port.bytes_received += len(self.held.data)
+        attempt.port.bytes_received += self.held.size
         relay.accounts.attempt_ended(attempt, Outcome.ANSWERED, status, relay.now)
         attempt.detach(None if attempt.request.finished else ErrorCode.NO_ERROR)
+        attempt.request.queue = attempt.request.retained = None
 
     # Without an answer
 
@@ -349,7 +351,7 @@ class PartAnswer(ResponseSink):
 
     def retry(self, attempt: GrpcAttempt, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `ResponseSink`."""
-        self.held.drop()
+        _forget(attempt)
         attempt.call.relay.retry.go_again(self.part, outcome, self.part.place_anew)
 
     def failed(
@@ -361,7 +363,7 @@ class PartAnswer(ResponseSink):
         status: GrpcStatus | None,
     ) -> None:
         """See `ResponseSink`."""
-        self.held.drop()
+        _forget(attempt)
         part = self.part
         if attempt is part.hedge:
             part.hedge = None
@@ -405,7 +407,7 @@ class SplitSession(CallPart):
         pieces = [*(request.queue or ()), payload]
         request.clear()
         if all(map(self._held.add, pieces)):
-            self._go_on(len(self._held.data), end_stream)
+            self._go_on(self._held.size, end_stream)
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
@@ -425,7 +427,7 @@ class SplitSession(CallPart):
 
     def _go_on(self, size: int, end_stream: int) -> None:
         call = self.call
-        if len(self._held.data) > self.plan.rule.max_bytes + PREFIX_SIZE:
+        if self._held.size > self.plan.rule.max_bytes + PREFIX_SIZE:
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif end_stream:
             call.request.ended = True
@@ -443,6 +445,11 @@ class SplitSession(CallPart):
         except NotSplit:
             self._give_back()
             return
+        now_best = self._splits.plan(call, plan.rows, self._held.size)
+        if now_best is None:
+            self._give_back()  # others have come since it began
+            return
+        self.plan = plan = now_best
         firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
         made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
         self._splits.counts.batches += 1
@@ -452,19 +459,17 @@ class SplitSession(CallPart):
         self._parts = Parts(made, plan.rule.at_once)
         self._parts.begin()
 
-    def _message(self) -> Payload:
+    def _message(self) -> Rope:
         """The message of the request, inflated.
 
         Raises:
             NotSplit: it is not exactly one, or cannot be inflated.
         """
-        data = memoryview(self._held.data)
-        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        data = self._held.rope()
+        size = int.from_bytes(data.read(1, PREFIX_SIZE), "big")
         if len(data) != size + PREFIX_SIZE or data[0] > 1:
             raise NotSplit("not exactly one message")
-        if not data[0]:
-            return data[PREFIX_SIZE:]
-        message = inflated(data[PREFIX_SIZE:], self.plan.rule.max_bytes)
+        message = _inflated(data, self.plan.rule.max_bytes)
         if message is None:
             raise NotSplit("it cannot be inflated, or is too long")
         return message
@@ -473,16 +478,17 @@ class SplitSession(CallPart):
         """Have the call placed like any other, as it came."""
         call = self.call
         request = call.request
-        data = bytes(self._held.data)
+        data = self._held.rope()
         self._held.drop()
         self.cut = None
         call.part, request.owner = None, call
         request.retained = []
         request.retained_size = 0
-        request.retain(data, call.relay.options.retained_size)
+        pieces: list[Payload] = [*data.views(0, len(data))]
+        request.retain_run(pieces, len(data), call.relay.options.retained_size)
         # Its sender was credited for it before.
         request.replayed = len(data)
-        if request.push(data):
+        if request.push_run(pieces):
             call.place_anew()
 
     # The parts
@@ -530,12 +536,20 @@ class SplitSession(CallPart):
         relay.now = relay.clock()
 
     def _answer(self, pieces: list[Payload]) -> None:
-        self.call.finish_answer(bytes(pieces[0]), rest=b"".join(pieces[1:]))
+        call = self.call
+        self._splits.fit(call.model, self.plan)
+        self._drop_answers()  # what waits of them is on the account of the pipe
+        call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
 
     def _not_merged(self, error: NotMerged) -> None:
         call = self.call
         if error.is_of_model:
             self._splits.unfit(call.model, self.plan)
+            if not self.plan.must:
+                self._drop_answers()
+                call.particulars = self.particulars
+                self._give_back()
+                return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
@@ -578,20 +592,31 @@ class SplitSession(CallPart):
         joining, self._joining = self._joining, None
         if joining is not None:
             joining.cancel()
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.cancel()
-            for part in parts.parts:
-                if isinstance(part, GrpcPart) and part.answer is not None:
-                    part.answer.held.drop()
-                    part.answer = None
+        if self._parts is not None:
+            self._parts.cancel()
+            self._drop_answers()
+            self._parts = None
         self._held.drop()
         self.cut = None
+
+    def _drop_answers(self) -> None:
+        for part in () if self._parts is None else self._parts.parts:
+            if isinstance(part, GrpcPart) and part.answer is not None:
+                part.answer.held.drop()
+                part.answer = None
 
     @property
     def merged_at(self) -> float:
         """See `CallPart`."""
         return self.first_answer_at
+
+
+def _inflated(data: Rope, limit: int) -> Rope | None:
+    """A message behind its prefix. None where it cannot be inflated to so many bytes."""
+    if not data[0]:
+        return data.part(PREFIX_SIZE, len(data))
+    message = inflated(data.read(PREFIX_SIZE, len(data)), limit)
+    return None if message is None else Rope([message])
 
 
 def rows_of_first(data: bytes, *, is_all: bool) -> int | None:

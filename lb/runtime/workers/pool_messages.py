@@ -379,9 +379,9 @@ def _resolved(row: Mapping[str, Any], lists: Sequence[tuple[int, ...]]) -> list[
 
 
 def _route(row: Mapping[str, Any], placements: Any, plan: Plan | None) -> ModelRoute:
-    own = row["placements"]
+    own, facts = row["placements"], row["facts"]
     return ModelRoute(
-        facts=ModelFacts(**row["facts"]),
+        facts=ModelFacts(**{**facts, "preferred": tuple(facts["preferred"])}),
         placements=None if own is None else placements(own),
         versions={to_bytes(name): placements(rows) for name, rows in row["versions"].items()},
         ready_versions=frozenset(map(to_bytes, row["ready"])),

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.limits import is_limited, keep_freed_memory, raise_limit, share_one_heap
+from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.logs import Logs
 from lb.runtime.process import SWITCH_S, Start, loop_factory, quiet_the_collector
 from lb.runtime.sockets import Listeners, claim
@@ -54,7 +54,6 @@ def run_seat(seat: Seat, file: ConfigurationFile | None) -> int:
     try:
         raise_limit()
         sys.setswitchinterval(SWITCH_S)
-        keep_freed_memory()
         runner = asyncio.Runner(loop_factory=loop_factory())
         runner.run(_serve(seat, settings, listeners, logs, file))
     finally:

@@ -11,7 +11,7 @@ No sockets, no frames: the connections on both sides ask a pipe what to do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from lb.wire.ledger import Ledger
@@ -89,6 +89,20 @@ class Pipe(Generic[S]):
             # A view keeps all that was read with it, which the ledger does not see.
             payload = bytes(payload)
         self.queue.append(payload)
+        return True
+
+    def push_run(self, pieces: Iterable[Payload]) -> bool:
+        """Let all pieces of a long message wait, without a copy of any. False when the ledger made
+        the owner give way instead."""
+        pieces = [piece for piece in pieces if len(piece)]
+        size = sum(map(len, pieces))
+        if not size:
+            return True
+        if not self._take(size):
+            return False
+        if self.queue is None:
+            self.queue = deque()
+        self.queue += pieces
         return True
 
     def _take(self, size: int) -> bool:

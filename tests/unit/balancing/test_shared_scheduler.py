@@ -143,6 +143,29 @@ def test_a_new_request_does_not_go_before_one_that_another_worker_has_queued() -
     assert two.due(1.0) == [first]
 
 
+def test_a_batch_is_divided_only_where_no_worker_is_busy() -> None:
+    one, two = Machine().workers
+    for turn in range(32):
+        ticket = one.ticket(now := 100.0 * turn)
+        ticket.rows = 4 + 4 * (turn % 2)
+        assert one.offer(ticket, now) is not None
+        one.complete(ticket, now + ticket.rows)
+
+    def divided(now: float) -> tuple[int, ...]:
+        ticket = one.ticket(now)
+        ticket.rows = 16
+        return one.scheduler.divide(ticket, now, 16, 8)
+
+    assert len(divided(9000.0)) == 2
+    first, second = two.begin(9000.0), two.begin(9000.0)
+    assert divided(9000.0) == ()
+    queued = two.queue(9000.0)
+    two.complete(first, 9001.0)
+    two.complete(second, 9001.0)
+    assert divided(9001.0) == ()
+    assert two.due(9001.0) == [queued]
+
+
 def test_room_is_not_left_for_long_to_a_worker_that_does_not_use_it() -> None:
     one, two = Machine().workers
     running = [one.begin(0.0), one.begin(0.0)]
@@ -155,7 +178,7 @@ def test_room_is_not_left_for_long_to_a_worker_that_does_not_use_it() -> None:
 
 
 def test_a_higher_priority_goes_first_over_all_workers() -> None:
-    one, two = Machine(rules=QueueRules()).workers
+    one, two = Machine().workers
     running = [one.begin(0.0), one.begin(0.0)]
     one.queue(0.1, priority=2)
     urgent = two.queue(0.2, priority=0)

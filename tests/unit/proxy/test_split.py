@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
-from lb.proxy.exchange import Particulars
+from lb.domain.schedule import Plan
+from lb.kserve.operations import MODEL_INFER
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.split import (
     HeldBytes,
     Parts,
@@ -14,9 +17,11 @@ from lb.proxy.split import (
     SplitRule,
     Splits,
     even_parts,
+    longest_batch,
     part_particulars,
     rows_text,
     split_rules,
+    unequal_parts,
 )
 from lb.settings.model import Settings
 from lb.wire.ledger import Ledger
@@ -25,12 +30,37 @@ RULE = SplitRule(at_once=2, max_bytes=1000)
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, max_rows=8)
 
 
-def splits(facts: ModelFacts = FACTS) -> Splits:
-    nowhere = Placement((), None, None)  # type: ignore[arg-type]
-    routes = {b"m": ModelRoute(facts=facts)}
-    made = Splits(PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes)))
-    made.configure({b"m": RULE})
+class Divided:
+    """Divides every batch the same way."""
+
+    def __init__(self, *parts: int) -> None:
+        self.parts = parts
+
+    def divide(self, *_: object) -> tuple[int, ...]:
+        return self.parts
+
+
+def exchange(model: bytes = b"m") -> Exchange:
+    made = Exchange(AppProtocol.GRPC, MODEL_INFER, "-", 0.0)
+    made.model = model
     return made
+
+
+def splits(
+    facts: ModelFacts = FACTS, rule: SplitRule = RULE, parts: tuple[int, ...] = ()
+) -> Splits:
+    nowhere = Placement((), None, None)  # type: ignore[arg-type]
+    plan = Plan(limits={}) if parts else None
+    routes = {b"m": ModelRoute(facts=facts, plan=plan)}
+    pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
+    made = Splits(pool, Divided(*parts))
+    made.configure({b"m": rule})
+    return made
+
+
+def parts_of(made: Splits, rows: int, model: bytes = b"m") -> tuple[int, ...] | None:
+    plan = made.plan(exchange(model), rows, 100)
+    return None if plan is None else plan.parts
 
 
 @pytest.mark.parametrize(
@@ -43,34 +73,76 @@ def test_parts_are_few_and_of_about_the_same_size(
     assert even_parts(rows, limit) == parts
 
 
+@pytest.mark.parametrize(
+    ("parts", "limit", "unequal"),
+    [
+        ((8, 8), 8, (8, 7, 1)),
+        ((7, 7), 8, (8, 6)),
+        ((5, 4), 8, (5, 4)),
+        ((1, 1, 1), 1, (1, 1, 1)),
+        ((8,), 8, (8,)),
+        ((4, 4, 4), 9, (5, 4, 3)),
+    ],
+)
+def test_parts_can_be_told_apart(
+    parts: tuple[int, ...], limit: int, unequal: tuple[int, ...]
+) -> None:
+    assert unequal_parts(parts, limit) == unequal
+
+
 def test_only_batches_above_the_limit_of_their_model_are_cut() -> None:
     made = splits()
-    assert made.plan(b"m", 8) is None
-    plan = made.plan(b"m", 9)
+    assert parts_of(made, 8) is None
+    plan = made.plan(exchange(), 9, 100)
     assert plan is not None
-    assert (plan.parts, plan.rows, plan.is_scheduled) == ((5, 4), 9, False)
-    assert made.plan(b"other", 9) is None
+    assert (plan.parts, plan.rows, plan.is_scheduled, plan.must) == ((5, 4), 9, False, True)
+    assert parts_of(made, 9, b"other") is None
+    assert [made.may_cut(b"m", rows) for rows in (8, 9)] == [False, True]
+
+
+def test_auto_also_cuts_what_is_answered_sooner_so() -> None:
+    auto = SplitRule(at_once=2, max_bytes=1000, is_auto=True)
+    assert parts_of(splits(parts=(4, 2), rule=auto), 6) == (4, 2)
+    assert parts_of(splits(parts=(4, 2)), 6) is None
+    assert parts_of(splits(rule=auto), 6) is None
+    assert parts_of(splits(parts=(4, 2), rule=auto), 1) is None
+    assert [splits(rule=auto).may_cut(b"m", rows) for rows in (1, 2)] == [False, True]
+
+
+def test_as_many_parts_as_help_are_made_of_what_must_be_cut() -> None:
+    assert parts_of(splits(parts=(3, 3, 3)), 9) == (4, 3, 2)
+    assert parts_of(splits(), 9) == (5, 4)
+
+
+def test_the_first_parts_of_a_model_differ() -> None:
+    made = splits()
+    assert parts_of(made, 16) == (8, 7, 1)
+    plan = made.plan(exchange(), 16, 100)
+    assert plan is not None
+    made.fit(b"m", plan)
+    assert parts_of(made, 16) == (8, 8)
 
 
 def test_batches_without_rows_are_not_cut() -> None:
-    assert splits(ModelFacts(max_rows=0)).plan(b"m", 9) is None
+    assert parts_of(splits(ModelFacts(max_rows=0)), 9) is None
 
 
 def test_a_batch_of_very_many_parts_is_not_cut() -> None:
     made = splits()
-    assert made.plan(b"m", 8 * 1024) is not None
-    assert made.plan(b"m", 8 * 1024 + 1) is None
+    assert parts_of(made, 8 * 1024) is not None
+    assert parts_of(made, 8 * 1024 + 1) is None
 
 
 def test_a_model_that_turned_out_unfit_is_left_whole() -> None:
     made = splits()
-    plan = made.plan(b"m", 9)
+    plan = made.plan(exchange(), 9, 100)
     assert plan is not None
     made.unfit(b"m", plan)
-    assert made.plan(b"m", 9) is None
+    assert parts_of(made, 9) is None
+    assert not made.may_cut(b"m", 9)
     assert made.counts.unfit == 1
     made.configure({b"m": RULE})
-    assert made.plan(b"m", 9) is not None
+    assert parts_of(made, 9) is not None
 
 
 def test_the_settings_name_models_whose_batches_are_cut() -> None:
@@ -79,12 +151,17 @@ def test_the_settings_name_models_whose_batches_are_cut() -> None:
             "listen": {"http": "127.0.0.1:8000"},
             "models": {
                 "on": {"split": "oversize", "split_max": 3, "split_max_bytes": "1KiB"},
+                "auto": {"split": "auto"},
                 "off": {},
                 "once": {"split": "oversize", "retry": "never"},
             },
         }
     )
-    assert split_rules(settings) == {b"on": SplitRule(at_once=3, max_bytes=1024)}
+    assert split_rules(settings) == {
+        b"on": SplitRule(at_once=3, max_bytes=1024),
+        b"auto": SplitRule(at_once=8, max_bytes=64 << 20, is_auto=True),
+    }
+    assert longest_batch(settings) == 64 << 20
 
 
 def test_a_part_is_as_urgent_as_its_whole_and_has_its_own_rows() -> None:
@@ -149,6 +226,45 @@ def test_held_bytes_are_on_the_ledger() -> None:
     assert held.add(b"")
     assert not len(ledger)
     assert held.add(b"x" * 60)
-    assert (ledger.held, bytes(held.data)) == (60, b"x" * 60)
+    assert (ledger.held, held.rope().joined()) == (60, b"x" * 60)
     assert not held.add(b"y" * 60)
-    assert (ledger.held, len(ledger), bytes(held.data)) == (0, 0, b"")
+    assert (ledger.held, len(ledger), held.size) == (0, 0, 0)
+
+
+def held_bytes() -> HeldBytes:
+    owner = Owner()
+    owner.held = HeldBytes(Ledger(2**30), owner)
+    return owner.held
+
+
+def buffers(held: HeldBytes) -> list[object]:
+    return [view.obj for view in held.rope().views(0, held.size)]
+
+
+def test_long_payload_is_held_as_it_was_read() -> None:
+    held = held_bytes()
+    read = bytes(100_000)
+    for at in range(0, 96_000, 16_000):
+        held.add(memoryview(read)[at : at + 16_000])
+    assert all(buffer is read for buffer in buffers(held))
+
+
+def test_what_is_held_keeps_no_other_bytes_of_the_same_read() -> None:
+    held = held_bytes()
+    read, other = bytes(100_000), bytes(10_000)
+    held.add(memoryview(read)[:16_000])
+    held.add(memoryview(read)[16_000:32_000])
+    held.add(other)
+    first, second = buffers(held)
+    assert first is not read
+    assert isinstance(first, bytes)
+    assert (len(first), second) == (32_000, other)
+
+
+def test_short_payload_is_held_in_few_pieces() -> None:
+    held = held_bytes()
+    text = bytes(range(256)) * 400
+    for at in range(len(text)):
+        held.add(text[at : at + 1])
+    assert held.rope().joined() == text
+    assert len(buffers(held)) == 2

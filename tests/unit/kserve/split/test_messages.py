@@ -8,6 +8,7 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.steps import finish
 from lb.kserve.split.messages import MessageCut, first_rows, join_messages
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
+from lb.wire.rope import Rope
 from tests.fakes.batches import TYPED, answer_of, counted, message_of, request_of
 from tests.fakes.work import instructions
 
@@ -29,6 +30,17 @@ def test_raw_contents_are_not_copied() -> None:
     message = request_of([counted("FP32", [4, 100])]).SerializeToString()
     pieces = MessageCut(message).part(1, 2)
     assert [piece.obj is message for piece in pieces if isinstance(piece, memoryview)] == [True]
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+def test_messages_that_came_in_pieces_are_cut(datatype: str, size: int) -> None:
+    request = request_of([counted(datatype, [6, 5]), counted("INT64", [6], "INPUT1")])
+    message = request.SerializeToString()
+    rope = Rope(message[at : at + size] for at in range(0, len(message), size))
+    for first, count in ((0, 2), (2, 3), (5, 1)):
+        whole = message_of(MessageCut(message).part(first, count))
+        assert message_of(MessageCut(rope).part(first, count)) == whole
 
 
 @pytest.mark.parametrize("datatype", TYPED)

@@ -77,7 +77,7 @@ def test_everything_of_a_snapshot_arrives(reader: PoolReader) -> None:
     )
     capacity = Capacity(4, is_auto=True, instances=2, max_batch=8)
     plan = Plan(limits={b: Capacity(4)}, default=capacity, rules=rules)
-    facts = ModelFacts(is_stateful=False, instances=2, max_batch=8)
+    facts = ModelFacts(is_stateful=False, instances=2, max_batch=8, preferred=(4, 8))
     routes = {
         b"m": ModelRoute(
             facts=facts, placements=placed(b), ready_versions=frozenset({b"1"}), plan=plan

@@ -1,0 +1,95 @@
+"""Bytes that lie in several buffers, read and cut without joining them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Final
+
+Payload = bytes | memoryview
+_EMPTY: Final = memoryview(b"")
+
+
+class Rope:
+    """Pieces in the order of their bytes. It never changes once made."""
+
+    __slots__ = ("_piece", "_pieces", "_size", "_start", "_starts", "_stop")
+
+    def __init__(self, pieces: Iterable[Payload]) -> None:
+        """
+        Args:
+            pieces: the buffers. They must not change as long as the rope, or a part of it, is used.
+        """
+        self._pieces = [memoryview(piece) for piece in pieces if len(piece)]
+        self._starts = [0, *accumulate(map(len, self._pieces))]
+        self._size = self._starts.pop()
+        self._piece = _EMPTY
+        """The piece that was read last."""
+        self._start = self._stop = 0
+        """Where that begins and ends."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: int) -> int:
+        """The byte at a place, as of `bytes`; not counted from the end."""
+        if not self._start <= at < self._stop:
+            self._find(at)
+        return self._piece[at - self._start]
+
+    def _find(self, at: int) -> None:
+        """Have the piece with a byte at hand.
+
+        Raises:
+            IndexError: there is no such byte.
+        """
+        if not 0 <= at < self._size:
+            raise IndexError("beyond the end of a rope")
+        place = bisect_right(self._starts, at) - 1
+        self._piece = self._pieces[place]
+        self._start = self._starts[place]
+        self._stop = self._start + len(self._piece)
+
+    def u32(self, at: int) -> int:
+        """The number in four bytes, little-endian.
+
+        Raises:
+            IndexError: there are none.
+        """
+        if not self._start <= at < self._stop:
+            self._find(at)
+        here = at - self._start
+        four: Payload = self._piece[here : here + 4]
+        if len(four) < 4:
+            four = self.read(at, at + 4)
+        return int.from_bytes(four, "little")
+
+    def views(self, begin: int, end: int) -> list[memoryview]:
+        """Bytes from `begin` to before `end`, as far as there are any: views, not copies."""
+        end = min(end, self._size)
+        if begin >= end:
+            return []
+        first = bisect_right(self._starts, begin) - 1
+        last = bisect_right(self._starts, end - 1)
+        found = self._pieces[first:last]
+        found[-1] = found[-1][: end - self._starts[last - 1]]
+        found[0] = found[0][begin - self._starts[first] :]
+        return found
+
+    def part(self, begin: int, end: int) -> Rope:
+        """The same bytes as a rope of their own."""
+        return Rope(self.views(begin, end))
+
+    def read(self, begin: int, end: int) -> bytes:
+        """The same bytes, joined: for short ones."""
+        return b"".join(self.views(begin, end))
+
+    def joined(self) -> bytes:
+        """All of it in one buffer, for what cannot read a rope."""
+        return b"".join(self._pieces)
+
+
+def rope_of(data: Payload | Rope) -> Rope:
+    """Bytes as a rope, whether they are one already or lie in one buffer."""
+    return data if isinstance(data, Rope) else Rope([data])

@@ -1,0 +1,120 @@
+"""Batches that one Triton would take are cut where their answer comes sooner so (`split: auto`)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from lb.kserve import inference_pb2 as pb
+from lb.testing import running
+from lb.testing.balancer import Balancer
+from lb.testing.tritons import Triton
+from tests.fakes.batch_models import FIXED, MAX_ROWS, batch_tritons
+from tests.fakes.process import wait_until
+from tests.integration.test_split import LIMIT_S, ask, metric, post
+
+ENOUGH = 40
+"""Batches after which all Tritons are known: each has a few."""
+
+
+@pytest.fixture(scope="module")
+def tritons() -> Iterator[tuple[Triton, ...]]:
+    with batch_tritons(3) as started:
+        yield started
+
+
+@pytest.fixture
+def balancer(tritons: tuple[Triton, ...]) -> Iterator[Balancer]:
+    auto = {"split": "auto", "split_max_bytes": "1KiB"}
+    models = {name: dict(auto) for name in ("linear", "sums")}
+    with running(tritons, {"models": models}) as started:
+        yield started
+
+
+def batch(rows: int, model: str = "linear", columns: int = 1) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name="IN", datatype="INT32", shape=[rows, columns])
+    request.raw_input_contents.append(struct.pack(f"<{rows * columns}i", *range(rows * columns)))
+    return request
+
+
+def cut(balancer: Balancer) -> float:
+    return metric(balancer, "triton_lb_split_batches_total")
+
+
+def body(rows: int, model: str) -> tuple[bytes, dict[str, str]]:
+    data = struct.pack(f"<{rows}i", *range(rows))
+    tensor = {
+        "name": "IN", "datatype": "INT32", "shape": [rows, 1],
+        "parameters": {"binary_data_size": len(data)},
+    }  # fmt: skip
+    content = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+    head = json.dumps(content).encode()
+    return head + data, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def test_batches_are_cut_once_it_is_known_what_they_take(balancer: Balancer) -> None:
+    with grpc.insecure_channel(balancer.grpc) as channel:
+        for _ in range(ENOUGH):
+            answer = ask(channel, batch(MAX_ROWS))
+            assert list(answer.raw_output_contents) == [*batch(MAX_ROWS).raw_input_contents]
+            assert list(answer.outputs[0].shape) == [MAX_ROWS, 1]
+            if cut(balancer):
+                break
+        assert cut(balancer) > 0
+        before = cut(balancer)
+        for _ in range(5):
+            ask(channel, batch(1))
+        assert cut(balancer) == before
+
+
+def test_http_batches_are_cut_as_well(balancer: Balancer) -> None:
+    for _ in range(ENOUGH):
+        text, fields = body(MAX_ROWS, "linear")
+        status, headers, answer = post(balancer.http, text, fields, model="linear")
+        assert status == 200
+        size = int(headers["inference-header-content-length"])
+        assert answer[size:] == text[len(text) - 4 * MAX_ROWS :]
+        if cut(balancer):
+            break
+    assert cut(balancer) > 0
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_model_with_an_output_that_is_not_by_rows_is_left_whole(
+    balancer: Balancer, protocol: str
+) -> None:
+    with grpc.insecure_channel(balancer.grpc) as channel:
+        for _ in range(ENOUGH):
+            if protocol == "grpc":
+                answer = ask(channel, batch(MAX_ROWS, "sums"))
+                assert [list(each.shape) for each in answer.outputs] == [[MAX_ROWS, 1], [FIXED]]
+            else:
+                status, headers, text = post(balancer.http, *body(MAX_ROWS, "sums"), model="sums")
+                assert status == 200
+                content = json.loads(text[: int(headers["inference-header-content-length"])])
+                shapes = [each["shape"] for each in content["outputs"]]
+                assert shapes == [[MAX_ROWS, 1], [FIXED]]
+            if metric(balancer, "triton_lb_split_unfit_models_total"):
+                break
+        assert metric(balancer, "triton_lb_split_unfit_models_total") == 1
+        before = cut(balancer)
+        for _ in range(5):
+            ask(channel, batch(MAX_ROWS, "sums"))
+        assert cut(balancer) == before
+    for name in ("triton_lb_backend_in_flight", "triton_lb_held_bytes", "triton_lb_open_requests"):
+        wait_until(
+            lambda name=name: metric(balancer, name) == 0, timeout_s=LIMIT_S, what=f"{name} is 0"
+        )
+
+
+def test_what_is_longer_than_is_held_goes_on_as_it_came(balancer: Balancer) -> None:
+    with grpc.insecure_channel(balancer.grpc) as channel:
+        for _ in range(ENOUGH):
+            answer = ask(channel, batch(MAX_ROWS, columns=8))
+            assert len(answer.raw_output_contents[0]) == 4 * 8 * MAX_ROWS
+    assert cut(balancer) == 0
