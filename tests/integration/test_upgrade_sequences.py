@@ -28,6 +28,7 @@ class Keeping(http.server.BaseHTTPRequestHandler):
     """Answers a step of a sequence that did not begin here with 400."""
 
     protocol_version = "HTTP/1.1"
+    refusal = b"{}"
 
     def do_GET(self) -> None:
         self._answer(200)
@@ -41,10 +42,11 @@ class Keeping(http.server.BaseHTTPRequestHandler):
         self._answer(200 if said.get("sequence_id") in known else 400)
 
     def _answer(self, status: int) -> None:
+        body = b"{}" if status == 200 else self.refusal
         self.send_response(status)
-        self.send_header("Content-Length", "2")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on the standard error."""

@@ -378,12 +378,21 @@ def test_a_limit_of_a_backend_holds_over_all_workers(
         serving.process.close()
 
 
+class KeepingAsTriton(Keeping):
+    """The same in the words of a Triton, upon which the next backend by the hash is asked."""
+
+    refusal = (
+        b'{"error":"inference request for sequence 1 to model \'simple_sequence\' must specify the '
+        b'START flag on the first request of the sequence"}'
+    )
+
+
 def test_steps_of_a_sequence_find_their_backend_from_all_workers(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     servers = []
     for _ in range(3):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Keeping)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), KeepingAsTriton)
         server.daemon_threads = True
         server.known = set()  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever).start()
@@ -393,7 +402,8 @@ def test_steps_of_a_sequence_find_their_backend_from_all_workers(
         for at, each in enumerate(servers)
     ]
     config["health"] = {"probe": "tcp"}
-    # A step may be quicker than the news of its START, and then finds its backend by the hash.
+    # A step may be quicker than the news of its START, and then finds its backend by the hash: the
+    # first, or the next ones where the first had too many sequences.
     config["sequences"] = {"affinity": "rendezvous"}
     config["workers"] = 3
     serving = Serving(tmp_path, config)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.placing.planner import PlannerRules
+from lb.placing.planner import ModelRules, PlannerRules
 from tests.fakes.model_store import SimulatedStores
 
 MODELS = [b"%d" % number for number in range(8)]
-PINNED = frozenset(MODELS[:1])
 MIN_AGE_S = 5.0
 
 asks = st.tuples(st.just("ask"), st.integers(1, len(MODELS) - 1))
@@ -29,7 +28,9 @@ def test_every_request_is_served_or_refused_and_limits_hold(
     stores = SimulatedStores(
         count=3,
         models=MODELS,
-        rules=PlannerRules(max_models=room, min_age_s=MIN_AGE_S, pinned=PINNED),
+        rules=PlannerRules(
+            max_models=room, min_age_s=MIN_AGE_S, models={MODELS[0]: ModelRules(is_pinned=True)}
+        ),
         load_s=2.0,
         unload_s=1.0,
         request_s=0.5,
@@ -51,6 +52,6 @@ def test_every_request_is_served_or_refused_and_limits_hold(
         assert lost or not stores.refused
     assert stores.most_taken <= room
     for _, model, _, age_s in stores.evictions:
-        assert model not in PINNED
+        assert model != MODELS[0]  # which is pinned
         assert age_s >= MIN_AGE_S
     assert any(MODELS[0] in store.ready for store in stores.stores.values())
