@@ -1,9 +1,10 @@
 """The scheduler: when and on which backend each request of a scheduled model begins.
 
-A request is dispatched to the backend where it is expected to end first, by what is in flight there
-and by the learnt cost of an execution. If that backend is full the request is queued here, bound to
-no backend, although a slower one may be free. The slower one is used once so many requests are
-queued that it would end one of them first. `lb.balancing.waiting` decides which request is next.
+Backends are compared by when a request would begin there and by a part of what its own execution
+takes, from what is in flight there and from learnt costs. If the best one is full the request is
+queued here, bound to no backend, although a slower one may be free. The slower one is used once the
+others would take longer for the whole queue than the slower one takes for one request of it.
+`lb.balancing.waiting` decides which request is next, `lb.balancing.selection` compares.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ class Scheduler:
             home: the eligible backend that it stays on unless another one is clearly better.
 
         Returns:
-            None: every backend is at its limit for requests of all models.
+            None: the best backend is at its limit for requests of all models.
         """
         model_queue = self._model_queue(ticket, now)
         eligible_set = model_queue.eligible_set(ticket, now)
@@ -434,7 +435,8 @@ class Scheduler:
             eligible_set, model_queue = next(iter(self._dirty.items()))
             self._step(model_queue, eligible_set, now)
         if not self._began:
-            # An instance that is idle still is wanted by nobody else.
+            # An instance that is idle now is wanted by no other queued request: one that seemed
+            # late may begin there.
             if self._expiries and self._expiries[0][0] <= now and not self._dirty:
                 self._check_expiries(now)
             if not self._began:

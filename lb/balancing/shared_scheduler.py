@@ -30,7 +30,7 @@ _GIVE_WAY_S: Final = TUNING.give_way_s
 _GIVE_WAY_AGAIN_S: Final = TUNING.give_way_again_s
 
 
-class _SharedModelBackend:
+class _BoardModelBackend:
     """One model on one backend: what was written of it, and what others have in flight there."""
 
     __slots__ = (
@@ -89,14 +89,14 @@ class _SharedQueue:
 class SharedScheduler(Scheduler):
     """The scheduler of a worker; `Scheduler` says how to use it. Besides:
 
-    5. Call `tick` ten times a second.
-    6. Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
+    - Call `tick` ten times a second.
+    - Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
     """
 
     def __init__(self, board: Board) -> None:
         super().__init__()
         self._board = board
-        self._shared: dict[int, _SharedModelBackend] = {}
+        self._shared: dict[int, _BoardModelBackend] = {}
         """By key."""
         self._keys: dict[ModelQueue, dict[Backend, int]] = {}
         self._limited: dict[int, _SharedBackend] = {}
@@ -312,7 +312,7 @@ class SharedScheduler(Scheduler):
 
     def _count(
         self,
-        shared: _SharedModelBackend,
+        shared: _BoardModelBackend,
         model_backend: ModelBackend,
         before: Values,
         values: Values,
@@ -349,7 +349,7 @@ class SharedScheduler(Scheduler):
             self.on_room()
 
     def _count_anew(
-        self, shared: _SharedModelBackend, model_backend: ModelBackend, now: float
+        self, shared: _BoardModelBackend, model_backend: ModelBackend, now: float
     ) -> bool:
         """Count what others have in flight in a model backend that is new, or that took the place
         of another one.
@@ -394,7 +394,7 @@ class SharedScheduler(Scheduler):
 
     def _know(
         self, model_queue: ModelQueue, model_backend: ModelBackend, now: float
-    ) -> _SharedModelBackend:
+    ) -> _BoardModelBackend:
         """Count what others have in flight at a model backend from now on."""
         keys = self._keys.setdefault(model_queue, {})
         key = keys.get(model_backend.backend)
@@ -402,7 +402,7 @@ class SharedScheduler(Scheduler):
             name = model_backend.backend.spec.name.encode()
             key = key_of(b"backend", name, model_queue.model, model_queue.version)
             keys[model_backend.backend] = key
-            self._shared[key] = _SharedModelBackend(key, model_queue, model_backend.backend)
+            self._shared[key] = _BoardModelBackend(key, model_queue, model_backend.backend)
             self._limit(model_backend.penalty, now)
         shared = self._shared[key]
         if shared.counted_at is not model_backend:
