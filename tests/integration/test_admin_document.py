@@ -29,8 +29,9 @@ DEFECT = 500
 """The status of answers that no request can bring about."""
 
 
-def concrete(path: str, name: str = "a", model: str = "simple") -> str:
+def concrete(path: str, name: str = "", model: str = "simple") -> str:
     """A path of the document, of a backend of that name and of a model, one that is there."""
+    name = name or ("name" if path.startswith("/api/v1/compare/") else "a")
     return path.replace("{name}", name).replace("{model}", model)
 
 
@@ -59,7 +60,8 @@ class Admin:
                     "variants": [
                         {"name": "stable", "model": "simple", "weight": 90},
                         {"name": "canary", "model": "simple_v2", "weight": 10},
-                    ]
+                    ],
+                    "shadow": {"model": "simple_v2"},
                 },
             },
             "scheduling": {"load_poll_interval": "1s"},
@@ -141,7 +143,7 @@ class Admin:
         method: str,
         path: str,
         status: int,
-        name: str = "a",
+        name: str = "",
         query: str = "",
         token: str = OPERATE,
         body: object = None,
@@ -154,7 +156,7 @@ class Admin:
             method: of the request.
             path: as the document has it.
             status: that is expected.
-            name: takes the place of `{name}`.
+            name: takes the place of `{name}`; empty: one that is there.
             query: behind the path.
             token: shown.
             body: sent as JSON, bytes as they are.
