@@ -147,7 +147,7 @@ def running(tmp_path: Path, cluster: Cluster) -> Iterator[Balancer]:
         assert "Traceback" not in serving.log
         assert "crashed" not in serving.log
     finally:
-        serving.process.close()
+        serving.serving.process.close()
 
 
 def status(running: Balancer) -> dict[str, object]:
