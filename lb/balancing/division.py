@@ -90,9 +90,8 @@ def _in_proportion(shares: Sequence[Share], rows: int, limit: int) -> list[int]:
     # division; each turn finds one at least.
     open_at = list(range(len(shares)))
     while open_at:
-        end_s = (left + sum(shares[at].base_s / shares[at].row_s for at in open_at)) / sum(
-            1 / shares[at].row_s for at in open_at
-        )
+        done_alone = sum([shares[at].base_s / shares[at].row_s for at in open_at])
+        end_s = (left + done_alone) / sum([1 / shares[at].row_s for at in open_at])
         wanted = {at: (end_s - shares[at].base_s) / shares[at].row_s for at in open_at}
         full = [at for at in open_at if wanted[at] >= limit]
         slow = [at for at in open_at if wanted[at] <= 0]

@@ -81,7 +81,8 @@ NO_BACKEND: Final = "no backend is available"
 NOT_LOADED: Final = "the model could not be loaded in time"
 _TOO_MANY_HELD: Final = "too many requests wait for a backend that is activated"
 _WAKING: Final = frozenset({OperationKind.INFERENCE, OperationKind.STREAM})
-"""Requests that standby backends are activated for; others look, and need no GPU."""
+"""Requests that standby backends are activated and models are loaded for; others look, and need no
+GPU."""
 
 Later = Callable[[float, Callable[[], None]], Any]
 """Has something called after seconds; gives what has a `cancel`."""
@@ -680,7 +681,10 @@ class Queue:
     def on_demand_again(self, exchange: Exchange) -> OnDemand | None:
         """The same as `on_demand` for an exchange that was under way or held: that the only backend
         which has its model is gone may not be known yet."""
-        return self.on_demand(exchange) or self._pool.current.loadable.get(exchange.model)
+        found = self.on_demand(exchange)
+        if found is None and exchange.operation.kind in _WAKING:
+            found = self._pool.current.loadable.get(exchange.model)
+        return found
 
     def on_demand(self, exchange: Exchange) -> OnDemand | None:
         """What an exchange waits for that no backend would take: its model, which is loaded for it,

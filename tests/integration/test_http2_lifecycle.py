@@ -593,10 +593,10 @@ async def test_a_reset_of_the_client_reaches_the_backend(moment: str) -> None:
 
 async def test_the_deadline_ends_the_call_on_both_sides() -> None:
     async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
-        client.send(call(1, None, (b"grpc-timeout", b"50m")))
+        client.send(call(1, None, (b"grpc-timeout", b"500m")))
         assert await statuses(client, 1) == [4]
         await eventually(lambda: backend.peers[0].resets == {1: CANCEL})
-        assert (b"grpc-timeout", b"50m") in backend.peers[0].heads[1][0]
+        assert (b"grpc-timeout", b"500m") in backend.peers[0].heads[1][0]
         assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)]
 
 
@@ -617,7 +617,7 @@ async def test_the_deadline_while_bytes_wait_resets_the_stream() -> None:
         running_relay(backend.target) as relay,
         raw_client(relay.port, {INITIAL_WINDOW_SIZE: 10}) as client,
     ):
-        client.send(call(1, None, (b"grpc-timeout", b"50m")))
+        client.send(call(1, None, (b"grpc-timeout", b"500m")))
         await client.until_over(1)
         assert client.resets == {1: CANCEL}
         await relay.until_clean()
