@@ -90,8 +90,12 @@ def _in_proportion(shares: Sequence[Share], rows: int, limit: int) -> list[int]:
     # division; each turn finds one at least.
     open_at = list(range(len(shares)))
     while open_at:
-        done_alone = sum([shares[at].base_s / shares[at].row_s for at in open_at])
-        end_s = (left + done_alone) / sum([1 / shares[at].row_s for at in open_at])
+        speed = base_rows = 0.0
+        for at in open_at:
+            share = shares[at]
+            speed += 1.0 / share.row_s
+            base_rows += share.base_s / share.row_s
+        end_s = (left + base_rows) / speed
         wanted = {at: (end_s - shares[at].base_s) / shares[at].row_s for at in open_at}
         full = [at for at in open_at if wanted[at] >= limit]
         slow = [at for at in open_at if wanted[at] <= 0]

@@ -463,7 +463,8 @@ class ModelPlacement:
     # What operators ask for
 
     def pin(self, model: bytes, *, is_pinned: bool) -> None:
-        """Keep a model loaded, or do so no more, until the process ends.
+        """Keep a model loaded, or do so no more, until the process ends. A pin outranks clients who
+        unloaded it.
 
         Raises:
             LookupError: no managed backend has it in its repository.
@@ -471,6 +472,8 @@ class ModelPlacement:
         """
         self._check(model)
         self.planner.pins[model] = is_pinned
+        if is_pinned:
+            self.planner.withdrawn.discard(model)
         _log.info("model pinned" if is_pinned else "model unpinned", extra={"model": text(model)})
         self._woken.set()
 

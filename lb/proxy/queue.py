@@ -680,11 +680,10 @@ class Queue:
 
     def on_demand_again(self, exchange: Exchange) -> OnDemand | None:
         """The same as `on_demand` for an exchange that was under way or held: that the only backend
-        which has its model is gone may not be known yet."""
-        found = self.on_demand(exchange)
-        if found is None and exchange.operation.kind in _WAKING:
-            found = self._pool.current.loadable.get(exchange.model)
-        return found
+        which has its model is gone may not be known yet. Questions wait for nothing."""
+        if exchange.operation.kind not in _WAKING:
+            return None
+        return self.on_demand(exchange) or self._pool.current.loadable.get(exchange.model)
 
     def on_demand(self, exchange: Exchange) -> OnDemand | None:
         """What an exchange waits for that no backend would take: its model, which is loaded for it,

@@ -152,6 +152,8 @@ def test_a_model_that_its_backend_has_no_longer_is_waited_for(meaning: Meaning) 
     retry = bench.dispatcher.retry
     assert retry.goes_elsewhere(one, meaning, body_retained=True)
     assert not retry.goes_elsewhere(one, meaning, body_retained=False)
+    one.operation = METADATA  # nothing is loaded for a question
+    assert not retry.goes_elsewhere(one, meaning, body_retained=True)
     one.end()
     bench.loadable = {}
     bench.loaded(bench.backends[0])
