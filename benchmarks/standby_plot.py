@@ -137,11 +137,11 @@ def picture() -> str:
         serving.draw(((each.hour, each.slices) for each in by_minute), colour)
     for at, ((name, outcome), colour) in enumerate(zip(names, _COLOURS, strict=True)):
         said = f"{name}: {100 * outcome.late:.1f} % beyond the budget"
-        x, y = _LEFT + at * 295, _TOP + 3 * (_PANEL + _GAP) + 5
+        x, y = _LEFT, _TOP + 3 * (_PANEL + _GAP) + 5 + 18 * at
         legend += [_line(x, y, x + 20, y, colour), _text(x + 26, y + 4, said)]
     load.draw(((each.hour, each.rate) for each in minutes(ours)), _INK)
     latency.mark(1e3 * BUDGET_S, _BUDGET, "budget: 50 ms")
-    height = _TOP + 3 * (_PANEL + _GAP) + 20
+    height = _TOP + 3 * (_PANEL + _GAP) + 20 + 18 * (len(names) - 1)
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
