@@ -81,6 +81,7 @@ class Documents:
             "models": self._models,
             "models_total": 10 * len(self._models),
             "variants": [],
+            "placement": [],
             "changes": [self._change(number) for number in range(100 if count else 0)],
         }
 
@@ -219,6 +220,8 @@ async def main() -> int:
             session = await page.context.new_cdp_session(page)
             await asyncio.sleep(_SETTLING_S)
             first = await sizes(page, session)
+            if first[0] < 10 * backends:
+                sys.exit("the page shows no backends: what does its document lack?")
             tasks = await longest_tasks(session)
             if backends:
                 await asyncio.sleep(60 * given.minutes - _TRACED_S)
