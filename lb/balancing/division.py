@@ -117,7 +117,7 @@ def _in_proportion(shares: Sequence[Share], rows: int, limit: int) -> list[int]:
 
 
 def _preferred(parts: Sequence[int], limit: int, preferred: Sequence[int]) -> list[int]:
-    """The same parts, all but the last with a preferred number of rows where one is near."""
+    """Give all parts but the last a preferred number of rows, where one is near."""
     rows = sum(parts)
     sizes = [size for size in preferred if size <= limit]
     found = list(parts)

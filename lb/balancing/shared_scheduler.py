@@ -102,7 +102,7 @@ class SharedScheduler(Scheduler):
         self._limited: dict[int, _SharedBackend] = {}
         """Backends with limits of their own, by key."""
         self._limits: dict[Backend, _SharedBackend] = {}
-        """The same by backend."""
+        """What `_limited` has, by backend."""
         self._queues: dict[ModelQueue, _SharedQueue] = {}
         self._queue_keys: dict[int, ModelQueue] = {}
         self._read: dict[tuple[int, int], Values] = {}

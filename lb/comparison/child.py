@@ -71,7 +71,7 @@ class ComparisonProcess:
         """Pairs that were not compared: the process is behind, or died with them."""
         self.starts = 0
         self.pid: int | None = None
-        """Of the process; None where there is none."""
+        """The number of the process; None where there is none."""
         self.why = ""
         """Why nothing is compared now; empty where it is."""
         self._ledger = ledger

@@ -30,11 +30,11 @@ class Reply:
     """One answer."""
 
     status: int
-    """Of HTTP or gRPC."""
+    """The status of HTTP or gRPC."""
     body: bytes
-    """Of gRPC the message without its prefix."""
+    """What it holds; with gRPC the message without its prefix."""
     json_size: int = -1
-    """Of HTTP: how much of the body is JSON; -1: all of it."""
+    """Bytes of the body that are JSON, with HTTP; -1: all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -32,7 +32,7 @@ _ALL_FULL: Final = "all backends are at their request limit"
 _OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 
 
-def _nobody_loads(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
+def nobody_loads(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
     """No models are loaded for requests, and no backends activated."""
 
 
@@ -68,7 +68,7 @@ class Placer:
         self._queue = queue
         self._steps = steps
         self._reruns = reruns
-        self.wanted: Callable[[bytes, AppProtocol, bool], None] = _nobody_loads
+        self.wanted: Callable[[bytes, AppProtocol, bool], None] = nobody_loads
         """Told of a model that a request waits for and of its protocol. True: a standby backend is
         to serve it; False: it is loaded nowhere."""
         self.on_placing: Callable[[], None] | None = None
@@ -240,11 +240,11 @@ class Placer:
         on_demand = (queue.on_demand_again if exchange.tried else queue.on_demand)(exchange)
         if on_demand is not None and on_demand.error:
             raise no_backend(on_demand, on_demand.error)
-        if waiting is None or not self._queue.may_hold(exchange, now, on_demand):
+        if waiting is None or not queue.may_hold(exchange, now, on_demand):
             raise no_backend(on_demand, NO_BACKEND)
         if on_demand is not None:
             self.wanted(exchange.model, exchange.protocol, on_demand.is_standby)
-        self._queue.hold(exchange, waiting, now, on_demand)
+        queue.hold(exchange, waiting, now, on_demand)
 
     def _take_turn(
         self,

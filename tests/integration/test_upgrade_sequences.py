@@ -8,6 +8,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,14 @@ class Keeping(http.server.BaseHTTPRequestHandler):
         """Nothing on the standard error."""
 
 
-@pytest.fixture
-def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
-    """A balancer before two servers that keep sequences."""
+@contextmanager
+def keeping_servers(
+    config: dict[str, Any], count: int, handler: type[Keeping] = Keeping
+) -> Iterator[list[http.server.ThreadingHTTPServer]]:
+    """Run servers that keep sequences; they are the backends of a configuration."""
     servers = []
-    for _ in range(2):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keeping)
+    for _ in range(count):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
         server.known = set()  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever).start()
@@ -67,13 +70,22 @@ def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
         for at, each in enumerate(servers)
     ]
     config["health"] = {"probe": "tcp"}
-    config["shutdown"] = {"drain": "60s"}
-    running = Serving(tmp_path, config)
-    yield running
-    running.process.close()
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture
+def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
+    """A balancer before two servers that keep sequences."""
+    with keeping_servers(config, 2):
+        config["shutdown"] = {"drain": "60s"}
+        running = Serving(tmp_path, config)
+        yield running
+        running.process.close()
 
 
 def step(client: http.client.HTTPConnection, sequence: int, *, start: bool) -> int:

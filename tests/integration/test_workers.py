@@ -22,7 +22,7 @@ from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving
 from tests.fakes.steady_load import SteadyLoad
-from tests.integration.test_upgrade_sequences import Keeping, step
+from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
 _DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="http"}'
@@ -390,37 +390,23 @@ class KeepingAsTriton(Keeping):
 def test_steps_of_a_sequence_find_their_backend_from_all_workers(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
-    servers = []
-    for _ in range(3):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), KeepingAsTriton)
-        server.daemon_threads = True
-        server.known = set()  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever).start()
-        servers.append(server)
-    config["backends"] = [
-        {"name": f"server-{at}", "http": f"127.0.0.1:{each.server_port}", "kind": "kserve"}
-        for at, each in enumerate(servers)
-    ]
-    config["health"] = {"probe": "tcp"}
-    # A step may be quicker than the news of its START, and then finds its backend by the hash: the
-    # first, or the next ones where the first had too many sequences.
-    config["sequences"] = {"affinity": "rendezvous"}
-    config["workers"] = 3
-    serving = Serving(tmp_path, config)
-    try:
-        address = serving.until_serving()["http"]
-        connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(12)]
-        for number in range(1, 41):
-            steps = [connections[(number * 5 + at * 7) % 12] for at in range(4)]
-            found = [step(each, number, start=not at) for at, each in enumerate(steps)]
-            assert found == [200] * 4, number
-        for connection in connections:
-            connection.close()
-        kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
-        assert sum(kept) == 40  # each at one server
-        assert min(kept) > 0
-    finally:
-        serving.process.close()
-        for server in servers:
-            server.shutdown()
-            server.server_close()
+    with keeping_servers(config, 3, KeepingAsTriton) as servers:
+        # A step may be quicker than the news of its START, and then finds its backend by the hash:
+        # the first, or the next ones where the first had too many sequences.
+        config["sequences"] = {"affinity": "rendezvous"}
+        config["workers"] = 3
+        serving = Serving(tmp_path, config)
+        try:
+            address = serving.until_serving()["http"]
+            connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(12)]
+            for number in range(1, 41):
+                steps = [connections[(number * 5 + at * 7) % 12] for at in range(4)]
+                found = [step(each, number, start=not at) for at, each in enumerate(steps)]
+                assert found == [200] * 4, number
+            for connection in connections:
+                connection.close()
+            kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
+            assert sum(kept) == 40  # each at one server
+            assert min(kept) > 0
+        finally:
+            serving.process.close()

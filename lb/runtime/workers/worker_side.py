@@ -28,6 +28,7 @@ from lb.domain.pool import PoolRef
 from lb.domain.roles import ControlSide
 from lb.domain.sequence import SequenceKey
 from lb.net.process_parts import ProcessParts
+from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import RelayHost
@@ -91,7 +92,7 @@ class WorkerSide:
             conduct=self,
             misplaced=self._misplaced,
             news=self,
-            wanted=_nothing_is_loaded,
+            wanted=nobody_loads,
         )
 
     def attach(self, host: RelayHost) -> None:
@@ -389,10 +390,6 @@ class WorkerSide:
         if status != self._queue_told and self._writer is not None:
             self._queue_told = status
             self._writer.write(line("queue", status))
-
-
-def _nothing_is_loaded(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
-    """Models and standby backends wait for requests only where one process does everything."""
 
 
 def read_load(value: dict[str, Any]) -> LoadReport:
