@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
-from lb.domain.operation import Operation, OperationKind
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.settings.reporting import MetricsSettings
 from lb.telemetry.labels import OTHER, code_label, is_failure
@@ -26,14 +26,15 @@ MAX_MODEL_NAME: Final = 255
 MAX_OPERATIONS: Final = 64
 """KServe v2 and Triton have about thirty."""
 
+MAX_ALIKE: Final = 512
+"""Kinds of requests that are counted apart before the tables get their counts: more than most
+sites have, and put into the tables within a millisecond or two."""
+
 _UNKNOWN_CODE: Final = 1000
 """Stands for every code that has no label of its own."""
 _OTHER_MODEL: Final = OTHER.encode()
-_INFERENCE: Final = OperationKind.INFERENCE
-_OK: Final = 0
-"""gRPC status of a success."""
-_ERRORS: Final = 400
-"""HTTP statuses from here on are errors."""
+_Likeness = tuple[AppProtocol, Backend | None, str, bytes, int]
+"""Protocol, backend of the last attempt, name of the operation, model, code."""
 
 
 class OperationUsage:
@@ -96,6 +97,20 @@ class ModelLabels:
         return model
 
 
+class _Alike:
+    """What requests came to that are alike: in protocol, backend, operation, model and code."""
+
+    __slots__ = ("bytes_in", "bytes_out", "durations", "kind", "retries")
+
+    def __init__(self, kind: OperationKind) -> None:
+        self.kind = kind
+        """Of their operation."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.retries = 0
+        self.durations = Histogram()
+
+
 class Traffic:
     """Everything counted for one protocol. The listeners count connections on it themselves."""
 
@@ -135,6 +150,34 @@ class Traffic:
         if usage is None:
             usage = self.models[name] = ModelUsage()
         return usage
+
+    def add(
+        self, backend: Backend | None, operation: str, model: bytes, code: int, alike: _Alike
+    ) -> None:
+        """Count requests that are alike."""
+        durations = alike.durations
+        count = sum(durations.counts)
+        known = _UNKNOWN_CODE if code_label(self.protocol, code) == OTHER else code
+        _count(self.answers.setdefault(backend, {}), known, count)
+        self._usage_of_operation(operation, alike.kind).durations.add(durations)
+        self.bytes_in += alike.bytes_in
+        self.bytes_out += alike.bytes_out
+        self.retries += alike.retries
+        if not model:
+            return
+        is_good = not is_failure(self.protocol, code)
+        usage = self.usage_of(model, is_good=is_good)
+        if known not in usage.codes and len(usage.codes) >= MAX_CODES:
+            known = _UNKNOWN_CODE
+        _count(usage.codes, known, count)
+        usage.retries += alike.retries
+        if is_good and alike.kind is OperationKind.INFERENCE:
+            usage.durations.add(durations)
+
+    def _usage_of_operation(self, name: str, kind: OperationKind) -> OperationUsage:
+        if name not in self.operations and len(self.operations) >= MAX_OPERATIONS:
+            name, kind = OTHER, OperationKind.OTHER
+        return self.operations.setdefault(name, OperationUsage(kind))
 
     def durations(self) -> Iterator[tuple[OperationKind, Histogram]]:
         """Durations of whole requests by kind of operation; all kinds, used or not."""
@@ -181,18 +224,30 @@ class AnswerTimes:
 
 
 class Meter:
-    """The `RequestSink` behind the metrics page."""
+    """The `RequestSink` behind the metrics page.
 
-    __slots__ = ("labels", "traffic")
+    Requests that are alike are counted together, in one place; the tables of `traffic` get these
+    counts when somebody reads them.
+    """
+
+    __slots__ = ("_alike", "_traffic", "labels")
 
     def __init__(self, *, max_models: int = MAX_MODELS) -> None:
         """Count; at most `max_models` distinct models get a label of their own."""
         self.labels: Final = ModelLabels(max_models)
-        self.traffic: Final = (
+        self._traffic: Final = (
             Traffic(AppProtocol.HTTP, self.labels),
             Traffic(AppProtocol.GRPC, self.labels),
         )
-        """Indexed by `AppProtocol`."""
+        self._alike: Final[dict[_Likeness, _Alike]] = {}
+        """What the tables do not have yet."""
+
+    @property
+    def traffic(self) -> tuple[Traffic, Traffic]:
+        """Everything counted so far, indexed by `AppProtocol`."""
+        if self._alike:
+            self._settle()
+        return self._traffic
 
     def configure(self, settings: MetricsSettings) -> None:
         """Go by other settings from now on; models that have a label keep it."""
@@ -223,41 +278,24 @@ class Meter:
 
     def finished(self, record: RequestRecord) -> None:
         """Count one request."""
-        # HOT PATH (benchmarks/bench_telemetry.py). Once per request: known keys are counted here,
-        # without a call; the first of each kind, and whatever is rare, goes to the methods below.
+        # HOT PATH (benchmarks/bench_telemetry.py). Once per request.
         protocol = record.protocol
-        traffic = self.traffic[protocol]
         code = record.grpc_status if protocol else record.status
-        traffic.bytes_in += record.bytes_in
-        traffic.bytes_out += record.bytes_out
         try:
-            traffic.answers[record.backend][code] += 1
+            alike = self._alike[protocol, record.backend, record.operation.name, record.model, code]
         except KeyError:
-            self._first_answer(traffic, record.backend, code)
-        operation = record.operation
-        try:
-            durations = traffic.operations[operation.name].durations
-        except KeyError:
-            durations = self._first_call(traffic, operation).durations
+            alike = self._first(record, code)
         took = record.ended_at - record.started_at
-        bucket = bisect_left(LATENCY_BOUNDS_S, took)
-        durations.counts[bucket] += 1
+        durations = alike.durations
+        durations.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         durations.sum += took
-        model = record.model
-        if model:
-            try:
-                usage = traffic.models[model]
-                usage.codes[code] += 1
-            except KeyError:
-                usage = self._first_use(traffic, model, code)
-            if operation.kind is _INFERENCE and (code == _OK if protocol else 0 < code < _ERRORS):
-                durations = usage.durations
-                durations.counts[bucket] += 1
-                durations.sum += took
+        alike.bytes_in += record.bytes_in
+        alike.bytes_out += record.bytes_out
         if record.attempts > 1:
-            self._count_retries(traffic, record)
+            alike.retries += max(0, record.attempts - max(1, record.parts))
         if record.reason is not None:
-            traffic.reasons[record.reason] = traffic.reasons.get(record.reason, 0) + 1
+            reasons = self._traffic[protocol].reasons
+            reasons[record.reason] = reasons.get(record.reason, 0) + 1
 
     def retain(self, backends: Collection[Backend]) -> None:
         """Forget the backends that are not among `backends`: their series end with them."""
@@ -266,34 +304,25 @@ class Meter:
                 if backend is not None and backend not in backends:
                     del traffic.answers[backend]
 
-    def _count_retries(self, traffic: Traffic, record: RequestRecord) -> None:
-        retries = max(0, record.attempts - max(1, record.parts))
-        traffic.retries += retries
-        usage = traffic.models.get(record.model)
-        if usage is not None:
-            usage.retries += retries
+    def _first(self, record: RequestRecord, code: int) -> _Alike:
+        """Where requests like this one are counted from now on."""
+        if len(self._alike) >= MAX_ALIKE:
+            self._settle()
+        operation, model = record.operation, record.model
+        if len(model) > MAX_MODEL_NAME:
+            model = _OTHER_MODEL
+        key = (record.protocol, record.backend, operation.name, model, code)
+        return self._alike.setdefault(key, _Alike(operation.kind))
 
-    def _first_answer(self, traffic: Traffic, backend: Backend | None, code: int) -> None:
-        if code_label(traffic.protocol, code) == OTHER:
-            code = _UNKNOWN_CODE
-        codes = traffic.answers.setdefault(backend, {})
-        codes[code] = codes.get(code, 0) + 1
+    def _settle(self) -> None:
+        """Put into the tables what they do not have yet."""
+        # Good answers first: with one of them a model has its label, for failures as well.
+        for is_good in (True, False):
+            for (protocol, backend, name, model, code), alike in self._alike.items():
+                if is_failure(protocol, code) is not is_good:
+                    self._traffic[protocol].add(backend, name, model, code, alike)
+        self._alike.clear()
 
-    def _first_call(self, traffic: Traffic, operation: Operation) -> OperationUsage:
-        name = operation.name
-        if len(traffic.operations) >= MAX_OPERATIONS:
-            name, kind = OTHER, OperationKind.OTHER
-        else:
-            kind = operation.kind
-        return traffic.operations.setdefault(name, OperationUsage(kind))
 
-    def _first_use(self, traffic: Traffic, model: bytes, code: int) -> ModelUsage:
-        """Count the first request for a model that ended with a code; return where."""
-        usage = traffic.usage_of(model, is_good=not is_failure(traffic.protocol, code))
-        codes = usage.codes
-        if code not in codes and (
-            len(codes) >= MAX_CODES or code_label(traffic.protocol, code) == OTHER
-        ):
-            code = _UNKNOWN_CODE
-        codes[code] = codes.get(code, 0) + 1
-        return usage
+def _count(counts: dict[int, int], code: int, count: int) -> None:
+    counts[code] = counts.get(code, 0) + count

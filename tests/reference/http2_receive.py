@@ -11,7 +11,7 @@ def receive_plainly(codec: Http2Codec, data: bytes) -> None:
     """As `Http2Codec.receive`, but for the limit on frames at once."""
     data = codec._tail + data
     codec._tail = b""
-    codec.has_more = False
+    codec.left = codec.frames_at_once
     size = len(data)
     pos = codec._go_on(data, size)
     while pos + 9 <= size:

@@ -21,6 +21,12 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
         series[name, frozenset(labels.items())] += amount  # type: ignore[assignment]
 
     labelled: set[bytes] = set()
+    for record in records:
+        code = record.grpc_status if record.protocol.label == "grpc" else record.status
+        if is_failure(record.protocol, code) or not 0 < len(record.model) <= MAX_MODEL_NAME:
+            continue
+        if len(labelled) < max_models:
+            labelled.add(record.model)
     codes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
         protocol = record.protocol.label
@@ -53,9 +59,6 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
             reason = record.reason.value
             add("triton_lb_request_errors_total", protocol=protocol, reason=reason)
         if record.model:
-            may_have_label = not failed and len(record.model) <= MAX_MODEL_NAME
-            if may_have_label and len(labelled) < max_models:
-                labelled.add(record.model)
             model = record.model.decode() if record.model in labelled else "other"
             known = codes[model, protocol]
             label = code_label(record.protocol, code)

@@ -137,10 +137,12 @@ class Link(Http2Codec):
             self.mark()
         if self.left < self.frames_at_once - _FEW_FRAMES:
             relay.iteration.spend((self.frames_at_once - self.left) * self.frame_cost)
+            if self.left <= 0:
+                self._let_others_go_first()
         if len(data) > _LARGE_READ:
             self.large_reads += 1
-        if self.has_more or self.large_reads == _READS_IN_A_ROW:
-            self._let_others_go_first()
+            if self.large_reads == _READS_IN_A_ROW:
+                self._let_others_go_first()
 
     def _waits(self, data: bytes) -> bool:
         """Keep what was read for a later iteration, since the budget of this one is spent. False

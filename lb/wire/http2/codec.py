@@ -49,7 +49,7 @@ class Http2Codec(Endpoint):
         "_block", "_block_end", "_block_frames", "_block_id", "_credited_in", "_header_limit",
         "_postponed", "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip", "_tail", "acked",
         "blocks", "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
-        "has_more", "inspected", "last_peer_id", "left", "owed", "peer_frame_size",
+        "inspected", "last_peer_id", "left", "owed", "peer_frame_size",
         "peer_max_streams", "peer_ready", "peer_window",
     )  # fmt: skip
 
@@ -70,9 +70,8 @@ class Http2Codec(Endpoint):
         self.inspected = 0
         """What inspecting payload cost since the last frame, counted in frames."""
         self.left = self.frames_at_once
-        """How many frames more the last `receive` would have handled."""
-        self.has_more = False
-        """The last `receive` came to that limit: call it again, with nothing or with more."""
+        """How many frames more the last `receive` would have handled. Zero and less: it came to
+        that limit, so call it again, with nothing or with more."""
         self.last_peer_id = 0
         """Highest stream id that the peer opened."""
         self.credit = fr.DEFAULT_WINDOW
@@ -210,10 +209,9 @@ class Http2Codec(Endpoint):
             left -= self.inspected
             self.inspected = 0
         self.left = left
-        self.has_more = left <= 0
         if pos < size:
             self._tail = data[pos:]
-            if pos + 9 <= size and data[pos + 3] == fr.HEADERS and not self.has_more:
+            if pos + 9 <= size and data[pos + 3] == fr.HEADERS and left > 0:
                 self.on_unfinished()
         if self.owed >= _CONNECTION_CREDIT:
             self.out.append(fr.window_update(0, self.owed))

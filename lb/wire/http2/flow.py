@@ -33,12 +33,13 @@ class Pipe(Generic[S]):
         "source_id", "taker", "trailers", "window", "window_limit", "window_size",
     )  # fmt: skip
 
+    opposite: Pipe[S]
+    """The other direction; set once both exist."""
+
     def __init__(self, owner: Any, ledger: Ledger, window: int, window_limit: int) -> None:
         self.owner: Any = owner
         """Whatever the stream belongs to."""
         self.ledger = ledger
-        self.opposite: Pipe[S] = self
-        """The other direction; set once both exist."""
         self.source: S | None = None
         self.source_id = 0
         self.sink: S | None = None
