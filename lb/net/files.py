@@ -94,8 +94,8 @@ def answer_of(
         result, error = None, None
         try:
             result = work()
-        except Exception as raised:  # it belongs to the caller
-            error = raised
+        except Exception as why:  # it belongs to the caller
+            error = why
         with lock:
             done.put((result, error))
         if is_late and error is None:
@@ -103,19 +103,19 @@ def answer_of(
 
     try:
         threading.Thread(target=run, name=f"file:{shown(path)}", daemon=True).start()
-    except RuntimeError as error:  # a limit of the system
-        raise OSError(errno.EAGAIN, str(error), path) from error
+    except RuntimeError as limit:  # of the system
+        raise OSError(errno.EAGAIN, str(limit), path) from limit
     try:
-        result, error = done.get(timeout=timeout_s)
+        result, raised = done.get(timeout=timeout_s)
     except Empty:
         with lock:
             is_late = done.empty()
         if is_late:
             why = "it does not answer: its file system hangs"
             raise OSError(errno.ETIMEDOUT, why, path) from None
-        result, error = done.get()
-    if error is not None:
-        raise error
+        result, raised = done.get()
+    if raised is not None:
+        raise raised
     return cast("_T", result)
 
 
