@@ -260,7 +260,7 @@ class _JoinedOutput:
     def _add_elements(self, data: Any, size: int) -> None:
         """Take the elements of the next part, so many of them."""
         if isinstance(data, Elements):
-            count, text = data.count, data.text
+            count, text = data.size, data.text
         else:
             count, text = _count(data), memoryview(_encoded(list(data))[1:-1])
         if count != size:

@@ -31,7 +31,8 @@ _TEXTS: Final = re.compile(_STRING)
 class Elements(NamedTuple):
     """Those of one output."""
 
-    count: int
+    size: int
+    """How many they are."""
     text: memoryview
     """As they were written, without brackets."""
 

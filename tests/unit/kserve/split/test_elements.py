@@ -102,6 +102,6 @@ def test_elements_are_cut_as_json_reads_them(
     skeleton = finish(cut_elements(text.encode("utf-8", "surrogatepass")))
     assert json.loads(skeleton.text) == {"x": "data", "data": 0, "y": 1}
     (elements,) = skeleton.elements
-    assert elements.count == len(data)
+    assert elements.size == len(data)
     again = json.loads(b"[%b]" % elements.text)
     assert repr(again) == repr(json.loads(json.dumps(data)))
