@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 from lb.domain.model import NO_FACTS, ModelFacts
+from lb.domain.pool import ModelRoute, OnDemand, Placement, PoolSnapshot
 from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import FACTS, until
@@ -243,3 +244,20 @@ async def test_nothing_changes_where_the_other_variant_is_not_ready(side: Side) 
     unload(side, CANARY)
     side.publish(CANARY)
     assert await side.ask() == UNKNOWN.format(CANARY)
+
+
+async def test_a_request_that_waits_for_a_load_moves_when_that_fails(side: Side) -> None:
+    base = side.relay.pool.current
+    empty = tuple(Placement((), None, each.policy) for each in base.placements)
+
+    def loading(error: str) -> PoolSnapshot:
+        on_demand = OnDemand(60.0, error)
+        route = ModelRoute(facts=FACTS, placements=(empty[0], empty[1]), on_demand=on_demand)
+        return replace(base, routes={**base.routes, CANARY.encode(): route})
+
+    side.relay.pool.publish(loading(""))
+    waiting = asyncio.create_task(side.ask())
+    await until(lambda: len(side.relay.queue) == 1, "it waits for the load")
+    side.relay.pool.publish(loading("out of memory"))
+    assert await waiting == "detector"
+    assert [model for each in side.tritons for model in each.models] == [STABLE]
