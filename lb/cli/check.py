@@ -10,13 +10,15 @@ from importlib.util import find_spec
 
 from lb.cli.loading import load_settings, name_of_file, print_problems, read_file
 from lb.domain.errors import LoadBalancerError
-from lb.net.files import read_text
+from lb.net.files import answer_of, check_appendable, read_text
+from lb.payloads.log import payload_rules
 from lb.settings.backends import BackendSettings
 from lb.settings.listed import read_backends
 from lb.settings.listening import RelayListenerSettings
 from lb.settings.model import Settings
 from lb.settings.problems import SettingsError, shown
 from lb.settings.relations import own_addresses
+from lb.settings.reporting import AccessLogMode
 from lb.settings.substitution import Substitution
 from lb.settings.warnings import warnings_of
 
@@ -82,6 +84,8 @@ def _unusable_files(settings: Settings) -> list[str]:
             use()
         except LoadBalancerError as error:
             found.append(f"{path}: {error}")
+        except OSError as error:
+            found.append(f"{path}: {shown(error.filename)}: {error.strerror}")
     if not found:  # each file is good, and so should be all together
         try:
             make_security(settings)
@@ -120,6 +124,24 @@ def _uses_of_files(settings: Settings) -> Iterator[tuple[str, Callable[[], objec
     for token in settings.access.tokens:
         if token.file is not None:
             yield f"access.tokens[{token.name}].file", partial(TokenKeeper, (token,))
+    if settings.access_log.mode is not AccessLogMode.OFF and settings.access_log.path != "-":
+        yield "access_log.path", partial(check_appendable, settings.access_log.path)
+    if payload_rules(settings.payload_log) and settings.payload_log.path is not None:
+        yield "payload_log.path", partial(check_appendable, settings.payload_log.path)
+    if settings.state is not None:
+        yield "state", partial(_read_state, settings.state)
+
+
+def _read_state(path: str) -> None:
+    """Read the file that shares of variants are kept in, if there is one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        answer_of(lambda: read_text(path), path)
+    except FileNotFoundError:
+        pass  # nothing was changed yet
 
 
 def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...] | None:

@@ -66,7 +66,7 @@ class Discovery:
         self._sources = make_sources(settings, self._files)
         self._names.interval_s = discovery.resolve
         self._directory.removal_s = discovery.drain
-        self._membership.most = discovery.max_backends
+        self._membership.most = self._followers.most = discovery.max_backends
         names = [source.name for source in self._sources]
         self._membership.configure(settings.backends, settings.health, names)
         if self._is_running:

@@ -85,6 +85,10 @@ class ModelLoader:
         self._settle_s = settle_s
         self.memory_of: MemoryOf = no_memory
         """Asked before and after changes."""
+        self._loading: dict[str, tuple[bytes, float]] = {}
+        """By backend: the model that it loads, and since when."""
+        self._overdue: set[str] = set()
+        """Backends whose load takes too long to wait for."""
         self._loads: Counter[str] = Counter()
         self._load_counts = [0] * (len(LOAD_BOUNDS_S) + 1)
         self._load_s = 0.0
@@ -98,6 +102,22 @@ class ModelLoader:
             load_s=self._load_s,
             evictions=dict(self._evictions),
         )
+
+    def is_overdue(self, backend: str) -> bool:
+        """Whether a backend takes too long to load a model; see `ModelPlanner.overdue_s`. The load
+        goes on, and counts when it succeeds after all."""
+        loading = self._loading.get(backend)
+        if loading is None or backend in self._overdue:
+            return loading is not None
+        model, since = loading
+        took_s = self._clock() - since
+        if took_s < self._planner.overdue_s(model):
+            return False
+        self._overdue.add(backend)
+        self._loads["overdue"] += 1
+        fields = {"backend": backend, "model": text(model), "seconds": round(took_s, 3)}
+        _log.warning("model load is overdue: other backends may load the model", extra=fields)
+        return True
 
     async def carry_out(self, record: BackendRecord, step: Step) -> None:
         """Make room and load. What fails is remembered by the planner, and tried again as that
@@ -180,6 +200,7 @@ class ModelLoader:
         before = await self.memory_of(record)
         began = self._clock()
         why, is_lost = "", False
+        self._loading[record.backend.name] = model, began
         try:
             reply = await self._questions.load(record, model, LOAD_S)
             if not reply.is_ok:
@@ -187,13 +208,18 @@ class ModelLoader:
         except UpstreamError as error:
             why = error.detail or "the connection was lost"
             is_lost = error.outcome is Outcome.LOST
+        finally:
+            self._loading.pop(record.backend.name, None)
+            self._overdue.discard(record.backend.name)
         now = self._clock()
+        took_s = now - began
         if why:
             self._loads["failed"] += 1
-            self._planner.failed(model, record.backend.name, why, now, is_lost=is_lost)
+            self._planner.failed(
+                model, record.backend.name, why, now, is_lost=is_lost, took_s=took_s
+            )
             _log.warning("model not loaded", extra={**fields, "why": why})
             return why
-        took_s = now - began
         self._loads["loaded"] += 1
         self._load_counts[bisect_left(LOAD_BOUNDS_S, took_s)] += 1
         self._load_s += took_s

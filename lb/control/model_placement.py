@@ -342,13 +342,18 @@ class ModelPlacement:
         entries = record.models.entries
         taken = frozenset(each.name for each in entries if each.state in TAKES_ROOM)
         step = self._under_way.get(record)
+        overdue: frozenset[bytes] = frozenset()
         if step is not None and step.model is not None:
-            taken |= {*step.before, step.model}
+            new = {*step.before, step.model}
+            taken |= new
+            if self.loader.is_overdue(record.backend.name):
+                overdue = frozenset(new) - self._ready(record)
         return Host(
             name=record.backend.name,
             catalogue=record.models.names - record.drained_models,
             taken=taken,
             ready=self._ready(record),
+            overdue=overdue,
             memory_used=self._memory.get(record, (0.0, None))[1],
             is_busy=step is not None,
             in_flight=record.backend.in_flight,

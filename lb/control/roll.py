@@ -8,7 +8,7 @@ give its name to a successor at another address goes by that name with a number:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -43,13 +43,19 @@ class Roll:
             limit_s: how long what runs on the others may take.
         """
         before = dict(self.records)
-        wanted = {each.spec.name: self._kept_or_new(before, each, now) for each in members}
+        called: dict[str, list[BackendRecord]] = {}
+        for record in before.values():
+            called.setdefault(record.member.spec.name, []).append(record)
+        wanted = {each.spec.name: self._kept_or_new(before, called, each, now) for each in members}
         staying = set(wanted.values())
         self.records.clear()
         self.records.update(wanted)
+        unserved = frozenset(each for each in AppProtocol if _is_unserved(staying, each))
         for record in before.values():
             if record not in staying:
-                _let_go(record, now, limit_s, self._missed(record, staying))
+                missed = (each for each in unserved if _serves(record, each))
+                stands_in = frozenset[AppProtocol]() if record.is_dismissed else frozenset(missed)
+                _let_go(record, now, limit_s, stands_in)
                 record.backend.name = self._free_name(record.member.spec.name)
                 self.records[record.backend.name] = record
         for protocol in AppProtocol:
@@ -57,20 +63,6 @@ class Roll:
             theirs = [record for record in staying if record.port(protocol) is not None]
             if not theirs or any(_serves(record, protocol) for record in theirs):
                 self.relieve(protocol, now, limit_s)
-
-    def _missed(
-        self, record: BackendRecord, staying: AbstractSet[BackendRecord]
-    ) -> frozenset[AppProtocol]:
-        """Protocols over which a backend serves, others are wanted, and none of them serves."""
-        if record.is_dismissed:
-            return frozenset()
-        return frozenset(
-            protocol
-            for protocol in AppProtocol
-            if _serves(record, protocol)
-            and any(each.port(protocol) is not None for each in staying)
-            and not any(_serves(each, protocol) for each in staying)
-        )
 
     def removed(self) -> Iterator[BackendRecord]:
         """Those that nobody wants any more."""
@@ -120,13 +112,27 @@ class Roll:
         return gone
 
     def _kept_or_new(
-        self, before: dict[str, BackendRecord], member: Member, now: float
+        self,
+        before: Mapping[str, BackendRecord],
+        called: Mapping[str, Sequence[BackendRecord]],
+        member: Member,
+        now: float,
     ) -> BackendRecord:
+        """The record of a member.
+
+        Args:
+            before: all, by the names that they go by.
+            called: the same by the names that they had as members.
+            member: in question.
+            now: monotonic seconds.
+        """
         spec = member.spec
         holder = before.get(spec.name)
         if holder is not None and holder.member.spec.name != spec.name:
             holder = None  # it leaves, and goes by a name with a number that is wanted now
-        namesakes = _called(before, member)
+        namesakes = called.get(spec.name, ())
+        if holder is not None:
+            namesakes = (holder, *namesakes)  # the one that still goes by the name is the first
         record = next((each for each in namesakes if each.has_addresses_of(spec)), None)
         admin = member.first_admin if holder is None else _word_for(holder, member)
         if record is None:
@@ -157,17 +163,6 @@ class Roll:
         return found
 
 
-def _called(before: dict[str, BackendRecord], member: Member) -> Iterator[BackendRecord]:
-    """Those that have been called what a member is called, the one that still is first."""
-    name = member.spec.name
-    holder = before.get(name)
-    if holder is not None and holder.member.spec.name == name:
-        yield holder
-    for record in before.values():
-        if record is not holder and record.member.spec.name == name:
-            yield record
-
-
 def _word_for(holder: BackendRecord, member: Member) -> AdminState:
     """What was said of the one that has a name now, for who has it next."""
     word = holder.word
@@ -178,6 +173,12 @@ def _serves(record: BackendRecord, protocol: AppProtocol) -> bool:
     port = record.port(protocol)
     is_enabled = record.admin is AdminState.ENABLED
     return is_enabled and port is not None and port.health.state in _SERVING
+
+
+def _is_unserved(wanted: AbstractSet[BackendRecord], protocol: AppProtocol) -> bool:
+    """Whether backends are wanted over a protocol, and none of them serves."""
+    theirs = [record for record in wanted if record.port(protocol) is not None]
+    return bool(theirs) and not any(_serves(record, protocol) for record in theirs)
 
 
 def _let_go(

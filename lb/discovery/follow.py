@@ -15,6 +15,9 @@ from lb.telemetry.collector import SourceStatus
 _log = logging.getLogger(__name__)
 
 _AFTER_CRASH_S: Final = 5.0
+_MOST: Final = 1000
+NEW_AT_ONCE: Final = 100
+"""New backends that join in one iteration of the event loop: about ten milliseconds."""
 
 Found = Callable[[str, Entries], None]
 
@@ -25,6 +28,7 @@ class _Followed:
     __slots__ = (
         "answered",
         "backends",
+        "entries",
         "error",
         "failures",
         "found_at",
@@ -38,6 +42,8 @@ class _Followed:
         self.task: asyncio.Task[None] | None = None
         self.answered = asyncio.Event()
         """It has yielded a set, or has failed to."""
+        self.entries: Entries = ()
+        """The last set."""
         self.backends = 0
         self.updates = 0
         self.failures = 0
@@ -49,7 +55,10 @@ class Followers:
     """Runs the sources that are configured."""
 
     def __init__(self, found: Found, *, clock: Callable[[], float] = monotonic) -> None:
-        """Tell `found` the name of the source and the set, for every set."""
+        """Tell `found` the name of the source and the set, for every set. One with very many new
+        backends is told in steps."""
+        self.most = _MOST
+        """Backends of a set that matter; only so many are told in steps."""
         self._found = found
         self._clock = clock
         self._tasks = TaskOwner()
@@ -112,9 +121,9 @@ class Followers:
                 self._failed(followed, "internal error")
                 await asyncio.sleep(_AFTER_CRASH_S)
             else:
-                self._yielded(followed, entries)
+                await self._yielded(followed, entries)
 
-    def _yielded(self, followed: _Followed, entries: Entries) -> None:
+    async def _yielded(self, followed: _Followed, entries: Entries) -> None:
         fields = {"source": followed.source.name, "backends": len(entries)}
         if followed.error:
             _log.info("source says again which backends there are", extra=fields)
@@ -124,7 +133,11 @@ class Followers:
         followed.backends = len(entries)
         followed.updates += 1
         followed.found_at = self._clock()
-        self._found(followed.source.name, entries)
+        for some in _in_steps(followed.entries, entries, self.most):
+            self._found(followed.source.name, some)
+            if some is not entries:
+                await asyncio.sleep(0)
+        followed.entries = entries
         followed.answered.set()
 
     def _failed(self, followed: _Followed, why: str) -> None:
@@ -134,3 +147,19 @@ class Followers:
             fields = {"source": followed.source.name, "error": why, "kept": followed.backends}
             _log.warning("source does not say which backends there are", extra=fields)
         followed.answered.set()
+
+
+def _in_steps(before: Entries, now: Entries, most: int) -> Iterator[Entries]:
+    """Sets between two, each with a few more new backends than the one before; the last is `now`.
+
+    Args:
+        before: the last set.
+        now: the next one.
+        most: new backends that come in steps.
+    """
+    known = {each.known_as for each in before}
+    new = [at for at, each in enumerate(now) if each.known_as not in known]
+    for count in range(NEW_AT_ONCE, min(len(new), most), NEW_AT_ONCE):
+        later = set(new[count:])
+        yield tuple([each for at, each in enumerate(now) if at not in later])
+    yield now

@@ -9,13 +9,18 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from lb.settings.problems import shown
 from lb.settings.tree import MAX_CHARACTERS
+from lb.telemetry.line_file import APPEND_FLAGS, legible
+
+ANSWER_S: Final = 5.0
+"""A file that has not answered for so long hangs. Disks that have to start up need less."""
 
 FilePrint = tuple[int, ...] | None
 """What tells one state of a file from another; None where it is missing."""
@@ -23,6 +28,8 @@ FilePrint = tuple[int, ...] | None
 TOUCHED: Final[dict[int, tuple[str, float]]] = {}
 """The file that a thread waits for just now and since when (monotonic), by the thread's identifier.
 It says which file hangs, if one does."""
+
+_T = TypeVar("_T")
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO or pipe"),
@@ -57,8 +64,81 @@ def read_text(
         OSError: the file cannot be read, or is no regular one.
         UnicodeDecodeError: it has another encoding.
     """
-    with touching(path), open(path, encoding=encoding, errors=errors, opener=_open_regular) as file:
+    with touching(path), open(path, encoding=encoding, errors=errors, opener=open_regular) as file:
         return file.read(most)
+
+
+def answer_of(
+    work: Callable[[], _T],
+    path: str,
+    *,
+    discard: Callable[[_T], object] = lambda _: None,
+    timeout_s: float = ANSWER_S,
+) -> _T:
+    """Do some work with a file that must not hold up the caller for ever, as at the start of the
+    process, and return or raise what it returns or raises.
+
+    Args:
+        work: done in a daemon thread; it may wait for the file.
+        path: of the file.
+        discard: called in that thread with a result that came too late.
+        timeout_s: how long the caller waits.
+
+    Raises:
+        OSError: the file does not answer, or no thread can be started.
+    """
+    done: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
+    lock, is_late = threading.Lock(), False
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as why:  # it belongs to the caller
+            error = why
+        with lock:
+            done.put((result, error))
+        if is_late and error is None:
+            discard(cast("_T", result))
+
+    try:
+        threading.Thread(target=run, name=f"file:{shown(path)}", daemon=True).start()
+    except RuntimeError as limit:  # of the system
+        raise OSError(errno.EAGAIN, str(limit), path) from limit
+    try:
+        result, raised = done.get(timeout=timeout_s)
+    except Empty:
+        with lock:
+            is_late = done.empty()
+        if is_late:
+            why = "it does not answer: its file system hangs"
+            raise OSError(errno.ETIMEDOUT, why, path) from None
+        result, raised = done.get()
+    if raised is not None:
+        raise raised
+    return cast("_T", result)
+
+
+def check_appendable(path: str) -> None:
+    """See that lines can be appended to a file, without making one that is not there.
+
+    Raises:
+        OSError: they cannot; for a FIFO that nobody reads and for a file that does not answer, too.
+    """
+    answer_of(lambda: _try_to_append(path), path)
+
+
+def _try_to_append(path: str) -> None:
+    try:
+        os.close(os.open(path, APPEND_FLAGS & ~os.O_CREAT))
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, "its folder is not writable", path) from None
+    except OSError as error:
+        raise legible(error) from error
 
 
 def print_of(path: str) -> FilePrint:
@@ -74,10 +154,14 @@ def print_of(path: str) -> FilePrint:
     )  # fmt: skip
 
 
-def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file, and no other: reading a FIFO would wait for its writer, perhaps for
-    ever, and a device may never end."""
-    number = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file, and no other, as `opener` of `open`: a FIFO would wait for its other
+    end, perhaps for ever, and a device may never end.
+
+    Raises:
+        OSError: it is no regular file, or cannot be opened.
+    """
+    number = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
     mode = os.fstat(number).st_mode
     if stat.S_ISREG(mode):
         return number

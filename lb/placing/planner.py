@@ -28,6 +28,12 @@ MAX_PLACES: Final = 3
 load can also end a Triton."""
 MAX_LOST: Final = 2
 """Backends that a load may end: as with requests, two deaths are no chance."""
+OVERDUE_LOADS: Final = 4.0
+"""A load that takes this many times what loading the model took before is overdue: requests for the
+model wait for another backend from then on."""
+MIN_OVERDUE_S: Final = 30.0
+"""No load is overdue before, and one of a model that was never loaded is then: half of the time
+that requests wait by default, so that those which began the load live to see another one."""
 IN_USE_S: Final = 1.0
 """How long requests wait for a model before others make room for it whose requests never pause.
 Their own requests end first, and further ones wait for the next load."""
@@ -82,6 +88,8 @@ class Host:
     taken: frozenset[Model] = frozenset()
     """Models that take room: those that are ready, being loaded or being unloaded."""
     ready: frozenset[Model] = frozenset()
+    overdue: frozenset[Model] = frozenset()
+    """Models whose load there takes too long to wait for; see `ModelPlanner.overdue_s`."""
     memory_used: int | None = None
     """Bytes of its GPUs that are in use by anybody; None: not known."""
     is_busy: bool = False
@@ -125,13 +133,16 @@ class Failure(NamedTuple):
     """Failures in a row."""
     is_lost: bool = False
     """The backend died, or closed its connections, while it loaded the model."""
+    took_s: float = 0.0
+    """How long it took to fail. The next one is begun no sooner than after as long again."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
         if self.is_lost:
             return self.at + MAX_RETRY_AFTER_S
-        return self.at + min(RETRY_AFTER_S * 2.0 ** (self.times - 1), MAX_RETRY_AFTER_S)
+        pause_s = max(RETRY_AFTER_S * 2.0 ** (self.times - 1), self.took_s)
+        return self.at + min(pause_s, MAX_RETRY_AFTER_S)
 
 
 @dataclass(slots=True)
@@ -174,13 +185,25 @@ class ModelPlanner:
         self.load_s[model] = took_s
         self.failures.pop((model, backend), None)
 
+    def overdue_s(self, model: Model) -> float:
+        """After how long a load of a model is waited for no more, if another backend may load it
+        too."""
+        return max(MIN_OVERDUE_S, OVERDUE_LOADS * self.load_s.get(model, 0.0))
+
     def failed(
-        self, model: Model, backend: str, error: str, now: float, *, is_lost: bool = False
+        self,
+        model: Model,
+        backend: str,
+        error: str,
+        now: float,
+        *,
+        is_lost: bool = False,
+        took_s: float = 0.0,
     ) -> None:
         """A load failed; see `Failure`."""
         before = self.failures.get((model, backend))
         times = before.times + 1 if before is not None else 1
-        self.failures[model, backend] = Failure(error, now, times, is_lost)
+        self.failures[model, backend] = Failure(error, now, times, is_lost, took_s)
 
     def stayed_in_use(self, model: Model, backend: str, now: float) -> None:
         """Requests for a model did not end when it was to be evicted."""
@@ -343,10 +366,12 @@ class _Plan:
         then what is to go."""
         planner = self._planner
         taken: Counter[Model] = Counter()
+        overdue: Counter[Model] = Counter()
         for host in self._hosts:
-            taken.update(host.taken.intersection(host.catalogue))
+            taken.update(host.taken.intersection(host.catalogue) - host.overdue)
+            overdue.update(host.overdue)
         for model in sorted(self._wanted, key=lambda each: self._wanted[each]):
-            if not taken[model]:
+            if not taken[model] and overdue[model] < MAX_PLACES:
                 self._is_urgent = self._now >= self._wanted[model] + IN_USE_S
                 self._load(model, math.inf)
         self._is_urgent = False

@@ -9,6 +9,7 @@ from lb.health.port import Finding
 from lb.kserve.tfserving import shows_available
 from lb.probes.plan import NO_BACKEND_READY, READY, READY_PATH, Answer, ProbePlan, Question
 from lb.wire.hops import HOPS, READY_THROUGH, passed
+from lb.wire.http1.limits import INTERIM_RESPONSES
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
@@ -27,12 +28,14 @@ _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 class HttpGet:
     """One GET on a connection of its own."""
 
-    __slots__ = ("_plan", "_received", "answer")
+    __slots__ = ("_interim", "_plan", "_received", "answer")
 
     def __init__(self, plan: ProbePlan) -> None:
         self.answer: Answer | None = None
         self._plan = plan
         self._received = b""
+        self._interim = 0
+        """Interim answers that have come."""
 
     def opening(self) -> bytes:
         """The request; headers of the operator replace ours."""
@@ -59,8 +62,9 @@ class HttpGet:
                 self.answer = Answer(Finding.ERROR, "the answer is not HTTP/1.1")
             elif match[1][0] == ord("1"):
                 head, end, rest = self._received.partition(b"\r\n\r\n")
-                if len(head) > _HEAD_LIMIT:
-                    self.answer = Answer(Finding.ERROR, "endless interim answer")
+                self._interim += bool(end)
+                if len(head) > _HEAD_LIMIT or self._interim > INTERIM_RESPONSES:
+                    self.answer = Answer(Finding.ERROR, "endless interim answers")
                 if not end:
                     break
                 self._received = rest

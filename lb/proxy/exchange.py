@@ -207,6 +207,11 @@ class Exchange(RequestRecord):
         """Number of the span of its first attempt; 0 where none was kept for it."""
         return FIRST_SPAN
 
+    def leave_variant(self) -> bool:
+        """No backend serves its variant: whether another one of its name serves it instead, from
+        its next placement on."""
+        return False
+
     def retell(self, span: int) -> None:
         """Have the next attempt tell its backend that it is this span of the trace."""
 

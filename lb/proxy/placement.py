@@ -238,6 +238,10 @@ class Placer:
         now = self._clock() if now is None else now
         queue = self._queue
         on_demand = (queue.on_demand_again if exchange.tried else queue.on_demand)(exchange)
+        is_loaded = on_demand is not None and not (on_demand.error or on_demand.is_standby)
+        if waiting is not None and not is_loaded and exchange.leave_variant():
+            queue.place_anew(exchange, waiting)
+            return
         if on_demand is not None and on_demand.error:
             raise no_backend(on_demand, on_demand.error)
         if waiting is None or not queue.may_hold(exchange, now, on_demand):

@@ -416,6 +416,13 @@ class Queue:
         self._unplaced_due = min(due, self._unplaced_due)
         self._arm(self._unplaced_due, now)
 
+    def place_anew(self, exchange: Exchange, waiting: Waiting) -> None:
+        """Have an exchange placed anew that no backend takes as it is: at the end of this turn of
+        the event loop."""
+        self._unplaced[exchange] = _AT_ONCE, waiting
+        self._unplaced_due = _AT_ONCE
+        self._soon()
+
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
         self._unplaced.pop(exchange, None)
@@ -654,14 +661,15 @@ class Queue:
             self._schedule_late(exchange)
             waiting.go_on()
         elif (on_demand := self.on_demand_again(exchange)) is not None and on_demand.error:
-            waiting.refuse(no_backend(on_demand, on_demand.error))
+            _give_up(exchange, waiting, no_backend(on_demand, on_demand.error))
         elif exchange.tried and on_demand is not None and not on_demand.is_standby:
             # Its backend is gone. From now on it waits for a load as if it had just come.
             exchange.tried = ()
             waiting.go_on()
         elif now >= exchange.held_until:
             is_loading = on_demand is not None and not on_demand.is_standby
-            waiting.refuse(no_backend(on_demand, NOT_LOADED if is_loading else NO_BACKEND))
+            text = NOT_LOADED if is_loading else NO_BACKEND
+            _give_up(exchange, waiting, no_backend(on_demand, text))
         else:
             self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
 
@@ -769,6 +777,14 @@ def no_backend(on_demand: OnDemand | None, detail: str) -> RequestRefused:
     """Refuse a request that no backend takes. Where it is known when one will, that is said."""
     retry_after_s = 0.0 if on_demand is None else on_demand.retry_after_s
     return RequestRefused(Reason.NO_BACKEND, detail, retry_after_s=retry_after_s)
+
+
+def _give_up(exchange: Exchange, waiting: Waiting, refusal: RequestRefused) -> None:
+    """Refuse a request that has waited for a backend, unless another variant serves it."""
+    if exchange.leave_variant():
+        waiting.go_on()
+    else:
+        waiting.refuse(refusal)
 
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> Any:

@@ -32,6 +32,8 @@ from lb.settings.retry import RetryMode
 SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
 _MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_MODEL_IS_NOT_READY: Final = _MODEL_IS_ELSEWHERE | {Meaning.LEAVING}
+"""Another variant of the name may be ready, where no backend is left that has this one."""
 _MOVABLE: Final = frozenset({OperationKind.READ, OperationKind.INFERENCE, OperationKind.STREAM})
 """Requests that another backend can serve as well when one says that it cannot."""
 
@@ -177,8 +179,10 @@ class Retry:
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
-        if exchange.attempts >= self.rules.max_attempts and not (
-            ran is Ran.NO and self._is_patient(exchange)
+        if (
+            exchange.attempts >= self.rules.max_attempts
+            and not (ran is Ran.NO and self._is_patient(exchange))
+            and not (outcome is Outcome.NOT_HERE and exchange.leave_variant())
         ):
             return False
         verdict = decide(
@@ -221,7 +225,7 @@ class Retry:
             if home is not None or self._steps.table.is_lost(step.key):
                 # Only a START can have been placed elsewhere meanwhile.
                 return home is not None and home not in exchange.tried
-        return self._has_other(exchange, exchange.backend)
+        return self._has_other(exchange, exchange.backend) or exchange.leave_variant()
 
     def _has_other(self, exchange: Exchange, here: Backend | None) -> bool:
         """Whether there is a backend that was not asked yet."""
@@ -275,8 +279,10 @@ class Retry:
             snapshot = self._pool.current
             route = snapshot.routes.get(exchange.model)
             if snapshot.knows_all and (route is None or not route.is_ready):
-                return False  # nobody has it
-        return self._may_ask_other(exchange, backend)
+                return exchange.leave_variant()  # nobody has it
+        if self._may_ask_other(exchange, backend):
+            return True
+        return meaning in _MODEL_IS_NOT_READY and exchange.leave_variant()
 
     def _is_loaded_again(self, exchange: Exchange, version: bytes) -> bool:
         """Whether a model that a backend has no longer is loaded on demand: the backend has

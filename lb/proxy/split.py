@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
+from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Exchange, Particulars
 from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
@@ -25,6 +26,11 @@ from lb.wire.rope import Payload, Rope
 _MAX_PARTS: Final = 1024
 """Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
 ask for millions."""
+PARTS_PER_ITERATION: Final = 8
+"""Parts of one batch that begin in one iteration of the event loop. A thousand at once would hold
+up everybody else for a tenth of a second."""
+_PART_UNITS: Final = 100
+"""Work to begin one, in units of `IterationBudget`: about a microsecond each."""
 _TAIL_BYTES: Final = 64 * 1024
 """Short payload is kept in pieces of about so many bytes."""
 JOINED_AT_ONCE: Final = 64 * 1024
@@ -239,24 +245,49 @@ class Part(Protocol):
 class Parts:
     """The parts of one batch, in the order of their rows."""
 
-    __slots__ = ("_at_once", "_begun", "_done", "_is_over", "parts")
+    __slots__ = ("_at_once", "_begun", "_budget", "_done", "_is_due", "_is_over", "parts")
 
-    def __init__(self, parts: Sequence[Part], at_once: int) -> None:
+    def __init__(self, parts: Sequence[Part], at_once: int, budget: IterationBudget) -> None:
+        """
+        Args:
+            parts: in the order of their rows.
+            at_once: how many are under way at most.
+            budget: of work in one iteration of the event loop.
+        """
         self.parts = parts
         self._at_once = at_once
+        self._budget = budget
+        self._is_due = False
+        """More begin in a later iteration."""
         self._begun = 0
         self._done = 0
         self._is_over = False
 
     def begin(self) -> None:
-        """Begin as many as may be under way."""
+        """Begin as many as may be under way, some in each iteration of the event loop."""
+        budget = self._budget
+        left = 0 if self._is_due else PARTS_PER_ITERATION
         while (
             not self._is_over
             and self._begun < len(self.parts)
             and self._begun - self._done < self._at_once
         ):
+            if not left or budget.left <= 0:
+                self._go_on_later()
+                return
+            left -= 1
+            budget.spend(_PART_UNITS)
             self._begun += 1
             self.parts[self._begun - 1].begin()
+
+    def _go_on_later(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._budget.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_due = False
+        self.begin()
 
     def one_done(self) -> bool:
         """One has been answered. Whether that was the last; otherwise others may begin."""

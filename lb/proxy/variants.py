@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lb.balancing.variants import WeightedChoice, with_shares
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
@@ -165,14 +165,31 @@ class Variant:
             self.recent.add(took_s, is_error=is_error)
 
 
+class VariantHolder(Protocol):
+    """Who has a request served by a variant."""
+
+    def leave(self) -> bool:
+        """See `Exchange.leave_variant`."""
+        ...
+
+    def keep_ready(self) -> None:
+        """The request is placed next: have it served by a variant that is ready."""
+        ...
+
+
 class VariantParticulars(Particulars):
     """Those of a request that a variant serves."""
 
-    __slots__ = ("_label",)
+    __slots__ = ("_label", "holder")
 
-    def __init__(self, label: str, version: bytes, rows: int, priority: int) -> None:
+    def __init__(
+        self, label: str, version: bytes, rows: int, priority: int, holder: VariantHolder
+    ) -> None:
         super().__init__(version, rows, priority)
         self._label = label
+        self.holder: VariantHolder | None = holder
+        """Has another variant serve it where this one is not ready any more; None once it is
+        answered."""
 
     @property
     def variant(self) -> str:
@@ -462,6 +479,67 @@ def _may_serve(snapshot: PoolSnapshot, rules: VariantRules, protocol: AppProtoco
     return route is not None and route.on_demand is not None and not route.on_demand.error
 
 
+class VariantChoice:
+    """The variant of one inference, which changes while no backend has it ready any more.
+
+    The first one that is ready follows. A request goes back to no variant that it has left, so it
+    changes no more often than there are variants.
+    """
+
+    __slots__ = ("_book", "_is_leaving", "_left", "_protocol", "_set", "_step", "variant")
+
+    def __init__(
+        self,
+        book: VariantBook,
+        split: VariantSet,
+        variant: Variant,
+        protocol: AppProtocol,
+        step: SequenceStep | None,
+    ) -> None:
+        """
+        Args:
+            book: says which variants are ready.
+            split: the variants of its name.
+            variant: the first one that serves it.
+            protocol: it came over.
+            step: the START of a sequence that it is.
+        """
+        self._book = book
+        self._set = split
+        self.variant = variant
+        self._protocol = protocol
+        self._step = step
+        self._left = [variant]
+        """Those that serve it, or did."""
+        self._is_leaving = False
+
+    def leave(self) -> bool:
+        """See `Exchange.leave_variant`."""
+        self._is_leaving = self._other() is not None
+        return self._is_leaving
+
+    def follow(self) -> bool:
+        """Change the variant if this one is left, or no backend has it ready. Whether it did."""
+        book = self._book
+        if not self._is_leaving and book.may_serve(self.variant, self._protocol):
+            return False
+        self._is_leaving = False
+        other = self._other()
+        if other is None:
+            return False
+        self.variant = other
+        self._left.append(other)
+        if self._step is not None:
+            self._set.steps.note(self._step, other, book.clock())
+        return True
+
+    def _other(self) -> Variant | None:
+        for each in self._set.variants:
+            if each not in self._left and self._book.may_serve(each, self._protocol):
+                return each
+        return None
+
+
 class VariantBook:
     """All names with variants. To be used from one event loop."""
 
@@ -479,7 +557,8 @@ class VariantBook:
         """
         self._is_open = is_open
         self._pool = pool
-        self._clock = clock
+        self.clock = clock
+        """Monotonic seconds."""
         self._tenant_header = b""
         self.sets: dict[bytes, VariantSet] = {}
         """By the name that clients use."""
@@ -488,7 +567,7 @@ class VariantBook:
         """Go by other options from now on. Names whose variants stay the same keep their weights;
         sequences under way stay where they are."""
         self._tenant_header = options.tenant_header
-        now = self._clock()
+        now = self.clock()
         sets = {}
         for name, rules in options.names.items():
             before = self.sets.get(name)
@@ -509,7 +588,7 @@ class VariantBook:
 
     def look(self) -> None:
         """Go on with ramps, and judge."""
-        now = self._clock()
+        now = self.clock()
         for each in self.sets.values():
             each.look(now, self._is_ready)
 
@@ -534,7 +613,7 @@ class VariantBook:
         tenant = b""
         if split.rules.by_tenant:
             tenant = token.encode() or hint(self._tenant_header)
-        snapshot, now = self._pool.current, self._clock()
+        snapshot, now = self._pool.current, self.clock()
         return split.choose(
             hint,
             tenant,
@@ -544,6 +623,25 @@ class VariantBook:
             self._is_open,
             now,
         )
+
+    def choice(
+        self,
+        split: VariantSet,
+        variant: Variant,
+        protocol: AppProtocol,
+        step: SequenceStep | None,
+        pinned: bytes,
+    ) -> VariantChoice | None:
+        """The variant of an inference as it may change; None where it must not: its client names
+        the variant, or its sequence is open there."""
+        if pinned or (step is not None and not step.is_start):
+            return None
+        return VariantChoice(self, split, variant, protocol, step)
+
+    def may_serve(self, variant: Variant, protocol: AppProtocol) -> bool:
+        """Whether a variant may get requests: some backend has it ready, or it is loaded for
+        them."""
+        return _may_serve(self._pool.current, variant.rules, protocol)
 
     def is_ready(self, name: bytes, protocol: AppProtocol) -> bool:
         """Whether some backend has a variant of a name ready."""
@@ -578,7 +676,7 @@ class VariantBook:
             LookupError: the name has no variants.
         """
         before = self.find(name)
-        fresh = VariantSet(before.name, before.rules, self._clock())
+        fresh = VariantSet(before.name, before.rules, self.clock())
         fresh.renew_judges()
         fresh.steps, fresh.rollbacks = before.steps, before.rollbacks
         known = {each.rules.name: each for each in before.variants}
@@ -620,7 +718,7 @@ class VariantBook:
 
     def export(self) -> dict[str, Any]:
         """Return what was said and decided while the process ran, as JSON has it."""
-        now = self._clock()
+        now = self.clock()
         return {
             name.decode("utf-8", "surrogateescape"): each.export(now)
             for name, each in self.sets.items()
@@ -628,7 +726,7 @@ class VariantBook:
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take over what another process exported."""
-        now = self._clock()
+        now = self.clock()
         for name, each in state.items():
             found = self.sets.get(name.encode("utf-8", "surrogateescape"))
             if found is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lb.domain.errors import LoadBalancerError
+from lb.net.files import answer_of
 from lb.payloads.log import payload_rules
 from lb.payloads.writer import PayloadWriter
 from lb.settings.model import Settings
@@ -131,7 +132,11 @@ def _open_access_log(settings: Settings) -> LineWriter | None:
     path = settings.access_log.path
     target = sys.stdout.fileno() if path == "-" else Path(path)
     try:
-        return LineWriter(target, name="access", batch_delay_s=_BATCH_DELAY_S)
+        return answer_of(
+            lambda: LineWriter(target, name="access", batch_delay_s=_BATCH_DELAY_S),
+            path,
+            discard=LineWriter.close,
+        )
     except OSError as error:
         raise LogFileError(f"cannot open the access log {shown(path)}: {error.strerror}") from error
 
@@ -145,7 +150,7 @@ def _open_payload_log(settings: Settings) -> PayloadWriter | None:
     if path is None:
         return None
     try:
-        return PayloadWriter(Path(path))
+        return answer_of(lambda: PayloadWriter(Path(path)), path, discard=PayloadWriter.close)
     except OSError as error:
         why = f"cannot open the payload log {shown(path)}: {error.strerror}"
         raise LogFileError(why) from error

@@ -8,6 +8,7 @@ import logging
 import os
 from typing import Any, Final
 
+from lb.net.files import answer_of, open_regular, read_text
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.variants import VariantBook
@@ -53,8 +54,7 @@ class VariantState:
 
     def _read(self, path: str) -> None:
         try:
-            with open(path, encoding="utf-8") as file:
-                state = json.load(file)
+            state = json.loads(answer_of(lambda: read_text(path), path))
             self._book.resume(state[_KEY])
         except FileNotFoundError:
             pass  # nothing was changed yet
@@ -97,6 +97,6 @@ def _lasting(state: dict[str, Any]) -> dict[str, Any]:
 def _replace(path: str, text: str) -> None:
     """Write a file as a whole."""
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with open(temporary, "w", encoding="utf-8", opener=open_regular) as file:
         file.write(text)
     os.replace(temporary, path)

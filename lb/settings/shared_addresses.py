@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lb.domain.backend import Address
 from lb.settings.backends import BackendSettings
+
+_KNOWN: Final = 4096
+"""Addresses whose usual spelling is remembered: those of 2,000 backends, which are compared
+whenever one of them comes or goes."""
 
 
 class SharedAddress(NamedTuple):
@@ -43,6 +48,7 @@ def shared_addresses(backends: Iterable[BackendSettings]) -> list[SharedAddress]
     return list(found)
 
 
+@lru_cache(_KNOWN)
 def _plain(address: Address) -> Address:
     """The address in one of its spellings."""
     if address.path:

@@ -501,7 +501,8 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_model_loads_total",
         _COUNTER,
-        "Loads of models by `placement`, by result: loaded or failed.",
+        "Loads of models by `placement`, by result: loaded, failed or overdue (others may load the "
+        "model too; the load goes on, and counts again when it ends).",
         ("result",),
     ),
     MetricSpec(

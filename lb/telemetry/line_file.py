@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -13,8 +14,8 @@ _log = logging.getLogger(__name__)
 
 _WRITABLE_POLL_MS: Final = 200
 """How often a writer that waits for its reader looks whether it should give up."""
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-# O_NONBLOCK: a FIFO that nobody reads fails at once instead of stopping the start-up.
+APPEND_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+"""Of `os.open`. Without `O_NONBLOCK` a FIFO that nobody reads would hold up the start."""
 
 
 class LineFile:
@@ -33,7 +34,7 @@ class LineFile:
         """
         self._name = name
         self._path = target if isinstance(target, Path) else None
-        self._fd = target if isinstance(target, int) else os.open(target, _OPEN_FLAGS, 0o640)
+        self._fd = target if isinstance(target, int) else _open(target)
         self._is_line_cut = False
 
     def reopen(self) -> None:
@@ -41,7 +42,7 @@ class LineFile:
         if self._path is None:
             return
         try:
-            fresh = os.open(self._path, _OPEN_FLAGS, 0o640)
+            fresh = _open(self._path)
         except OSError as error:
             _log.error(
                 "log file cannot be reopened, writing goes on in the old one",
@@ -96,3 +97,17 @@ class LineFile:
             if gives_up():
                 return False
         return True
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, APPEND_FLAGS, 0o640)
+    except OSError as error:
+        raise legible(error) from error
+
+
+def legible(error: OSError) -> OSError:
+    """An error of `os.open`, in words that say what to do."""
+    if error.errno != errno.ENXIO:
+        return error
+    return OSError(errno.ENXIO, "it is a FIFO that nobody reads, or a socket", error.filename)

@@ -291,7 +291,7 @@ class Meter:
         durations.sum += took
         alike.bytes_in += record.bytes_in
         alike.bytes_out += record.bytes_out
-        if record.attempts > 1:
+        if record.attempts > 1 and record.backend is not None:  # else it was put to all backends
             alike.retries += max(0, record.attempts - max(1, record.parts))
         if record.reason is not None:
             reasons = self._traffic[protocol].reasons

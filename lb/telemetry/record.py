@@ -32,6 +32,7 @@ class RequestRecord:
     backend: Backend | None
     """The backend of the last attempt."""
     attempts: int
+    """At backends; of a request that was put to all of them how many were asked."""
     client: str
     """Address of the peer."""
     token: str

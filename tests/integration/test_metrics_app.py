@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import socket
 import ssl
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +23,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lb.admin import metrics_app
-from lb.admin.metrics_app import BackendPages, Target, make_metrics_app
+from lb.admin.metrics_app import MAX_PAGE_BYTES, BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
@@ -269,6 +272,43 @@ async def test_a_page_without_end_is_shown_in_part_and_counted() -> None:
     assert 0 < page.count('\nm{backend="a"} 1') <= MAX_LINES
     assert 'backend="b",model="simple"' in page
     assert page.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, b"m 1\n" * 65536),
+        ({}, b"x" * 65536),
+        ({"Content-Encoding": "gzip"}, gzip.compress(b"m 1\n" * 2**20)),
+        ({"Content-Encoding": "deflate"}, zlib.compress(b"m 1\n" * 2**20)),
+    ],
+)
+async def test_no_more_is_taken_of_a_page_without_end_than_a_page_may_have(
+    fields: dict[str, str], part: bytes
+) -> None:
+    sent = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers=fields)
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(part)
+                sent += len(part)
+        except ConnectionResetError:
+            return response
+
+    tracemalloc.start()
+    try:
+        async with Front().serve(FakeTriton(answer), FakeTriton()) as client:
+            page = await read(client)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 'backend="b",model="simple"' in page
+    assert sent < MAX_PAGE_BYTES + 16 * 2**20, "a page, and what sockets hold"
+    assert most < 8 * MAX_PAGE_BYTES
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

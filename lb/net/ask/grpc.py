@@ -24,9 +24,9 @@ from lb.wire.http2.frames import ErrorCode
 
 _STREAM: Final = 1
 _HEADS_LIMIT: Final = 65_536
-_ACKNOWLEDGED: Final = 100_000
-"""Frames that want an answer: servers ping while they take a long message, and answers to one that
-does not read them would be kept."""
+_OVERHEAD_FRAMES: Final = 100_000
+"""Frames without payload of the message: servers ping while they take a long one, and credit it.
+A peer could go on with them, and keep our answers to them from being read."""
 _OUR_FRAME_SIZE: Final = frames.MIN_FRAME_SIZE
 """The default, which is what peers may send us."""
 
@@ -53,9 +53,9 @@ class GrpcTalk:
     """One call."""
 
     __slots__ = (
-        "_acknowledged", "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder",
-        "_fields", "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_prefix",
-        "_received", "_request", "_sent", "_stream_window", "answer",
+        "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder",
+        "_fields", "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_overhead",
+        "_prefix", "_received", "_request", "_sent", "_stream_window", "answer",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +98,8 @@ class GrpcTalk:
         self._frame_size = frames.MIN_FRAME_SIZE
         self._received = b""
         self._greeted = False
-        self._acknowledged = 0
+        self._overhead = 0
+        """Frames that brought nothing of the message."""
         self._decoder = Decoder()
         self._block = b""
         """Header block of a HEADERS frame that goes on in CONTINUATION frames."""
@@ -171,11 +172,15 @@ class GrpcTalk:
         return b"".join(replies)
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        if kind != frames.DATA or not payload:
+            self._overhead += 1
+            if self._overhead > _OVERHEAD_FRAMES:
+                raise UpstreamError(Outcome.PROTOCOL_ERROR, "endless frames")
         if kind == frames.SETTINGS and not flags & frames.ACK:
             self._take_settings(payload)
-            return self._acknowledge(frames.SETTINGS_ACK)
+            return frames.SETTINGS_ACK
         if kind == frames.PING and not flags & frames.ACK:
-            return self._acknowledge(frames.ping(payload, ack=True))
+            return frames.ping(payload, ack=True)
         if kind == frames.WINDOW_UPDATE:
             self._take_credit(stream, payload)
         elif kind == frames.GOAWAY:
@@ -183,12 +188,6 @@ class GrpcTalk:
         elif stream == _STREAM:
             self._take_stream_frame(kind, flags, payload)
         return b""
-
-    def _acknowledge(self, frame: bytes) -> bytes:
-        self._acknowledged += 1
-        if self._acknowledged > _ACKNOWLEDGED:
-            raise UpstreamError(Outcome.PROTOCOL_ERROR, "endless frames")
-        return frame
 
     def _take_settings(self, payload: bytes) -> None:
         try:
@@ -253,7 +252,7 @@ class GrpcTalk:
         status = fields.get(b"grpc-status")
         if status is not None:
             self._finish(status, decode_message(fields.get(b"grpc-message", b"")))
-        elif self._block_ends_stream:
+        elif self._block_ends_stream or self._fields:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the call ended without a status")
         else:
             self._fields = tuple(fields.items())

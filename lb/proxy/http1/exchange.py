@@ -40,6 +40,7 @@ from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
+from lb.proxy.variants import VariantParticulars
 from lb.telemetry.meter import AnswerTimes
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.hops import NOT_RUN
@@ -326,7 +327,20 @@ class Http1Exchange(Exchange):
 
     def go_on(self) -> None:
         """See `Waiting`."""
+        self._place_anew()
+
+    def _place_anew(self) -> None:
+        """Have it placed after it has waited, or after an attempt."""
+        particulars = self.particulars
+        if isinstance(particulars, VariantParticulars) and particulars.holder is not None:
+            particulars.holder.keep_ready()
         self.place()
+
+    def leave_variant(self) -> bool:
+        """See `Exchange`."""
+        particulars = self.particulars
+        holder = particulars.holder if isinstance(particulars, VariantParticulars) else None
+        return holder is not None and holder.leave()
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the request is not placed. See also `Waiting`."""
@@ -400,7 +414,7 @@ class Http1Exchange(Exchange):
 
     def go_again(self, outcome: Outcome) -> None:
         """Have it placed again, now or a little later."""
-        self.relay.retry.go_again(self, outcome, self.place)
+        self.relay.retry.go_again(self, outcome, self._place_anew)
         server = self.server
         if not self.is_under_way and server is not None and not self.body.ended:
             server.update_reading()  # what comes meanwhile could only be kept

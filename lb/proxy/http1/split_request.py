@@ -310,7 +310,7 @@ class SplitRequest:
         splits.counts.parts += len(parts)
         exchange.particulars = SplitParticulars(self.particulars, len(parts))
         exchange.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(parts, plan.rule.at_once)
+        self._parts = Parts(parts, plan.rule.at_once, exchange.relay.iteration)
         self._parts.begin()
 
     def _note(self, text: bytes, plan: SplitPlan) -> None:

@@ -26,6 +26,7 @@ from lb.proxy.variants import (
     PIN,
     TARGET_VARIANT,
     Variant,
+    VariantChoice,
     VariantParticulars,
     VariantRules,
     is_counted,
@@ -55,7 +56,8 @@ class VariantHandler:
     Implements `RequestHandler`."""
 
     __slots__ = (
-        "_by_platform", "_exchange", "_head", "_inner", "_recording", "_variant", "collects",
+        "_by_platform", "_choice", "_exchange", "_form", "_head", "_inner", "_recording",
+        "_variant", "collects",
     )  # fmt: skip
 
     def __init__(self, exchange: Http1Exchange, *, by_platform: bool) -> None:
@@ -69,6 +71,10 @@ class VariantHandler:
         """Looks into the request before it goes on, where somebody does."""
         self._by_platform = by_platform
         self._variant: Variant | None = None
+        self._choice: VariantChoice | None = None
+        """None where the variant must not change."""
+        self._form: AnswerForm | None = None
+        """That the answer gets after its name."""
         self._head = b""
         self._recording: Recording | None = None
         """Of a request that is to be copied."""
@@ -127,6 +133,9 @@ class VariantHandler:
         if self._inner is not None:
             self._inner.close()
         self._count()
+        particulars = self._exchange.particulars
+        if isinstance(particulars, VariantParticulars):
+            particulars.holder = None  # they point at each other
 
     # The variant
 
@@ -145,19 +154,45 @@ class VariantHandler:
             return
         particulars = exchange.particulars
         step = particulars.step if particulars is not None else None
+        variant = split.variants[0]
         if exchange.operation.kind is OperationKind.INFERENCE:
-            self._variant = variants.choose(
-                split, exchange.protocol, exchange.hint, exchange.token, step, self._pinned()
-            )
-        else:
-            self._variant = split.variants[0]
-        rules = self._variant.rules
-        self._take(rules, self._variant.label, particulars or Particulars())
-        if rules.model != name:
-            operation = exchange.operation
+            pinned = self._pinned()
+            protocol = exchange.protocol
+            variant = variants.choose(split, protocol, exchange.hint, exchange.token, step, pinned)
+            self._choice = variants.choice(split, variant, protocol, step, pinned)
+        self._form = exchange.form
+        self._use(variant, exchange.plan.model, particulars or Particulars())
+
+    def _use(self, variant: Variant, before: bytes, found: Particulars) -> None:
+        """Have a variant serve the request.
+
+        Args:
+            variant: in question.
+            before: what stands in the path as the model and its version.
+            found: what is known of the request.
+        """
+        exchange = self._exchange
+        self._variant = variant
+        self._take(variant, before, found)
+        name, model, operation = exchange.plan.model, variant.rules.model, exchange.operation
+        exchange.form = self._form
+        if model != name:
             key = b"name" if operation.kind is OperationKind.READ else b"model_name"
             is_stream = operation is MODEL_GENERATE_STREAM
-            exchange.form = NamedForm(exchange.form, key, rules.model, name, is_stream=is_stream)
+            exchange.form = NamedForm(self._form, key, model, name, is_stream=is_stream)
+
+    def leave(self) -> bool:
+        """See `VariantHolder`."""
+        return self._choice is not None and self._choice.leave()
+
+    def keep_ready(self) -> None:
+        """See `VariantHolder`."""
+        choice, left, exchange = self._choice, self._variant, self._exchange
+        if choice is None or left is None or not choice.follow():
+            return
+        exchange.tried = ()
+        exchange.ticket = None
+        self._use(choice.variant, _in_path(left.rules), exchange.particulars or Particulars())
 
     def _pinned(self) -> bytes:
         """The variant that its client, or its platform, names.
@@ -175,22 +210,22 @@ class VariantHandler:
             raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
         return pinned
 
-    def _take(self, rules: VariantRules, label: str, found: Particulars) -> None:
-        """Make the request one for a variant."""
+    def _take(self, variant: Variant, before: bytes, found: Particulars) -> None:
+        """Make the request one for a variant; see `_use`."""
         exchange = self._exchange
+        rules = variant.rules
         plan = exchange.plan
         route = exchange.relay.dispatcher.pool.current.routes.get(rules.model)
         exchange.model = rules.model
-        own = VariantParticulars(label, rules.version, found.rows, found.priority)
+        own = VariantParticulars(variant.label, rules.version, found.rows, found.priority, self)
         own.size, own.regions = found.size, found.regions
         if found.step is not None:
             own.step = found.step._replace(key=SequenceKey(rules.model, found.step.key.id))
         elif route is not None and route.plan is not None and plan.is_inference:
             own.rows = found.rows or 1
         exchange.particulars = own
-        version = b"/versions/%b" % rules.version if rules.version else b""
         start = b"%b %b" % (plan.method, _MODELS)
-        exchange.body.replace_start(start + plan.model, start + rules.model + version)
+        exchange.body.replace_start(start + before, start + _in_path(rules))
 
     def _count(self) -> None:
         """The client's side is over: count it for its variant, and copy it."""
@@ -214,6 +249,11 @@ class VariantHandler:
     def _fields(self) -> Fields:
         """The fields of the request."""
         return head_fields(self._head)
+
+
+def _in_path(rules: VariantRules) -> bytes:
+    """The model of a variant, and its version, as they stand in a path."""
+    return rules.model + (b"/versions/%b" % rules.version if rules.version else b"")
 
 
 class NamedForm:

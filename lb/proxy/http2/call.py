@@ -457,6 +457,10 @@ class Call(Exchange):
         """See `Exchange`."""
         return super().may_run_twice if self.part is None else self.part.may_run_twice
 
+    def leave_variant(self) -> bool:
+        """See `Exchange`."""
+        return self.part is not None and self.part.leave_variant()
+
     @property
     def variant(self) -> str:
         """See `RequestRecord`."""
@@ -721,6 +725,10 @@ class CallPart:
 
     @property
     def may_run_twice(self) -> bool:
+        """See `Exchange`."""
+        return False
+
+    def leave_variant(self) -> bool:
         """See `Exchange`."""
         return False
 

@@ -133,7 +133,7 @@ class GrpcPart(Exchange):
         self.pieces = session.cut.part(self.first, self.count)
         self.bytes_in = size = sum(map(len, self.pieces))
         self.particulars = part_particulars(session.particulars, session.plan, self.count, size)
-        self._place()
+        self.place_anew()
 
     def _place(self) -> None:
         relay = self.session.call.relay
@@ -456,7 +456,7 @@ class SplitSession(CallPart):
         self._splits.counts.parts += len(made)
         call.particulars = SplitParticulars(self.particulars, len(made))
         call.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(made, plan.rule.at_once)
+        self._parts = Parts(made, plan.rule.at_once, call.relay.iteration)
         self._parts.begin()
 
     def _message(self) -> Rope:

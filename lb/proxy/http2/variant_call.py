@@ -22,7 +22,14 @@ from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_first, inspect_message
 from lb.proxy.http2.recorded import RecordedResponse
-from lb.proxy.variants import PIN, Variant, VariantSet, is_counted
+from lb.proxy.variants import (
+    PIN,
+    Variant,
+    VariantChoice,
+    VariantRules,
+    VariantSet,
+    is_counted,
+)
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
@@ -95,7 +102,7 @@ class NamedAnswer(ResponseSink):
 class VariantCall(CallPart):
     """Chooses the variant of a call, and has it placed as one for that."""
 
-    __slots__ = ("_asked", "_is_looking", "_look_at", "_recording", "_step", "_variant")
+    __slots__ = ("_asked", "_choice", "_is_looking", "_look_at", "_recording", "_step", "_variant")
 
     def __init__(self, call: Call, split: VariantSet, step: SequenceStep | None) -> None:
         super().__init__(call)
@@ -103,6 +110,8 @@ class VariantCall(CallPart):
         self._asked = split
         self._step = step
         self._variant: Variant | None = None
+        self._choice: VariantChoice | None = None
+        """None where the variant must not change."""
         self._is_looking = True
         """More of the message is needed to tell where it goes."""
         self._look_at = 0
@@ -123,11 +132,7 @@ class VariantCall(CallPart):
             call.refuse(refused)
             return
         rules = self._variant.rules
-        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
-        part = data[PREFIX_SIZE : PREFIX_SIZE + size]
-        renamed = renamed_request(part, size, rules.model, rules.version)
-        size += len(renamed) - len(part)
-        data = b"\0" + size.to_bytes(4, "big") + renamed + data[PREFIX_SIZE + len(part) :]
+        data = _renamed(data, rules)
         if self._recording is not None:
             self._recording.add_request(data)
         call.model = rules.model
@@ -149,8 +154,34 @@ class VariantCall(CallPart):
         if call.operation.kind is not OperationKind.INFERENCE:
             return split.variants[0]
         book = call.relay.dispatcher.variants
-        pinned = pinned_by(call)
-        return book.choose(split, call.protocol, call.hint, call.token, self._step, pinned)
+        pinned, step = pinned_by(call), self._step
+        variant = book.choose(split, call.protocol, call.hint, call.token, step, pinned)
+        self._choice = book.choice(split, variant, call.protocol, step, pinned)
+        return variant
+
+    def leave_variant(self) -> bool:
+        """See `CallPart`."""
+        return self._choice is not None and self._choice.leave()
+
+    def _change(self, variant: Variant) -> None:
+        """Have another variant serve the call, of which nothing goes to a backend now."""
+        call, request = self.call, self.call.request
+        self._variant = variant
+        retained = request.retained
+        first, *rest = retained if retained is not None else request.queue or (b"",)
+        request.clear()
+        request.retained = None if retained is None else []
+        call.model = variant.rules.model
+        call.particulars = call.ticket = None
+        call.tried = ()
+        for piece in (_renamed(bytes(first), variant.rules), *rest):
+            if request.retained is not None:
+                call.retain(piece)
+            if not request.push(piece):
+                return
+        self._is_looking = True
+        self._look_at = 0
+        self._look()
 
     def _look(self) -> None:
         """Find out where the request goes, now that there is more of it."""
@@ -205,6 +236,9 @@ class VariantCall(CallPart):
         """See `CallPart`."""
         call = self.call
         relay = call.relay
+        if self._choice is not None and self._choice.follow():
+            self._change(self._choice.variant)
+            return
         try:
             attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
         except RequestRefused as refusal:
@@ -275,6 +309,15 @@ class VariantCall(CallPart):
             for field in FieldCache().split(self.call.head.block)
             if not field.name.startswith(b":")
         )
+
+
+def _renamed(data: bytes, rules: VariantRules) -> bytes:
+    """What has come of a request, with its prefix, as one for the model of a variant."""
+    size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+    part = data[PREFIX_SIZE : PREFIX_SIZE + size]
+    renamed = renamed_request(part, size, rules.model, rules.version)
+    size += len(renamed) - len(part)
+    return b"\0" + size.to_bytes(4, "big") + renamed + data[PREFIX_SIZE + len(part) :]
 
 
 def pinned_by(call: Call) -> bytes:

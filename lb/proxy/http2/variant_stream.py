@@ -85,7 +85,11 @@ class StreamVariants:
             self._is_sole = False
             return data
         variant = None if found.step is not None else self._drawn.get(found.model)
-        if variant is None or variant not in split.variants:
+        if (
+            variant is None
+            or variant not in split.variants
+            or not book.may_serve(variant, call.protocol)
+        ):
             pinned = pinned_by(call)
             variant = book.choose(split, call.protocol, call.hint, call.token, found.step, pinned)
             if found.step is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,27 @@ def test_what_may_be_meant_is_no_warning(
     file.write_text(text)
     assert check(str(file)) == 0
     assert capsys.readouterr().out == f"OK: {file}\n"
+
+
+def test_files_that_cannot_be_written_are_problems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, fifo, missing = (tmp_path / name for name in ("lb.yaml", "fifo", "none/log"))
+    os.mkfifo(fifo)
+    config = (
+        "listen: {http: '127.0.0.1:0'}\nbackends: [{http: 'a:1'}]\nstate: %s\n"
+        "access_log: {path: %s}\npayload_log: {path: %s, models: {m: 1}}\n"
+    )
+    good = tmp_path / "good"
+    file.write_text(config % (good, good, good))
+    assert check(str(file)) == 0
+    assert not good.exists()
+    file.write_text(config % (fifo, missing, fifo))
+    assert check(str(file), syntax_only=True) == 0
+    capsys.readouterr()
+    assert check(str(file)) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: access_log.path: {missing}: No such file or directory",
+        f"{file}: payload_log.path: {fifo}: it is a FIFO that nobody reads, or a socket",
+        f"{file}: state: {fifo}: it is a FIFO or pipe, not a regular file",
+    ]

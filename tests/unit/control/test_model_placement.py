@@ -25,7 +25,7 @@ from lb.domain.pool import ModelRoute
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
-from lb.placing.planner import Step
+from lb.placing.planner import MIN_OVERDUE_S, Step
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -524,3 +524,25 @@ async def test_a_triton_that_restarts_empty_gets_back_what_is_pinned() -> None:
         await eventually(lambda: bench.ready() == {"a": "n"})
         await bench.want("m")
         assert bench.ready() == {"a": "mn"}
+
+
+async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hangs = asyncio.Event()
+    async with placing(a=triton(slow={"n": hangs}), b=triton()) as bench:
+        bench.placement.wanted(b"n")
+        await eventually(lambda: [step.backend for step in bench.placement.status().steps])
+        assert [step.backend for step in bench.placement.status().steps] == ["a"]
+        bench.now += MIN_OVERDUE_S - 5.0
+        await bench.looked()
+        assert [step.backend for step in bench.placement.status().steps] == ["a"]
+        bench.now += 6.0
+        await bench.want("n")
+        assert bench.serving("n") == ["b"]
+        assert bench.placement.counts().loads == {"overdue": 1, "loaded": 1}
+        (told,) = [each for each in caplog.records if "overdue" in each.getMessage()]
+        assert (told.backend, told.model) == ("a", "n")  # type: ignore[attr-defined]
+        hangs.set()
+        await eventually(lambda: sorted(bench.serving("n")) == ["a", "b"])
+        assert bench.placement.counts().loads == {"overdue": 1, "loaded": 2}

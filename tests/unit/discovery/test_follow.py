@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 
-from lb.discovery.follow import Followers
+from lb.discovery.follow import NEW_AT_ONCE, Followers
 from lb.discovery.source import Entries, SourceError
 from lb.settings.backends import BackendSettings
 
@@ -68,6 +69,29 @@ async def test_every_set_is_handed_on_with_the_name_of_its_source(bench: Bench) 
     assert bench.found == {"one": ["a"], "two": ["b", "c"]}
     await bench.say(one, entries())
     assert bench.found["one"] == []
+
+
+async def test_very_many_new_backends_join_over_several_turns_of_the_loop(bench: Bench) -> None:
+    source = Told("dns")
+    bench.followers.use([source])
+    turns: list[int] = []
+    many = entries(*(f"b{number}" for number in range(1000)))
+    source.news.put_nowait(many)
+    while len(bench.found.get("dns", ())) < 1000:
+        await asyncio.sleep(0)
+        turns.append(len(bench.found.get("dns", ())))
+    grown = [after - before for before, after in pairwise(turns)]
+    assert max(grown) == NEW_AT_ONCE
+    assert bench.found["dns"] == [f"b{number}" for number in range(1000)]
+    # Those that stay are in every set, and what is left over joins at the end.
+    bench.followers.most = 150
+    source.news.put_nowait((*entries(*(f"c{number}" for number in range(1000))), *many[:10]))
+    sizes = set()
+    while len(bench.found["dns"]) != 1010:
+        await asyncio.sleep(0)
+        assert set(bench.found["dns"]) >= {f"b{number}" for number in range(10)}
+        sizes.add(len(bench.found["dns"]))
+    assert sizes - {1000} == {110, 1010}
 
 
 async def test_a_failure_changes_nothing_and_is_told_once(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.net.files import TOUCHED, print_of, read_text, touching
+from lb.net.files import TOUCHED, answer_of, check_appendable, print_of, read_text, touching
 
 
 def test_a_file_that_is_left_alone_keeps_its_print(tmp_path: Path) -> None:
@@ -77,3 +77,43 @@ def test_a_thread_says_which_file_it_waits_for() -> None:
     with touching("/mnt/a"):
         assert TOUCHED[threading.get_ident()][0] == "/mnt/a"
     assert threading.get_ident() not in TOUCHED
+
+
+def test_a_file_that_does_not_answer_in_time_is_an_error_and_given_up() -> None:
+    answers, given_up = threading.Event(), threading.Event()
+
+    def hang() -> str:
+        answers.wait()
+        return "late"
+
+    def discard(result: str) -> None:
+        assert result == "late"
+        given_up.set()
+
+    with pytest.raises(OSError, match="its file system hangs") as raised:
+        answer_of(hang, "/mnt/gone", discard=discard, timeout_s=0.01)
+    assert raised.value.filename == "/mnt/gone"
+    assert not given_up.is_set()
+    answers.set()
+    assert given_up.wait(10.0)
+
+
+def test_an_answer_is_what_the_work_returns_or_raises(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    with pytest.raises(FileNotFoundError):
+        answer_of(lambda: read_text(path), path)
+    Path(path).write_text("text")
+    assert answer_of(lambda: read_text(path), path) == "text"
+
+
+def test_checking_a_log_file_makes_none(tmp_path: Path) -> None:
+    check_appendable(str(tmp_path / "log"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "log").write_text("line\n")
+    check_appendable(str(tmp_path / "log"))
+    assert (tmp_path / "log").read_text() == "line\n"
+    with pytest.raises(FileNotFoundError):
+        check_appendable(str(tmp_path / "none" / "log"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="a FIFO that nobody reads"):
+        check_appendable(str(tmp_path / "fifo"))

@@ -13,6 +13,8 @@ from lb.placing.planner import (
     HALF_LIFE_S,
     MAX_PLACES,
     MAX_RETRY_AFTER_S,
+    MIN_OVERDUE_S,
+    OVERDUE_LOADS,
     RETRY_AFTER_S,
     Host,
     ModelPlanner,
@@ -166,6 +168,29 @@ def test_a_model_that_fails_on_three_backends_ends_no_fourth() -> None:
         planner.failed(P, name, f"{name} says no", 100.0)
     assert steps(planner, *hosts, now=100.0) == []
     assert planner.refusal(P, hosts, 100.0) == "a says no"
+
+
+def test_a_load_is_overdue_by_what_it_took_before_and_made_on_three_backends() -> None:
+    planner = ModelPlanner(RULES)
+    assert planner.overdue_s(P) == MIN_OVERDUE_S
+    planner.loaded(P, "a", 1.0)
+    assert planner.overdue_s(P) == MIN_OVERDUE_S
+    planner.loaded(P, "a", 100.0)
+    assert planner.overdue_s(P) == 100.0 * OVERDUE_LOADS
+    hanging = [
+        host(name, taken=frozenset({P}), overdue=frozenset({P}), is_busy=True) for name in "abc"
+    ]
+    assert steps(planner, hanging[0], host("b"), host("c")) == [Step(P, "b", ())]
+    assert steps(planner, *hanging[:2], host("c")) == [Step(P, "c", ())]
+    assert steps(planner, *hanging, host("d")) == []
+    assert planner.refusal(P, hanging, 1e4) == ""
+
+
+def test_a_backend_on_which_a_load_hung_is_left_alone_for_as_long() -> None:
+    planner = ModelPlanner(RULES)
+    planner.failed(P, "a", "time-out", 700.0, took_s=600.0)
+    assert steps(planner, host("a"), now=1299.0) == []
+    assert steps(planner, host("a"), now=1300.0) == [Step(P, "a", ())]
 
 
 def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:

@@ -102,7 +102,17 @@ def test_the_expected_statuses_are_what_is_ready() -> None:
 
 def test_an_interim_answer_without_end_is_given_up() -> None:
     answer = answer_to(b"HTTP/1.1 100 Continue\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
-    assert answer == Answer(Finding.ERROR, "endless interim answer")
+    assert answer == Answer(Finding.ERROR, "endless interim answers")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_interim_answers_without_end_are_given_up(at_once: bool) -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    few, many = [interim] * 10, [interim] * 11
+    final = b"HTTP/1.1 200 OK\r\n\r\n"
+    for pieces, finding in ((few, Finding.READY), (many, Finding.ERROR)):
+        heard = [*pieces, final]
+        assert answer_to(*([b"".join(heard)] if at_once else heard)).finding is finding
 
 
 STATUS = ProbePlan(question=Question.MODEL_STATUS_GET, address=ADDRESS, path="/v1/models/m")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, cast
+
 import pytest
 
 from lb.domain.backend import AppProtocol
@@ -9,8 +13,10 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import Plan
 from lb.kserve.operations import MODEL_INFER
+from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.split import (
+    PARTS_PER_ITERATION,
     HeldBytes,
     Parts,
     SplitPlan,
@@ -190,9 +196,68 @@ class Piece:
         self.state = "cancelled"
 
 
+class Turns:
+    """An event loop that stands still between turns."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._due.append(call)
+
+    def turn(self) -> bool:
+        """Whether anything was to be done."""
+        due, self._due = self._due, []
+        for call in due:
+            call()
+        return bool(due)
+
+
+def test_a_thousand_parts_begin_over_many_turns_and_others_have_theirs_between() -> None:
+    loop: Any = Turns()
+    budget = IterationBudget(loop)
+    pieces = [Piece() for _ in range(1000)]
+    others: list[int] = []
+    begun = lambda: sum(each.state == "begun" for each in pieces)  # noqa: E731
+    parts = Parts(pieces, 1000, budget)
+    parts.begin()
+    counts = [begun()]
+    budget.later(lambda: others.append(begun()))
+    while begun() < 1000:
+        assert loop.turn()
+        counts.append(begun())
+    steps = [after - before for before, after in pairwise([0, *counts])]
+    assert max(steps) == PARTS_PER_ITERATION
+    assert others == [counts[1]]
+
+
+def test_answers_that_come_while_parts_begin_begin_no_more_at_once() -> None:
+    loop: Any = Turns()
+    pieces = [Piece() for _ in range(100)]
+    parts = Parts(pieces, 50, IterationBudget(loop))
+    parts.begin()
+    for _ in range(PARTS_PER_ITERATION):
+        parts.one_done()
+    assert sum(each.state == "begun" for each in pieces) == PARTS_PER_ITERATION
+    while loop.turn():
+        pass
+    assert sum(each.state == "begun" for each in pieces) == 50 + PARTS_PER_ITERATION
+
+
+def test_parts_that_are_cancelled_between_turns_begin_no_more() -> None:
+    loop: Any = Turns()
+    pieces = [Piece() for _ in range(100)]
+    parts = Parts(pieces, 50, IterationBudget(loop))
+    parts.begin()
+    parts.cancel()
+    while loop.turn():
+        pass
+    assert {each.state for each in pieces} == {"cancelled", "new"}
+
+
 def test_parts_begin_as_others_end() -> None:
     pieces = [Piece() for _ in range(4)]
-    parts = Parts(pieces, 2)
+    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())))
     parts.begin()
     assert [each.state for each in pieces] == ["begun", "begun", "new", "new"]
     assert not parts.one_done()
@@ -202,7 +267,7 @@ def test_parts_begin_as_others_end() -> None:
 
 def test_cancelled_parts_are_those_that_have_begun() -> None:
     pieces = [Piece() for _ in range(3)]
-    parts = Parts(pieces, 2)
+    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())))
     parts.begin()
     parts.cancel()
     assert [each.state for each in pieces] == ["cancelled", "cancelled", "new"]

@@ -303,3 +303,49 @@ def test_a_variant_that_was_never_ready_is_not_rolled_back() -> None:
     desk.pool.publish(snapshot(b"detector"))
     serve(desk, 3, failing=0)
     assert desk.percents()["canary"] == 5
+
+
+def test_a_request_leaves_a_variant_once_and_goes_to_the_first_that_is_ready() -> None:
+    desk = Desk()
+    split = desk.book.sets[NAME]
+    stable, canary = split.variants
+    choice = desk.book.choice(split, canary, HTTP, None, b"")
+    assert choice is not None
+    assert not choice.follow(), "it is ready"
+    desk.pool.publish(snapshot(b"detector"))
+    assert choice.follow()
+    assert choice.variant is stable
+    desk.pool.publish(snapshot(b"detector_v2"))
+    assert not choice.leave(), "it has left the other one before"
+    assert not choice.follow()
+
+
+def test_a_request_leaves_a_variant_that_a_backend_says_it_does_not_have() -> None:
+    desk = Desk()
+    split = desk.book.sets[NAME]
+    choice = desk.book.choice(split, split.variants[1], HTTP, None, b"")
+    assert choice is not None
+    assert choice.leave()
+    assert choice.follow()
+    assert choice.variant is split.variants[0]
+    assert not choice.leave()
+
+
+def test_pinned_requests_and_open_sequences_leave_no_variant() -> None:
+    desk = Desk()
+    split = desk.book.sets[NAME]
+    canary = split.variants[1]
+    assert desk.book.choice(split, canary, HTTP, None, b"canary") is None
+    assert desk.book.choice(split, canary, HTTP, step(7), b"") is None
+
+
+def test_the_start_of_a_sequence_takes_the_sequence_along() -> None:
+    desk = Desk()
+    split = desk.book.sets[NAME]
+    start = step(7, start=True)
+    split.steps.note(start, split.variants[1], desk.now)
+    choice = desk.book.choice(split, split.variants[1], HTTP, start, b"")
+    assert choice is not None
+    assert choice.leave()
+    assert choice.follow()
+    assert desk.choose(step=step(7)) == "stable"

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lb.net.files import answer_of
 from lb.runtime.logs import LogFileError, Logs
 from lb.settings.flags import settings_from_flags
 from lb.settings.model import Settings
@@ -46,6 +50,24 @@ def test_reopening_follows_a_rotation(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named() -> None:
     with pytest.raises(LogFileError, match="cannot open the access log /nowhere/a: No such file"):
         Logs(settings(AccessLogMode.ALL, "/nowhere/a"))
+
+
+def test_a_file_that_hangs_ends_the_start_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, path = threading.Event(), tmp_path / "access.log"
+    plainly = os.open
+
+    def hanging_open(name: Any, *args: Any, **more: Any) -> int:
+        if name == path:
+            answers.wait()
+        return plainly(name, *args, **more)
+
+    monkeypatch.setattr(os, "open", hanging_open)
+    monkeypatch.setattr(answer_of, "__kwdefaults__", {**answer_of.__kwdefaults__, "timeout_s": 0.1})
+    with pytest.raises(LogFileError, match=r"access\.log: it does not answer"):
+        Logs(settings(AccessLogMode.ALL, str(path)))
+    answers.set()
 
 
 def test_no_library_writes_header_values_at_debug() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ async def test_a_file_that_cannot_be_written_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = Process(tmp_path / "nowhere" / "state.json")
+    process.book.sets[NAME].set_shares({"canary": 20})
+    await eventually(lambda: "cannot be written" in caplog.text)
+    await process.close()
+
+
+async def test_a_fifo_in_the_place_of_the_file_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("state.json", "state.json.new"):
+        os.mkfifo(tmp_path / name)
+    process = Process(tmp_path / "state.json")
+    assert "cannot be read" in caplog.text
     process.book.sets[NAME].set_shares({"canary": 20})
     await eventually(lambda: "cannot be written" in caplog.text)
     await process.close()

@@ -229,5 +229,5 @@ def test_a_file_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> Non
 
 def test_a_fifo_that_nobody_reads_is_an_error_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(OSError, match="No such device"):
+    with pytest.raises(OSError, match="a FIFO that nobody reads"):
         LineWriter(tmp_path / "fifo", name="test")

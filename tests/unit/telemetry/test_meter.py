@@ -126,7 +126,7 @@ def test_durations_are_kept_apart_by_kind_of_operation() -> None:
 def test_retries_are_the_attempts_beyond_the_first() -> None:
     meter = Meter()
     for attempts in (0, 1, 3):
-        meter.finished(PlainRecord(attempts=attempts))
+        meter.finished(PlainRecord(attempts=attempts, backend=make_backend()))
     assert meter.traffic[AppProtocol.HTTP].retries == 2
 
 
@@ -136,8 +136,14 @@ def test_the_first_attempts_at_the_parts_of_a_batch_are_no_retries() -> None:
 
     meter = Meter()
     for attempts in (3, 5, 6):  # one failed before all parts had begun
-        meter.finished(Batch(attempts=attempts))
+        meter.finished(Batch(attempts=attempts, backend=make_backend()))
     assert meter.traffic[AppProtocol.HTTP].retries == 1
+
+
+def test_questions_to_all_backends_are_no_retries() -> None:
+    meter = Meter()
+    meter.finished(PlainRecord(attempts=3, backend=None))
+    assert meter.traffic[AppProtocol.HTTP].retries == 0
 
 
 def test_reasons_and_connection_errors_are_counted_apart() -> None:

@@ -208,3 +208,24 @@ def test_a_server_that_pings_without_end_is_left() -> None:
     assert len(talk.receive(many)) == len(many)
     with pytest.raises(UpstreamError, match="endless frames"):
         talk.receive(many * 10)
+
+
+@pytest.mark.parametrize(
+    "frame", [frames.frame_header(0, frames.DATA, 0, 1), frames.frame_header(0, 0xFA, 0, 1)]
+)
+def test_a_server_that_sends_empty_frames_without_end_is_left(frame: bytes) -> None:
+    talk = make_talk()
+    talk.receive(frames.settings({}))
+    talk.receive(frame * 10_000)
+    with pytest.raises(UpstreamError, match="endless frames"):
+        talk.receive(frame * 100_000)
+
+
+def test_a_second_head_of_an_answer_is_an_error() -> None:
+    talk = make_talk()
+    server = Server(talk)
+    server.http2.send_headers(1, OPEN)
+    talk.receive(server.http2.data_to_send())
+    block = talk._block
+    with pytest.raises(UpstreamError, match="without a status"):
+        talk.receive(frames.frame_header(len(block), frames.HEADERS, frames.END_HEADERS, 1) + block)

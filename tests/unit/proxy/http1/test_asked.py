@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve.gate import RESERVED
 from lb.proxy.fan_out.question import Reply
@@ -63,6 +64,7 @@ async def test_the_whole_body_is_asked_and_the_reply_is_answered(wire: bytes, st
     assert answer.endswith(b"\r\n\r\n[]")
     (record,) = bench.finished.records
     assert (record.status, record.attempts, record.bytes_in) == (200, 2, len(_BODY))
+    assert bench.finished.meter.traffic[AppProtocol.HTTP].retries == 0
     assert bench.is_clean
     bench.server.data_received(_INDEX + _LENGTH + _BODY)
     await bench.settle()
