@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from ssl import SSLError
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from lb.domain.backend import Address, AppProtocol, BackendPort, BackendSpec, BackendTls
 from lb.domain.errors import UpstreamError
@@ -145,7 +145,7 @@ class Asker:
         keep: Keep | None,
     ) -> AnswerT:
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[AnswerT] = loop.create_future()
+        outcome: asyncio.Future[AnswerT | _Failure] = loop.create_future()
         try:
             async with fair_timeout(loop, timeout_s):
                 transport, _ = await dial(
@@ -158,12 +158,15 @@ class Asker:
                     iteration=self._iteration,
                 )
                 try:
-                    return await outcome
+                    found = await outcome
                 finally:
                     transport.abort()
         except TimeoutError as error:
             detail = f"no answer within {timeout_s:g}s"
             raise UpstreamError(Outcome.DEADLINE, detail) from error
+        if isinstance(found, _Failure):
+            raise UpstreamError(found.outcome, found.detail)
+        return found
 
 
 def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls | None]:
@@ -204,13 +207,25 @@ class _Turns:
         self._see_to_it()
 
 
+class _Failure(NamedTuple):
+    """Why there is no answer.
+
+    It is no exception: that would refer to the frame that waits, which refers to the future that
+    would have the exception. All that has come of an answer would wait for the collector, which
+    hardly ever runs.
+    """
+
+    outcome: Outcome
+    detail: str
+
+
 class _Connection(asyncio.Protocol, Generic[AnswerT]):
     """Carries bytes between a transport and a talk until that has its answer."""
 
     def __init__(
         self,
         talk: Talk[AnswerT],
-        outcome: asyncio.Future[AnswerT],
+        outcome: asyncio.Future[AnswerT | _Failure],
         keep: Keep | None,
         turns: _Turns,
     ) -> None:
@@ -268,12 +283,12 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
         if transport is None or self._outcome.done():
             return
         if self._keep is not None and not self._keep(len(data)):
-            self._fail(UpstreamError(Outcome.CANCELLED, "too little memory for the answer"))
+            self._settle(_Failure(Outcome.CANCELLED, "too little memory for the answer"))
             return
         try:
             reply = self._talk.receive(data)
         except UpstreamError as error:
-            self._fail(error)
+            self._settle(_Failure(error.outcome, error.detail))
             return
         if self._talk.answer is not None:
             self._settle(self._talk.answer)
@@ -285,7 +300,7 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
     def connection_lost(self, exc: Exception | None) -> None:
         """The backend closed; a reset before any byte of an answer is a refusal."""
         if isinstance(exc, ConnectionError) and not self._heard:
-            self._fail(UpstreamError(Outcome.CONNECT_REFUSED, "connection reset"))
+            self._settle(_Failure(Outcome.CONNECT_REFUSED, "connection reset"))
             return
         if exc is None:
             self._talk.closed()
@@ -293,12 +308,8 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
             self._settle(self._talk.answer)
             return
         why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
-        self._fail(UpstreamError(Outcome.LOST, f"connection closed without an answer{why}"))
+        self._settle(_Failure(Outcome.LOST, f"connection closed without an answer{why}"))
 
-    def _settle(self, answer: AnswerT) -> None:
+    def _settle(self, found: AnswerT | _Failure) -> None:
         if not self._outcome.done():
-            self._outcome.set_result(answer)
-
-    def _fail(self, error: UpstreamError) -> None:
-        if not self._outcome.done():
-            self._outcome.set_exception(error)
+            self._outcome.set_result(found)

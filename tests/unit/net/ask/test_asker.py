@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,6 +13,8 @@ from lb.domain.backend import AppProtocol, BackendSpec, parse_address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.asker import Asker, _Turns
+from lb.net.ask.grpc import GrpcTalk
+from lb.net.ask.http import HttpTalk
 from tests.fakes.grpc_server import grpc_server, path
 from tests.wire.http1 import Peer, reply, scripted_backend
 
@@ -157,6 +160,45 @@ async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
             await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=30)
         answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=30)
         assert len(answer.body) == 70_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [reply(bytes(70_000)), b"SSH-2.0\r\n\r\n", reply(bytes(9))[:-1], b""],
+    ids=["too long", "no HTTP", "cut off", "nothing"],
+)
+@pytest.mark.parametrize("protocol", AppProtocol)
+async def test_an_answer_that_is_given_up_is_freed_without_the_collector(
+    answer: bytes, protocol: AppProtocol
+) -> None:
+    async def say(peer: Peer) -> None:
+        await peer.send(answer)
+
+    async def give_up(spec: BackendSpec) -> None:
+        asker = Asker(answer_bytes=69_999)
+        is_http = protocol is AppProtocol.HTTP
+        ask = (
+            asker.http(spec, b"GET", b"/", timeout_s=30)
+            if is_http
+            else asker.grpc(spec, b"/s/M", timeout_s=30)
+        )
+        with pytest.raises(UpstreamError):
+            await ask
+
+    async with scripted_backend(say) as backend:
+        gc.collect()
+        gc.disable()
+        try:
+            await give_up(spec_of(backend.target, protocol))
+            await asyncio.sleep(0)  # the connection is closed
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            kinds = {type(each) for each in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not kinds & {HttpTalk, GrpcTalk}
 
 
 async def test_uploads_to_many_backends_take_turns() -> None:
