@@ -1,10 +1,11 @@
 """Shadow traffic: copies of inferences for another model, after their clients have the answer.
 
 What a client sends and gets is noted as the payload log does it. Once the exchange is over, the
-copy goes to a backend that has nothing to do, as a call of our own on a connection of its own. It
-is no attempt: nothing waits for it, and it takes no part in limits, shares, health, learnt costs
-and latency. Whatever is short, copies are dropped first. What came back goes with the answer that
-the client got to the process that compares (`lb.comparison`).
+copy goes to a backend that has nothing to do, as a call of our own. Its connection is kept for
+further copies and carries nothing else. A copy is no attempt: nothing waits for it, and it takes no
+part in limits, shares, health, learnt costs and latency. Whatever is short, copies are dropped
+first. What came back goes with the answer that the client got to the process that compares
+(`lb.comparison`).
 
 One second in ten goes without copies, where their effect on latency is watched: a sequential test
 compares both, and pauses the copies once they certainly make requests slower.
@@ -247,7 +248,7 @@ class Shadows:
         Args:
             pool: the published pool.
             ledger: has the bytes held.
-            asker: makes the calls.
+            asker: makes the calls, over connections that it keeps.
             tasks: owns them.
             rng: draws the sample.
             clock: monotonic seconds.
@@ -295,12 +296,17 @@ class Shadows:
     def look(self) -> None:
         """Begin another second."""
         self._seconds += 1
+        self._asker.sweep(self._clock())
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
                 each.look(now)
             present = self._pool.current.backends
             self._avoided = {b: each for b, each in self._avoided.items() if b in present}
+
+    def close_idle(self, backend: Backend) -> None:
+        """Close the idle connections to a backend."""
+        self._asker.close_idle(backend.spec)
 
     @property
     def _is_control_second(self) -> bool:
