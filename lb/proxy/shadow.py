@@ -59,13 +59,14 @@ _FIRST_AVOIDED_S: Final = 1.0
 """For so long a backend gets no copies that has not answered one; doubled each time."""
 _MAX_AVOIDED_S: Final = 60.0
 _NOT_COPIED: Final = frozenset({
-    b"accept-encoding", b"connection", b"content-length", b"expect", b"grpc-accept-encoding",
-    b"grpc-encoding", b"grpc-timeout", b"host", b"keep-alive", b"te", b"traceparent",
-    b"tracestate", b"transfer-encoding",
+    b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"expect",
+    b"grpc-accept-encoding", b"grpc-encoding", b"grpc-timeout", b"host", b"keep-alive", b"te",
+    b"traceparent", b"tracestate", b"transfer-encoding",
 })  # fmt: skip
 """Fields of a request that concern its connection, its encoding, its client's patience or trace."""
 _CONTENT_TYPE: Final = b"content-type"
 _ENCODING: Final = b"content-encoding"
+_INFLATED: Final = frozenset({b"deflate", b"gzip"})
 _JSON_SIZE: Final = b"inference-header-content-length"
 _ESCAPE: Final = b"\\u"
 _INFLATED_ANSWER: Final = 64 * 2**20
@@ -423,16 +424,30 @@ class Shadows:
         request, answer = recording.request.pieces, recording.response.pieces
         if request is None or answer is None:
             return Fate.MEMORY
-        is_encoded = any(name == _ENCODING for name, _ in fields)
         body = b"".join(request)
         particulars = exchange.particulars
-        if (particulars is not None and particulars.step is not None) or is_encoded:
+        if particulars is not None and particulars.step is not None:
+            return Fate.UNFIT
+        encodings = [value.lower() for name, value in fields if name == _ENCODING]
+        is_compressed = bool(encodings)
+        if is_compressed and not (len(encodings) == 1 and encodings[0] in _INFLATED):
             return Fate.UNFIT
         if exchange.protocol is AppProtocol.GRPC:
             size = int.from_bytes(body[1:PREFIX_SIZE], "big")
-            if len(body) != PREFIX_SIZE + size or body[0]:
+            if len(body) != PREFIX_SIZE + size:
                 return Fate.UNFIT
+            is_compressed = bool(body[0])
             body = body[PREFIX_SIZE:]
+        if is_compressed:
+            # The copy goes out plain: what it asks for has to be looked into.
+            opened = inflated(body, self.max_payload_bytes)
+            if opened is None:
+                return Fate.UNFIT
+            recording.replace_request(opened)
+            if recording.is_dropped:
+                return Fate.MEMORY
+            body = opened
+        if exchange.protocol is AppProtocol.GRPC:
             if KEY in body:
                 return Fate.UNFIT
             reply = _grpc_reply(status, b"".join(answer))
