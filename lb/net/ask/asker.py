@@ -261,6 +261,7 @@ class _IdleConnections:
         if self._is_closed or not connection.is_usable:
             connection.close()
         else:
+            connection.rest()
             self._waiting.append((self._clock(), connection))
 
     def sweep(self, now: float) -> None:
@@ -352,6 +353,13 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
         self.outcome = asyncio.get_running_loop().create_future()
         self._is_first = self._heard = False
         self._begin()
+
+    def rest(self) -> None:
+        """Hold nothing of the talk that is over but what the next one needs."""
+        self.talk.release()
+        self.outcome = asyncio.get_running_loop().create_future()
+        self.outcome.cancel()
+        self._keep = None
 
     def close(self) -> None:
         """Close it at once."""

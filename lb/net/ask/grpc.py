@@ -140,6 +140,11 @@ class GrpcTalk:
         is_sent = self._sent == len(self._message)
         return self.answer is not None and is_sent and not self.session.is_closing
 
+    def release(self) -> None:
+        """See `Talk`."""
+        self._message, self._sent, self._data = memoryview(b""), 0, bytearray()
+        self.answer = GrpcAnswer(0, "", b"")
+
     def opening(self) -> bytes:
         """Preface and settings, or credit for the answers before, and the head of the request."""
         session = self.session

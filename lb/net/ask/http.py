@@ -96,6 +96,11 @@ class HttpTalk:
         """See `Talk`."""
         return self._is_kept and self.answer is not None and self._sent == len(self._body)
 
+    def release(self) -> None:
+        """See `Talk`."""
+        self._body, self._sent, self._pieces = memoryview(b""), 0, []
+        self.answer = HttpAnswer(self._status, (), b"")
+
     def opening(self) -> bytes:
         """See `Talk`."""
         return self.request

@@ -33,6 +33,10 @@ class Talk(Protocol[AnswerT_co]):
         """Whether another call may follow on the connection, once there is an answer."""
         ...
 
+    def release(self) -> None:
+        """Hold nothing of the request and its answer any more."""
+        ...
+
     def opening(self) -> bytes:
         """What to send when the connection stands, or is free again."""
         ...

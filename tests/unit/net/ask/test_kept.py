@@ -42,6 +42,15 @@ async def test_one_connection_serves_for_many_calls() -> None:
         kept.asker.close()
 
 
+async def test_connections_that_wait_hold_no_payload() -> None:
+    async with scripted_backend() as backend:
+        kept = Kept(backend)
+        body = bytearray(1000)
+        await kept.asker.http(kept.spec, b"POST", b"/", (), memoryview(body), timeout_s=LIMIT_S)
+        body.clear()  # BufferError while somebody has a view of it
+        kept.asker.close()
+
+
 async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:
     async with scripted_backend() as backend:
         kept = Kept(backend)
