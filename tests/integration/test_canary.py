@@ -1,5 +1,5 @@
-"""A canary that is killed under traffic: nobody on the stable variant notices, the canary's users
-are moved there, and everybody is told why."""
+"""A canary that is killed under traffic: its users are moved to the stable variant, nobody notices,
+and operators are told why."""
 
 from __future__ import annotations
 
@@ -172,12 +172,10 @@ def test_a_canary_that_is_killed_is_rolled_back_and_everybody_learns_why(canary:
             timeout_s=LIMIT_S,
             what="the rollback",
         )
-        failed = [len(each.failures) for each in moved]
         all_go_on()
         for each in (*stable, *moved):
             each.stop()
-        assert [each.failures for each in stable] == [[], []]
-        assert [len(each.failures) for each in moved] == failed, "it failed after the rollback"
+        assert [each.failures for each in (*stable, *moved)] == [[], [], [], []]
 
         why = "no backend has it ready any more"
         assert variants(balancer)["why"] == f"canary: {why}"
