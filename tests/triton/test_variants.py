@@ -36,7 +36,7 @@ from tests.triton.test_stream import Stream, is_final
 
 COPIES = {
     "simple": ("simple_v2", "simple_v3", "simple_bad"),
-    "accumulator": ("accumulator_v2",),
+    "accumulator": ("accumulator_v2", "accumulator_v3"),
     "repeat_int32": ("repeat_v2", "repeat_v3"),
 }
 """Further models that do the same as one of them."""
@@ -66,9 +66,9 @@ VARIANTS = {
     "models": {
         "simple": halves("simple", "simple_ensemble"),
         "added": halves("simple_v2", "simple_v3"),
-        "a": halves("accumulator", "accumulator_v2"),
+        "a": halves("accumulator_v2", "accumulator_v3"),
         "accumulator": halves("accumulator", "accumulator_v2"),
-        "an_accumulator_with_a_long_name": halves("accumulator", "accumulator_v2"),
+        "an_accumulator_with_a_long_name": halves("accumulator_v2", "accumulator_v3"),
         "repeat_int32": halves("repeat_int32", "repeat_v2"),
         "r": halves("repeat_v2", "repeat_v3"),
         "risky": {
