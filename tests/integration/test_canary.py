@@ -17,7 +17,6 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from lb.balancing.variants import WeightedChoice
 from lb.kserve import inference_pb2 as pb
 from lb.simulator.process import Ports
 from lb.testing import running, simulated
@@ -31,6 +30,8 @@ from tests.fakes.terminal import Terminal
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMIT_S = 60.0
 COMMAND = [sys.executable, "-m", "lb.cli.main"]
+STABLE_USER, CANARY_USER = "bert", "anna"
+"""Users whose hashes lead to these variants, on every replica and in every version."""
 MODEL, CANARY = "identity_fp32", "identity_v2"
 SERVE = f"""
 from dataclasses import replace
@@ -52,12 +53,6 @@ SETTINGS: dict[str, Any] = {
         }
     }
 }
-
-
-def user_of(variant: int) -> str:
-    """Some user who gets that variant."""
-    choice = WeightedChoice(("stable", "canary"), (50, 50))
-    return next(user for user in map(str, range(100)) if choice.by_key(user.encode()) == variant)
 
 
 class User(threading.Thread):
@@ -147,8 +142,8 @@ def test_a_canary_that_is_killed_is_rolled_back_and_everybody_learns_why(canary:
         simulated(1, models=[MODEL]) as started,
         running([*started, cast("Triton", address)], SETTINGS) as balancer,
     ):
-        stable = [User(balancer, user_of(0), is_grpc=each) for each in (False, True)]
-        moved = [User(balancer, user_of(1), is_grpc=each) for each in (False, True)]
+        stable = [User(balancer, STABLE_USER, is_grpc=each) for each in (False, True)]
+        moved = [User(balancer, CANARY_USER, is_grpc=each) for each in (False, True)]
 
         def all_go_on() -> None:
             before = [each.answers for each in (*stable, *moved)]
