@@ -7,6 +7,10 @@ Every state has a load balancer of its own. They take turns in many short rounds
 on the machine matters little; figures are ratios to the state without a shadow. Both Tritons of the
 model in service are simulated, with executions of 10 ms, one at a time. The load is open: 70 % of
 what they can execute. Every inference may be copied (`percent: 100`).
+
+What a copy itself may cost is shown by the state `twice`: there is no shadow, and clients send each
+request to the shadow's model too. `EXTRA` is the CPU that a copy, or such a second request, takes
+beyond `none`; 1 is that of a request there.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ _EXECUTION_S: Final = 0.01
 _TRITONS: Final = 2
 _RATE: Final = 0.7 * _TRITONS / _EXECUTION_S
 _LIMIT_S: Final = 60.0
-_STATES: Final = ("none", "fine", "slow", "hung", "dead")
+_STATES: Final = ("none", "twice", "fine", "slow", "hung", "dead")
+_MADE: Final = frozenset({"answered", "error", "failed", "timeout"})
+"""What becomes of copies that were sent."""
 
 
 @dataclass
@@ -66,6 +72,8 @@ class _Figures:
     latencies: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     errors: int = 0
+    more: int = 0
+    """Second requests, for the shadow's model."""
     p50_s: list[float] = field(default_factory=list)
     """Of each round."""
     p99_s: list[float] = field(default_factory=list)
@@ -101,8 +109,9 @@ def _start(stack: ExitStack, name: str, model: str, speed: float = 1.0) -> _Addr
 
 def _settings(state: str) -> dict[str, Any]:
     name: dict[str, Any] = {"variants": [{"name": "stable", "model": "stable", "weight": 1}]}
-    if state != "none":
-        name["shadow"] = {"model": "shadow", "percent": 100, "p99": 1000, "max_concurrent": 64}
+    if state not in ("none", "twice"):
+        shadow = {"model": "shadow", "percent": 100, "p99": 1000, "max_concurrent": 64}
+        name["shadow"] = {**shadow, "noise": False}
     return {"models": {"name": name}}
 
 
@@ -118,12 +127,16 @@ def _stopped(child: Child, state: str) -> Iterator[None]:
             child.signal(signal.SIGCONT)
 
 
-async def _load(balancer: Balancer, seconds: float, figures: _Figures) -> None:
-    """Send requests at the rate for so long, and wait for the answers."""
-    request = pb.ModelInferRequest(model_name="name")
+def _message(model: str) -> bytes:
+    request = pb.ModelInferRequest(model_name=model)
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[_NUMBERS])
     request.raw_input_contents.append(bytes(4 * _NUMBERS))
-    message = request.SerializeToString()
+    return request.SerializeToString()
+
+
+async def _load(balancer: Balancer, seconds: float, state: str, figures: _Figures) -> None:
+    """Send requests at the rate for so long, and wait for the answers."""
+    message, another = _message("name"), _message("shadow")
     latencies: list[float] = []
     process = psutil.Process(balancer.pid)
     async with grpc.aio.insecure_channel(balancer.grpc) as channel:
@@ -136,6 +149,9 @@ async def _load(balancer: Balancer, seconds: float, figures: _Figures) -> None:
             except grpc.aio.AioRpcError:
                 figures.errors += 1
             latencies.append(time.perf_counter() - began)
+            if state == "twice":
+                figures.more += 1
+                await infer(another, timeout=_LIMIT_S)
 
         await ask()  # the connection stands
         latencies.clear()
@@ -165,6 +181,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a round of one state")
+    parser.add_argument("--states", nargs="+", choices=_STATES, default=list(_STATES))
     parser.add_argument("--serve", nargs=2, metavar=("MODEL", "SPEED"), help="be a Triton of it")
     given = parser.parse_args()
     if given.serve:
@@ -173,37 +190,45 @@ def main() -> None:
     with ExitStack() as stack:
         tritons = [_start(stack, f"triton-{number}", "stable") for number in range(_TRITONS)]
         shadows, balancers = {}, {}
-        for state in _STATES:
+        states = list(dict.fromkeys(("none", *given.states)))
+        for state in states:
             shadow = _start(stack, "shadow", "shadow", 0.1 if state == "slow" else 1.0)
             shadows[state] = shadow.child
             all_of_them = cast("list[Triton]", [*tritons, shadow])
             balancers[state] = stack.enter_context(running(all_of_them, _settings(state)))
-        shadows["dead"].signal(signal.SIGKILL)
-        figures = {state: _Figures() for state in _STATES}
+        if "dead" in shadows:
+            shadows["dead"].signal(signal.SIGKILL)
+        figures = {state: _Figures() for state in states}
         for round_number in range(given.rounds):
-            turn = round_number % len(_STATES)
-            for state in (*_STATES[turn:], *_STATES[:turn]):
+            turn = round_number % len(states)
+            for state in (*states[turn:], *states[:turn]):
                 with _stopped(shadows[state], state):
-                    asyncio.run(_load(balancers[state], given.seconds, figures[state]))
-        _print(figures, {state: _copies(balancers[state]) for state in _STATES})
+                    asyncio.run(_load(balancers[state], given.seconds, state, figures[state]))
+        _print(figures, {state: _copies(balancers[state]) for state in states})
 
 
 def _print(figures: dict[str, _Figures], copies: dict[str, dict[str, int]]) -> None:
     least = figures["none"]
-    print(f"{'SHADOW':8} {'REQUESTS':>8} {'ERRORS':>6} {'P50':>6} {'P99':>6} {'CPU':>6}  COPIES")
+    request_s = least.cpu_s / len(least.latencies)
+    head = (
+        f"{'SHADOW':8} {'REQUESTS':>8} {'ERRORS':>6} {'P50':>6} {'P99':>6} {'CPU':>6} {'EXTRA':>6}"
+    )
+    print(f"{head}  COPIES")
     for state, each in figures.items():
         p50, p99 = (
             statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
             for mine, theirs in ((each.p50_s, least.p50_s), (each.p99_s, least.p99_s))
         )
+        more = each.more + sum(copies[state].get(fate, 0) for fate in _MADE)
+        extra_s = each.cpu_s - request_s * len(each.latencies)
+        extra = f"{extra_s / more / request_s:6.2f}" if more else " " * 6
         fates = ", ".join(f"{count} {fate}" for fate, count in sorted(copies[state].items()))
         print(
             f"{state:8} {len(each.latencies):8} {each.errors:6} {p50:6.2f} {p99:6.2f} "
-            f"{each.cpu_s / least.cpu_s:6.2f}  {fates}"
+            f"{each.cpu_s / least.cpu_s:6.2f} {extra}  {fates}"
         )
-    per_request_us = 1e6 * least.cpu_s / len(least.latencies)
     print(f"without a shadow: p50 {1000 * statistics.median(least.p50_s):.1f} ms, ", end="")
-    print(f"p99 {1000 * statistics.median(least.p99_s):.1f} ms, {per_request_us:.0f} us of CPU")
+    print(f"p99 {1000 * statistics.median(least.p99_s):.1f} ms, {1e6 * request_s:.0f} us of CPU")
 
 
 if __name__ == "__main__":

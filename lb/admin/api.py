@@ -256,7 +256,7 @@ class AdminApi:
         return self._document
 
     async def _get_status(self, _request: web.Request) -> Status:
-        return status_view(self._directory, self._version)
+        return status_view(self._directory, self._version, self._variants.statuses())
 
     async def _list_backends(self, _request: web.Request) -> JsonText:
         # The records are those of now; each is described when its turn comes.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from lb.admin.live_document import LiveVariant
 from lb.admin.views import quantile
 from lb.comparison.shares import interval
 from lb.proxy.shadow import Fate, Kind, Shadow, Shadows
 from lb.telemetry.variants import VariantStatus
-
-_SAME: Final = 0.001
-"""Percent by which shares are not told apart."""
 
 
 def variant_rows(statuses: Iterable[VariantStatus]) -> list[LiveVariant]:
@@ -23,11 +19,11 @@ def variant_rows(statuses: Iterable[VariantStatus]) -> list[LiveVariant]:
 def _row(status: VariantStatus) -> LiveVariant:
     p99_s = quantile(status.durations.counts, 0.99)
     note = ""
-    if not status.is_ready:
-        note = "not ready, gets nothing"
-    elif status.rollbacks and status.why.startswith(f"{status.variant}:"):
+    if status.rollbacks and status.why.startswith(f"{status.variant}:"):
         note = f"rolled back: {status.why}"
-    elif abs(status.percent - status.file_percent) > _SAME:
+    elif not status.is_ready:
+        note = "not ready, gets nothing"
+    elif status.differs:
         note = f"{status.file_percent:.4g} % in the file, changed by {status.changed}"
     return LiveVariant(
         name=f"{status.name}/{status.variant}",

@@ -61,6 +61,15 @@ class Index(View):
     config: str = ""
 
 
+class ChangedShare(View):
+    """The share of a variant that is not the one of the configuration file."""
+
+    variant: str = Field(description="The name that clients use, and the variant: `NAME/VARIANT`.")
+    percent: Amount = Field(description="Share now, in percent.")
+    file_percent: Amount = Field(description="Share by the configuration file, in percent.")
+    changed: str = Field(description="Who changed it: `operator`, `ramp` or `rollback`.")
+
+
 class Status(View):
     """Summary of one process."""
 
@@ -70,6 +79,9 @@ class Status(View):
     not_up: dict[str, State] = Field(description="State of each other backend, by name.")
     in_flight: Count = Field(description="Attempts under way on all backends.")
     served: Count = Field(description="Attempts that backends in the pool answered.")
+    changed_shares: list[ChangedShare] = Field(
+        description="Shares of variants that differ from the configuration file."
+    )
 
 
 class Latency(View):

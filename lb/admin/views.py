@@ -7,6 +7,7 @@ from typing import Final
 
 from lb.admin.models import (
     Backend,
+    ChangedShare,
     Device,
     Drift,
     FailedLoad,
@@ -75,12 +76,15 @@ def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> Va
     )
 
 
-def status_view(directory: BackendDirectory, version: str) -> Status:
-    """Sum up the pool.
+def status_view(
+    directory: BackendDirectory, version: str, variants: Iterable[VariantStatus]
+) -> Status:
+    """Sum up a process.
 
     Args:
         directory: of the backends.
         version: of triton-lb.
+        variants: of all names.
     """
     records = directory.records
     not_up = {
@@ -93,6 +97,16 @@ def status_view(directory: BackendDirectory, version: str) -> Status:
         not_up=not_up,
         in_flight=sum(each.backend.in_flight for each in records),
         served=sum(_served(port) for each in records for port in each.ports),
+        changed_shares=[
+            ChangedShare(
+                variant=f"{each.name}/{each.variant}",
+                percent=each.percent,
+                file_percent=each.file_percent,
+                changed=each.changed,
+            )
+            for each in variants
+            if each.differs
+        ],
     )
 
 

@@ -58,8 +58,16 @@ def status_line(status: Status) -> str:
     rest = printable(f" ({', '.join(others)})") if others else ""
     return (
         f"{status.up} of {status.backends} backends up{rest}, {status.in_flight} in flight, "
-        f"{status.served} served"
+        f"{status.served} served{_changed_shares(status)}"
     )
+
+
+def _changed_shares(status: Status) -> str:
+    texts = [
+        f"{each.variant} {each.percent:.4g} % (file: {each.file_percent:.4g} %, {each.changed})"
+        for each in status.changed_shares
+    ]
+    return printable(f"; {', '.join(texts)}") if texts else ""
 
 
 def change_line(backend: Backend) -> str:

@@ -33,10 +33,17 @@ _MAX_ALLOWED: Final = 0.9
 _LATENCIES: Final = 4096
 """Latencies of the first variant that its 99th percentile is taken of."""
 _ENOUGH_LATENCIES: Final = 200
-_MEMORY: Final = 0.9
-"""What is left of the first variant's counts after a look: they are of about ten looks."""
-_SHORT_MEMORY: Final = 0.5
-"""The same of about two looks, which show what has just begun for both."""
+_RENEWED_LATENCIES: Final = _LATENCIES // 4
+"""After so many more the percentile is taken again."""
+_MOST_AT_ONCE: Final = 0.25
+"""Part of an alarm that the requests of one look may be: those of a variant that stood still for a
+second are late together, which is one event and not many."""
+_LOOKS: Final = 10.0
+"""Looks of the first variant that its share is taken of, or as many more as have `_REQUESTS`."""
+_REQUESTS: Final = 1000.0
+_LAST_LOOKS: Final = 2.0
+"""The same of its last looks, which show what has just begun for both."""
+_LAST_REQUESTS: Final = 20.0
 
 
 class Counts:
@@ -73,8 +80,9 @@ class _Excess:
         if allowed > _MAX_ALLOWED or not seen:
             return False
         tested = min(_TOO_MANY * allowed, (1.0 + allowed) / 2)
-        self.evidence += times * log(tested / allowed)
-        self.evidence += (seen - times) * log((1.0 - tested) / (1.0 - allowed))
+        more = times * log(tested / allowed)
+        more += (seen - times) * log((1.0 - tested) / (1.0 - allowed))
+        self.evidence += min(more, _MOST_AT_ONCE * self._alarm)
         if self.evidence <= 0.0:
             self.evidence = 0.0
             self.seen = self.times = 0
@@ -84,54 +92,75 @@ class _Excess:
         return self.evidence >= self._alarm
 
 
-class _Lately:
-    """The share of some of the first variant's requests, of the last ten looks and of the last
-    two."""
+class _Recent:
+    """How many of a variant's requests were of a kind, with older ones counted less and less."""
 
-    __slots__ = ("_seen", "_seen_now", "_times", "_times_now")
+    __slots__ = ("_looks", "_requests", "seen", "times")
 
-    def __init__(self) -> None:
-        self._seen = self._times = self._seen_now = self._times_now = 0.0
+    def __init__(self, looks: float, requests: float) -> None:
+        """
+        Args:
+            looks: that count.
+            requests: that count at least, for which there may have to be more looks.
+        """
+        self._looks = looks
+        self._requests = requests
+        self.seen = self.times = 0.0
 
     def add(self, seen: int, times: int) -> None:
         """A look's worth of requests."""
-        self._seen = self._seen * _MEMORY + seen
-        self._times = self._times * _MEMORY + times
-        self._seen_now = self._seen_now * _SHORT_MEMORY + seen
-        self._times_now = self._times_now * _SHORT_MEMORY + times
+        left = 1.0 - min(1.0 / self._looks, seen / self._requests)
+        self.seen = self.seen * left + seen
+        self.times = self.times * left + times
+
+
+class _Lately:
+    """The share of some of the first variant's requests."""
+
+    __slots__ = ("_last", "_recent")
+
+    def __init__(self) -> None:
+        self._recent = _Recent(_LOOKS, _REQUESTS)
+        self._last = _Recent(_LAST_LOOKS, _LAST_REQUESTS)
+
+    def add(self, seen: int, times: int) -> None:
+        """A look's worth of requests."""
+        self._recent.add(seen, times)
+        self._last.add(seen, times)
 
     @property
     def highest(self) -> float:
         """The share is hardly higher than this."""
-        now = self._times_now / self._seen_now if self._seen_now else 0.0
-        return max(now, _at_most(self._times, self._seen))
+        now = self._last.times / self._last.seen if self._last.seen else 0.0
+        return max(now, _at_most(self._recent.times, self._recent.seen))
 
 
 class Baseline:
     """What the first variant shows lately."""
 
-    __slots__ = ("_errors", "_latencies")
+    __slots__ = ("_errors", "_latencies", "_new", "p99_s")
 
     def __init__(self) -> None:
         self._errors = _Lately()
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self._new = 0
+        """Latencies since the percentile was taken."""
+        self.p99_s: float | None = None
+        """Its 99th percentile; None while it is not known."""
 
     def add(self, counts: Counts) -> None:
         """A look's worth of requests."""
         self._errors.add(counts.requests, counts.errors)
         self._latencies.extend(counts.latencies)
+        self._new += len(counts.latencies)
+        if self._new >= (_ENOUGH_LATENCIES if self.p99_s is None else _RENEWED_LATENCIES):
+            self._new = 0
+            ordered = sorted(self._latencies)
+            self.p99_s = ordered[len(ordered) * 99 // 100]
 
     def allowed_errors(self, factor: float) -> float:
         """The share of errors that a variant may have."""
         return max(_LEAST_ERRORS, factor * self._errors.highest)
-
-    @property
-    def p99_s(self) -> float | None:
-        """Its 99th percentile; None while it is not known."""
-        if len(self._latencies) < _ENOUGH_LATENCIES:
-            return None
-        ordered = sorted(self._latencies)
-        return ordered[len(ordered) * 99 // 100]
 
 
 def _at_most(times: float, seen: float) -> float:

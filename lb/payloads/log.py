@@ -122,6 +122,12 @@ class Recording:
         """Note a part of the request."""
         self._add(self.request, payload)
 
+    def replace_request(self, payload: bytes) -> None:
+        """Hold another form of the request's payload instead."""
+        self._log.release(self.request.size)
+        self.request = _Kept(self.request.head)
+        self._add(self.request, payload)
+
     def begin_response(self, head: bytes = b"") -> None:
         """Note that a response begins. An earlier one did not reach the client."""
         self._log.release(self.response.size)

@@ -121,10 +121,17 @@ class RelayRole:
             clock=time.monotonic,
         )
         self.fan_out.news = control.news
+        self._copier = Asker(
+            parts.tls,
+            answer_bytes=ANSWER_BYTES,
+            identity=parts.identity,
+            iteration=parts.iteration,
+            clock=time.monotonic,
+        )
         self.shadows = Shadows(
             control.pool,
             ledger,
-            self.asker,
+            self._copier,
             parts.tasks,
             parts.rng,
             clock=time.monotonic,
@@ -177,6 +184,7 @@ class RelayRole:
         self.meter.configure(settings.metrics)
         self._limit_connections(settings.limits.max_connections_per_client)
         self.asker.configure(settings.timeouts)
+        self._copier.configure(settings.timeouts)
         self.payload_log.configure(payload_rules(settings.payload_log), payloads)
         if payloads is not None:
             requests = combine(requests, self.payload_log)
@@ -206,11 +214,13 @@ class RelayRole:
         """Close all connections to a backend, whatever runs over them."""
         self.http1.cut(backend)
         self.http2.cut(backend)
+        self.shadows.close_idle(backend)
 
     def renew(self, backend: Backend) -> None:
         """Send all further requests to a backend over new connections."""
         self.http1.renew(backend)
         self.http2.renew(backend)
+        self.shadows.close_idle(backend)
 
     def model_use(self, backend: Backend, model: bytes) -> ModelUse:
         """Count what of a model runs on a backend. A stream counts for the model of its first
@@ -331,6 +341,7 @@ class RelayRole:
         self.dispatcher.queue.close()
         await self.http1.aclose()
         await self.http2.aclose()
+        self._copier.close()
         self.monitor.close()
 
 

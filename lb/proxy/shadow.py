@@ -1,10 +1,11 @@
 """Shadow traffic: copies of inferences for another model, after their clients have the answer.
 
 What a client sends and gets is noted as the payload log does it. Once the exchange is over, the
-copy goes to a backend that has nothing to do, as a call of our own on a connection of its own. It
-is no attempt: nothing waits for it, and it takes no part in limits, shares, health, learnt costs
-and latency. Whatever is short, copies are dropped first. What came back goes with the answer that
-the client got to the process that compares (`lb.comparison`).
+copy goes to a backend that has nothing to do, as a call of our own. Its connection is kept for
+further copies and carries nothing else. A copy is no attempt: nothing waits for it, and it takes no
+part in limits, shares, health, learnt costs and latency. Whatever is short, copies are dropped
+first. What came back goes with the answer that the client got to the process that compares
+(`lb.comparison`).
 
 One second in ten goes without copies, where their effect on latency is watched: a sequential test
 compares both, and pauses the copies once they certainly make requests slower.
@@ -58,13 +59,14 @@ _FIRST_AVOIDED_S: Final = 1.0
 """For so long a backend gets no copies that has not answered one; doubled each time."""
 _MAX_AVOIDED_S: Final = 60.0
 _NOT_COPIED: Final = frozenset({
-    b"accept-encoding", b"connection", b"content-length", b"expect", b"grpc-accept-encoding",
-    b"grpc-encoding", b"grpc-timeout", b"host", b"keep-alive", b"te", b"traceparent",
-    b"tracestate", b"transfer-encoding",
+    b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"expect",
+    b"grpc-accept-encoding", b"grpc-encoding", b"grpc-timeout", b"host", b"keep-alive", b"te",
+    b"traceparent", b"tracestate", b"transfer-encoding",
 })  # fmt: skip
 """Fields of a request that concern its connection, its encoding, its client's patience or trace."""
 _CONTENT_TYPE: Final = b"content-type"
 _ENCODING: Final = b"content-encoding"
+_INFLATED: Final = frozenset({b"deflate", b"gzip"})
 _JSON_SIZE: Final = b"inference-header-content-length"
 _ESCAPE: Final = b"\\u"
 _INFLATED_ANSWER: Final = 64 * 2**20
@@ -247,7 +249,7 @@ class Shadows:
         Args:
             pool: the published pool.
             ledger: has the bytes held.
-            asker: makes the calls.
+            asker: makes the calls, over connections that it keeps.
             tasks: owns them.
             rng: draws the sample.
             clock: monotonic seconds.
@@ -295,12 +297,17 @@ class Shadows:
     def look(self) -> None:
         """Begin another second."""
         self._seconds += 1
+        self._asker.sweep(self._clock())
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
                 each.look(now)
             present = self._pool.current.backends
             self._avoided = {b: each for b, each in self._avoided.items() if b in present}
+
+    def close_idle(self, backend: Backend) -> None:
+        """Close the idle connections to a backend."""
+        self._asker.close_idle(backend.spec)
 
     @property
     def _is_control_second(self) -> bool:
@@ -417,16 +424,30 @@ class Shadows:
         request, answer = recording.request.pieces, recording.response.pieces
         if request is None or answer is None:
             return Fate.MEMORY
-        is_encoded = any(name == _ENCODING for name, _ in fields)
         body = b"".join(request)
         particulars = exchange.particulars
-        if (particulars is not None and particulars.step is not None) or is_encoded:
+        if particulars is not None and particulars.step is not None:
+            return Fate.UNFIT
+        encodings = [value.lower() for name, value in fields if name == _ENCODING]
+        is_compressed = bool(encodings)
+        if is_compressed and not (len(encodings) == 1 and encodings[0] in _INFLATED):
             return Fate.UNFIT
         if exchange.protocol is AppProtocol.GRPC:
             size = int.from_bytes(body[1:PREFIX_SIZE], "big")
-            if len(body) != PREFIX_SIZE + size or body[0]:
+            if len(body) != PREFIX_SIZE + size:
                 return Fate.UNFIT
+            is_compressed = bool(body[0])
             body = body[PREFIX_SIZE:]
+        if is_compressed:
+            # The copy goes out plain: what it asks for has to be looked into.
+            opened = inflated(body, self.max_payload_bytes)
+            if opened is None:
+                return Fate.UNFIT
+            recording.replace_request(opened)
+            if recording.is_dropped:
+                return Fate.MEMORY
+            body = opened
+        if exchange.protocol is AppProtocol.GRPC:
             if KEY in body:
                 return Fate.UNFIT
             reply = _grpc_reply(status, b"".join(answer))

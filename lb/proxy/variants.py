@@ -136,7 +136,9 @@ def is_counted(reason: Reason | None) -> bool:
 class Variant:
     """One variant, and what its requests came to."""
 
-    __slots__ = ("answers", "durations", "errors", "judge", "label", "recent", "rules", "was_ready")
+    __slots__ = (
+        "answers", "durations", "errors", "has_served", "judge", "label", "recent", "rules",
+    )  # fmt: skip
 
     def __init__(self, name: bytes, rules: VariantRules) -> None:
         self.rules = rules
@@ -152,7 +154,8 @@ class Variant:
         """Since the last look, where somebody judges."""
         self.judge: VariantJudge | None = None
         """None: it is not judged, nor is another one by it."""
-        self.was_ready = False
+        self.has_served = False
+        """It has answered well since its share was set."""
 
     def count(self, took_s: float | None, *, is_error: bool) -> None:
         """A request was answered."""
@@ -266,6 +269,7 @@ class VariantSet:
         self._baseline = Baseline()
         for variant in self.variants:
             variant.recent = Counts()
+            variant.has_served = False
             variant.judge = VariantJudge(*rollback[:2]) if rollback is not None else None
 
     def choose(
@@ -369,17 +373,22 @@ class VariantSet:
         self._judged = min(least, self._judged + sum(each.requests for each in counts.values()))
         baseline = counts[first.rules.name]
         self._baseline.add(baseline)
+        is_first_ready = False
         for index, each in enumerate(self.variants):
-            was_ready, each.was_ready = each.was_ready, is_ready(each.rules)
-            if each is first or not self.percents[index]:
+            ready = is_ready(each.rules)
+            if each is first:
+                is_first_ready = ready
                 continue
-            is_dead = was_ready and not each.was_ready and first.was_ready
-            if is_dead and each.answers:
+            recent = counts[each.rules.name]
+            each.has_served = each.has_served or recent.requests > recent.errors
+            if not self.percents[index]:
+                continue
+            if each.has_served and not ready and is_first_ready:
                 self._roll_back(index, "dead", "no backend has it ready any more")
                 return True
             if self._judged < least or each.judge is None:
                 continue
-            why = each.judge.look(counts[each.rules.name], baseline, self._baseline)
+            why = each.judge.look(recent, baseline, self._baseline)
             if why:
                 self._roll_back(index, "errors" if "failed" in why else "p99", why)
                 return True

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from lb.domain.backend import Histogram
+
+_SAME: Final = 0.001
+"""Percent by which shares are not told apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,11 @@ class VariantStatus:
     """Why the last rollback of the name was made."""
     rollbacks: Mapping[str, int]
     """By cause."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the share is another one than that of the file."""
+        return abs(self.percent - self.file_percent) > _SAME
 
 
 VariantStatuses = Callable[[], Iterable[VariantStatus]]

@@ -27,6 +27,8 @@ class BytesService(grpc.GenericRpcHandler):
         self.methods: set[str] = set()
         """Full names of all that was called, known or not."""
         self.metadata: list[tuple[str, str | bytes]] = []
+        self.peers: set[str] = set()
+        """The connections that echoes were asked for on."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         self.methods.add(details.method)
@@ -44,6 +46,7 @@ class BytesService(grpc.GenericRpcHandler):
 
     async def _echo(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         self.calls += 1
+        self.peers.add(context.peer())
         self.metadata = list(context.invocation_metadata())
         await context.send_initial_metadata((("x-initial", "one"), ("x-bin", b"\0\xff")))
         context.set_trailing_metadata((("x-trailing", "two"), ("t-bin", b"\1\2")))

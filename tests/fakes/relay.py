@@ -498,10 +498,11 @@ class Relay:
         )
         loop = asyncio.get_running_loop()
         self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
+        self._copier = Asker(clock=clock)
         self.shadows = Shadows(
             self.pool,
             self.ledger,
-            Asker(),
+            self._copier,
             self.tasks,
             Random(1),
             clock=clock,
@@ -906,6 +907,7 @@ class Relay:
         """Close all connections, requests under way included."""
         await self.parts.http1.aclose()
         await self.parts.http2.aclose()
+        self._copier.close()
         self.monitor.close()
 
 

@@ -51,4 +51,5 @@ def status(up: int, in_flight: int = 0, served: int = 0, **not_up: str) -> dict[
         not_up=not_up,
         in_flight=in_flight,
         served=served,
+        changed_shares=[],
     ).model_dump()

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import struct
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.client import HTTPConnection
@@ -27,6 +28,7 @@ from tests.wire.waiting import eventually
 NAME, MODEL, SHADOW = b"detector", b"detector_v1", b"detector_v2"
 ANSWER = b'{"model_name":"%b","outputs":[]}'
 BODY = b'{"inputs":[]}'
+DEFLATE = b"Content-Encoding: deflate\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMIT_S = 60.0
 HANGS_S = 0.5
@@ -96,6 +98,14 @@ async def test_the_shadow_gets_a_copy_once_the_client_has_its_answer() -> None:
         assert copy.body == BODY
 
 
+async def test_copies_share_a_connection() -> None:
+    async with serving() as (backend, relay, client, _):
+        for count in range(1, 6):
+            await infer(client)
+            await eventually(lambda count=count: fates(relay) == {"answered": count})
+        assert backend.connections == 2  # that of requests, and that of copies
+
+
 async def test_requests_go_on_while_the_shadow_is_silent_and_further_copies_are_dropped() -> None:
     async with serving() as (backend, relay, client, detectors):
         detectors.may_answer.clear()
@@ -124,15 +134,34 @@ async def test_copies_count_nowhere_but_as_copies() -> None:
     [
         (b'{"inputs":[{"parameters":{"shared_memory_region":"r"}}]}', b""),
         (b'{"inputs":[{"parameters":{"\\u0073hared_memory_region":"r"}}]}', b""),
+        (zlib.compress(b'{"inputs":[{"parameters":{"shared_memory_region":"r"}}]}'), DEFLATE),
         (b"anything", b"Content-Encoding: gzip\r\n"),
+        (zlib.compress(bytes(2**20 + 1)), DEFLATE),
+        (BODY, b"Content-Encoding: br\r\n"),
     ],
-    ids=["shared memory", "hidden shared memory", "compressed"],
+    ids=[
+        "shared memory",
+        "hidden shared memory",
+        "compressed shared memory",
+        "broken",
+        "too long inflated",
+        "an encoding that Tritons do not know",
+    ],
 )
 async def test_what_may_not_run_again_is_not_copied(body: bytes, fields: bytes) -> None:
     async with serving() as (backend, relay, client, _):
         await infer(client, body, fields)
         await eventually(lambda: fates(relay) == {"unfit": 1})
         assert len(backend.requests) == 1
+
+
+async def test_copies_of_compressed_bodies_are_plain() -> None:
+    async with serving() as (backend, relay, client, _):
+        await infer(client, zlib.compress(BODY), DEFLATE)
+        await eventually(lambda: fates(relay) == {"answered": 1})
+        assert backend.requests[1].body == BODY
+        assert backend.requests[1].field(b"content-encoding") is None
+        assert relay.ledger.held == 0
 
 
 async def test_long_bodies_are_not_held() -> None:
@@ -235,14 +264,20 @@ def ask_over_http(connection: HTTPConnection, number: int) -> None:
 
 def ask_over_grpc(channel: grpc.Channel, number: int) -> None:
     request = pb.ModelInferRequest(model_name="floats")
-    request.inputs.add(name="INPUT0", datatype="FP32", shape=[2])
-    request.raw_input_contents.append(struct.pack("<2f", 1, number))
+    values = (1.0, number, *[0.0] * 500)  # zeros, so that it is worth to compress them
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[len(values)])
+    request.raw_input_contents.append(struct.pack("<502f", *values))
     answer = channel.unary_unary(
         INFER,
         request_serializer=pb.ModelInferRequest.SerializeToString,
         response_deserializer=pb.ModelInferResponse.FromString,
-    )(request, timeout=LIMIT_S, metadata=[("x-request-id", f"grpc-{number}")])
-    assert struct.unpack("<2f", answer.raw_output_contents[0]) == (1, number)
+    )(
+        request,
+        timeout=LIMIT_S,
+        metadata=[("x-request-id", f"grpc-{number}")],
+        compression=grpc.Compression.Gzip if number % 2 else grpc.Compression.NoCompression,
+    )
+    assert struct.unpack("<502f", answer.raw_output_contents[0]) == values
     assert answer.model_name == "floats"
 
 
@@ -278,6 +313,7 @@ def test_a_shadow_that_refuses_hangs_or_is_dead_disturbs_nobody(
     until("error")  # the shadow has other inputs
     wait_until(lambda: compared(balancer)["agreement"]["compared"], timeout_s=LIMIT_S, what="it")
     found = compared(balancer)
+    assert "unfit" not in found["copies"]
     assert found["status_differs"] == found["agreement"]["compared"]
     assert {each["why"].partition(" ")[0] for each in found["examples"]} == {"status"}
     assert {each["id"].partition("-")[0] for each in found["examples"]} <= {"http", "grpc"}

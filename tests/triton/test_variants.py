@@ -31,11 +31,12 @@ from tests.triton.tensors import (
     repeat,
     tensor,
 )
+from tests.triton.test_perf_analyzer import GRPC, HTTP, STREAMING, measure
 from tests.triton.test_stream import Stream, is_final
 
 COPIES = {
     "simple": ("simple_v2", "simple_v3", "simple_bad"),
-    "accumulator": ("accumulator_v2",),
+    "accumulator": ("accumulator_v2", "accumulator_v3"),
     "repeat_int32": ("repeat_v2", "repeat_v3"),
 }
 """Further models that do the same as one of them."""
@@ -65,8 +66,9 @@ VARIANTS = {
     "models": {
         "simple": halves("simple", "simple_ensemble"),
         "added": halves("simple_v2", "simple_v3"),
-        "a": halves("accumulator", "accumulator_v2"),
-        "an_accumulator_with_a_long_name": halves("accumulator", "accumulator_v2"),
+        "a": halves("accumulator_v2", "accumulator_v3"),
+        "accumulator": halves("accumulator", "accumulator_v2"),
+        "an_accumulator_with_a_long_name": halves("accumulator_v2", "accumulator_v3"),
         "repeat_int32": halves("repeat_int32", "repeat_v2"),
         "r": halves("repeat_v2", "repeat_v3"),
         "risky": {
@@ -192,6 +194,28 @@ def test_tensors_in_json_are_answered_as_well(target: Target) -> None:
             result = client.infer("added", inputs, outputs=outputs)
             check_sum_and_difference(result, values)
             assert result.get_response()["model_name"] == "added"
+
+
+PERF_ANALYZER = {
+    "HTTP": ("simple", *HTTP),
+    "JSON": ("simple", *HTTP, "--input-tensor-format", "json", "--output-tensor-format", "json"),
+    "gRPC": ("simple", *GRPC),
+    "compressed": ("simple", *GRPC, "--grpc-compression-algorithm", "gzip"),
+    "stream": ("simple", *STREAMING),
+    "sequences over HTTP": ("accumulator", *HTTP, "--sequence-length", "10"),
+    "sequences over gRPC": ("accumulator", *GRPC, "--sequence-length", "10"),
+    "sequences over streams": ("accumulator", *STREAMING, "--sequence-length", "10"),
+}
+
+
+@pytest.mark.parametrize("mode", PERF_ANALYZER.values(), ids=PERF_ANALYZER.keys())
+def test_perf_analyzer_measures_a_name_with_variants(
+    balancer: RunningBalancer, target: Target, mode: tuple[str, ...]
+) -> None:
+    before = answered(balancer, mode[0])
+    measure("-m", *mode, "-u", target.http if "http" in mode else target.grpc)
+    after = answered(balancer, mode[0])
+    assert all(after[each] > before[each] for each in after)
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

@@ -1,4 +1,7 @@
-"""Asking: a fresh connection per call, dialled the way live traffic is."""
+"""Asking: one call at a time on a connection, dialled the way live traffic is.
+
+Each call has a fresh connection, unless connections are kept.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from ssl import SSLError
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from lb.domain.backend import Address, AppProtocol, BackendPort, BackendSpec, BackendTls
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
+from lb.net.ask.grpc import GrpcAnswer, GrpcSession, GrpcTalk
 from lb.net.ask.http import HttpAnswer, HttpTalk
 from lb.net.ask.talk import (
     ANSWER_BYTES,
@@ -32,11 +35,17 @@ from lb.settings.limits import TimeoutSettings
 
 AnswerT = TypeVar("AnswerT")
 
+_MakeTalk: TypeAlias = Callable[[Talk[Any] | None], Talk[AnswerT]]
+"""Makes a talk that follows another one on a connection, or is the first."""
+
 Keep: TypeAlias = Callable[[int], bool]
 """Told how many bytes more are kept of an answer; False ends the call."""
 
 _TURN_BYTES: Final = 2**20
 """What all uploads together send in one turn of the loop: half a millisecond."""
+
+_IDLE_S: Final = 10.0
+"""An idle connection is closed after so long: pauses between calls are mostly shorter."""
 
 _PORTS = (BackendPort.HTTP, BackendPort.GRPC)
 
@@ -53,6 +62,7 @@ class Asker:
         answer_bytes: int = ANSWER_BYTES,
         identity: bytes = b"",
         iteration: IterationBudget | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Take what holds for all calls.
 
@@ -63,6 +73,9 @@ class Asker:
             answer_bytes: longest answer that is taken.
             identity: ours, in the hop marker; empty: there is none.
             iteration: the budget that decrypting counts against, see `dial`.
+            clock: monotonic seconds; with it connections are kept for further calls, and `sweep`
+                is to be called now and then. A call whose connection closes before anything came
+                of an answer is made again, so it must be one that may run twice.
         """
         self._tls = tls or ClientTlsBook()
         self.connect_timeout_s = connect_timeout_s
@@ -71,6 +84,8 @@ class Asker:
         self._identity = identity
         self._iteration = iteration
         self._turns = _Turns()
+        self._clock = clock
+        self._idle: dict[tuple[AppProtocol, Address], _IdleConnections] = {}
 
     def configure(self, timeouts: TimeoutSettings) -> None:
         """Go by other times from now on."""
@@ -103,15 +118,21 @@ class Asker:
                 `keep` says no.
         """
         address, tls = _port(spec, AppProtocol.HTTP)
-        talk = HttpTalk(
-            method,
-            target,
-            marked(with_operator_fields(fields, spec.headers), self._identity),
-            body,
-            authority=authority(spec.headers, address),
-            limit=self._answer_bytes,
-        )
-        return await self._converse(AppProtocol.HTTP, address, tls, talk, timeout_s, keep)
+        sent = marked(with_operator_fields(fields, spec.headers), self._identity)
+        host = authority(spec.headers, address)
+
+        def make(_: Talk[Any] | None) -> HttpTalk:
+            return HttpTalk(
+                method,
+                target,
+                sent,
+                body,
+                authority=host,
+                limit=self._answer_bytes,
+                keeps=self._clock is not None,
+            )
+
+        return await self._converse(AppProtocol.HTTP, address, tls, make, timeout_s, keep)
 
     async def grpc(
         self,
@@ -125,48 +146,144 @@ class Asker:
     ) -> GrpcAnswer:
         """One unary gRPC call. Arguments and errors are as for `http`; see `GrpcTalk`."""
         address, tls = _port(spec, AppProtocol.GRPC)
-        talk = GrpcTalk(
-            path,
-            marked(with_operator_fields(metadata, spec.headers), self._identity),
-            message,
-            authority=authority(spec.headers, address),
-            is_secure=tls is not None,
-            limit=self._answer_bytes,
-        )
-        return await self._converse(AppProtocol.GRPC, address, tls, talk, timeout_s, keep)
+        sent = marked(with_operator_fields(metadata, spec.headers), self._identity)
+        host = authority(spec.headers, address)
+
+        def make(last: Talk[Any] | None) -> GrpcTalk:
+            return GrpcTalk(
+                path,
+                sent,
+                message,
+                authority=host,
+                is_secure=tls is not None,
+                limit=self._answer_bytes,
+                session=last.session if isinstance(last, GrpcTalk) else GrpcSession(),
+            )
+
+        return await self._converse(AppProtocol.GRPC, address, tls, make, timeout_s, keep)
 
     async def _converse(
         self,
         protocol: AppProtocol,
         address: Address,
         tls: BackendTls | None,
-        talk: Talk[AnswerT],
+        make: _MakeTalk[AnswerT],
         timeout_s: float,
         keep: Keep | None,
     ) -> AnswerT:
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[AnswerT | _Failure] = loop.create_future()
+
+        def begin() -> _Connection[AnswerT]:
+            return _Connection(make(None), keep, self._turns)
+
+        found: AnswerT | _Failure
         try:
             async with fair_timeout(loop, timeout_s):
-                transport, _ = await dial(
+                idle = self._idle_connections(protocol, address)
+                while idle is not None and (kept := idle.take()) is not None:
+                    kept.ask(make(kept.talk), keep)
+                    found = await self._end_of(kept, idle)
+                    if found is not _STALE:
+                        return _answer(found)
+                _, fresh = await dial(
                     loop,
                     address,
-                    lambda: _Connection(talk, outcome, keep, self._turns),
+                    begin,
                     self.connect_timeout_s,
                     tls=self._tls.find(tls, protocol),
                     handshake_s=self._handshake_timeout_s,
                     iteration=self._iteration,
                 )
-                try:
-                    found = await outcome
-                finally:
-                    transport.abort()
+                found = await self._end_of(fresh, idle)
+                return _answer(found)
         except TimeoutError as error:
             detail = f"no answer within {timeout_s:g}s"
             raise UpstreamError(Outcome.DEADLINE, detail) from error
-        if isinstance(found, _Failure):
-            raise UpstreamError(found.outcome, found.detail)
+
+    def _idle_connections(self, protocol: AppProtocol, address: Address) -> _IdleConnections | None:
+        """Those to an address; None where none are kept."""
+        if self._clock is None:
+            return None
+        found = self._idle.get((protocol, address))
+        if found is None:
+            found = self._idle[protocol, address] = _IdleConnections(self._clock)
         return found
+
+    async def _end_of(
+        self, connection: _Connection[AnswerT], idle: _IdleConnections | None
+    ) -> AnswerT | _Failure:
+        """Wait for the end of a talk. The connection is idle then, or closed."""
+        try:
+            return await connection.outcome
+        finally:
+            if idle is None:
+                connection.close()
+            else:
+                idle.add(connection)
+
+    # Connections that are kept
+
+    def sweep(self, now: float) -> None:
+        """Close connections that have been idle for long."""
+        for each in self._idle.values():
+            each.sweep(now)
+
+    def close_idle(self, spec: BackendSpec) -> None:
+        """Close the idle connections to a backend; those in use are closed after their call."""
+        for protocol in AppProtocol:
+            address = spec.address(protocol)
+            found = None if address is None else self._idle.pop((protocol, address), None)
+            if found is not None:
+                found.close()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for each in self._idle.values():
+            each.close()
+        self._idle.clear()
+
+
+class _IdleConnections:
+    """Connections to one address that wait for a call. There are as many as calls ran at once."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._waiting: list[tuple[float, _Connection[Any]]] = []
+        """Since when, in monotonic seconds, and the connection; the newest at the end."""
+        self._is_closed = False
+
+    def take(self) -> _Connection[Any] | None:
+        """Take the one that was used last."""
+        while self._waiting:
+            _, connection = self._waiting.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return None
+
+    def add(self, connection: _Connection[Any]) -> None:
+        """Keep one whose call is over, if another one may follow."""
+        if self._is_closed or not connection.is_usable:
+            connection.close()
+        else:
+            connection.rest()
+            self._waiting.append((self._clock(), connection))
+
+    def sweep(self, now: float) -> None:
+        """Close those that have been idle for long."""
+        waiting, self._waiting = self._waiting, []
+        for since, connection in waiting:
+            if connection.is_usable and now - since < _IDLE_S:
+                self._waiting.append((since, connection))
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        """Close all, and those that come back."""
+        self._is_closed = True
+        for _, connection in self._waiting:
+            connection.close()
+        self._waiting.clear()
 
 
 def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls | None]:
@@ -219,32 +336,76 @@ class _Failure(NamedTuple):
     detail: str
 
 
-class _Connection(asyncio.Protocol, Generic[AnswerT]):
-    """Carries bytes between a transport and a talk until that has its answer."""
+_STALE: Final = _Failure(Outcome.LOST, "the connection has closed before anything came")
+"""Of a connection that was kept."""
 
-    def __init__(
-        self,
-        talk: Talk[AnswerT],
-        outcome: asyncio.Future[AnswerT | _Failure],
-        keep: Keep | None,
-        turns: _Turns,
-    ) -> None:
-        self._talk = talk
-        self._turns = turns
-        self._outcome = outcome
+
+def _answer(found: AnswerT | _Failure) -> AnswerT:
+    """The answer, if it is one.
+
+    Raises:
+        UpstreamError: it is none.
+    """
+    if isinstance(found, _Failure):
+        raise UpstreamError(found.outcome, found.detail)
+    return found
+
+
+class _Connection(asyncio.Protocol, Generic[AnswerT]):
+    """Carries bytes between a transport and a talk; one talk after another where it is kept."""
+
+    def __init__(self, talk: Talk[AnswerT], keep: Keep | None, turns: _Turns) -> None:
+        self.talk = talk
+        """The newest."""
+        self.outcome: asyncio.Future[AnswerT | _Failure]
+        """That of the newest talk."""
+        self.outcome = asyncio.get_running_loop().create_future()
         self._keep = keep
+        self._turns = turns
         self._transport: asyncio.Transport | None = None
+        self._is_first = True
+        """There was no other talk before."""
         self._heard = False
+        """Something came since the talk began."""
         self._is_paused = False
         self._has_turn = False
         """It will go on with the upload when its turn comes."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another talk may follow."""
+        return self._transport is not None and self.talk.is_reusable
+
+    def ask(self, talk: Talk[AnswerT], keep: Keep | None) -> None:
+        """Begin another talk."""
+        self.talk, self._keep = talk, keep
+        self.outcome = asyncio.get_running_loop().create_future()
+        self._is_first = self._heard = False
+        self._begin()
+
+    def rest(self) -> None:
+        """Hold nothing of the talk that is over but what the next one needs."""
+        self.talk.release()
+        self.outcome = asyncio.get_running_loop().create_future()
+        self.outcome.cancel()
+        self._keep = None
+
+    def close(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the opening."""
         # Not an isinstance: uvloop's transports are not asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.writelines([self._talk.opening(), *self._talk.upload()])
-        self._upload()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._transport is not None:
+            self._transport.writelines([self.talk.opening(), *self.talk.upload()])
+            self._upload()
 
     def pause_writing(self) -> None:
         """The backend takes less than we have."""
@@ -264,11 +425,11 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
         """Its turn has come. How many bytes it has sent."""
         self._has_turn = False
         transport = self._transport
-        if self._is_paused or transport is None or self._outcome.done():
+        if self._is_paused or transport is None or self.outcome.done():
             return 0
         pieces: list[Payload] = []
         size = 0
-        while size < PIECE_BYTES and (more := self._talk.upload()):
+        while size < PIECE_BYTES and (more := self.talk.upload()):
             pieces += more
             size += sum(map(len, more))
         if pieces:
@@ -279,37 +440,41 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
     def data_received(self, data: bytes) -> None:
         """Feed the talk."""
         self._heard = True
-        transport = self._transport
-        if transport is None or self._outcome.done():
+        transport, talk, is_over = self._transport, self.talk, self.outcome.done()
+        if transport is None or (is_over and talk.answer is None):
             return
-        if self._keep is not None and not self._keep(len(data)):
+        if self._keep is not None and not is_over and not self._keep(len(data)):
             self._settle(_Failure(Outcome.CANCELLED, "too little memory for the answer"))
             return
         try:
-            reply = self._talk.receive(data)
+            reply = talk.receive(data)
         except UpstreamError as error:
             self._settle(_Failure(error.outcome, error.detail))
             return
-        if self._talk.answer is not None:
-            self._settle(self._talk.answer)
-            return
+        if talk.answer is not None:
+            self._settle(talk.answer)
         if reply:
             transport.write(reply)
-        self._upload()
+        if talk.answer is None:
+            self._upload()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The backend closed; a reset before any byte of an answer is a refusal."""
+        self._transport = None
+        if not self._heard and not self._is_first:
+            self._settle(_STALE)
+            return
         if isinstance(exc, ConnectionError) and not self._heard:
             self._settle(_Failure(Outcome.CONNECT_REFUSED, "connection reset"))
             return
         if exc is None:
-            self._talk.closed()
-        if self._talk.answer is not None:
-            self._settle(self._talk.answer)
+            self.talk.closed()
+        if self.talk.answer is not None:
+            self._settle(self.talk.answer)
             return
         why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
         self._settle(_Failure(Outcome.LOST, f"connection closed without an answer{why}"))
 
     def _settle(self, found: AnswerT | _Failure) -> None:
-        if not self._outcome.done():
-            self._outcome.set_result(found)
+        if not self.outcome.done():
+            self.outcome.set_result(found)

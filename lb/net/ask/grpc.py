@@ -1,7 +1,7 @@
-"""A unary gRPC call on an HTTP/2 connection of its own (RFC 9113, "gRPC over HTTP2"), without IO.
+"""Unary gRPC calls, one at a time on an HTTP/2 connection (RFC 9113, "gRPC over HTTP2").
 
-`grpc.aio` costs 1.5 ms of CPU for a call on a fresh channel, seven times as much as this, and
-says "refused" only in prose (docs/decisions/0005-health-rules.md).
+This module does no IO. `grpc.aio` costs 1.5 ms of CPU for a call on a fresh channel, seven times as
+much as this, and says "refused" only in prose (docs/decisions/0005-health-rules.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lb.wire.http2 import frames
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.frames import ErrorCode
 
-_STREAM: Final = 1
 _HEADS_LIMIT: Final = 65_536
 _OVERHEAD_FRAMES: Final = 100_000
 """Frames without payload of the message: servers ping while they take a long one, and credit it.
@@ -49,13 +48,39 @@ class GrpcAnswer:
         return next((value for each, value in self.fields if each == name), b"")
 
 
+class GrpcSession:
+    """What calls on one connection share."""
+
+    __slots__ = (
+        "consumed", "decoder", "frame_size", "greeted", "initial_window", "is_closing", "received",
+        "stream", "window",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.stream = -1
+        """Of the newest call."""
+        self.window = frames.DEFAULT_WINDOW
+        """What may be sent on the connection."""
+        self.initial_window = frames.DEFAULT_WINDOW
+        """What may be sent on a new stream."""
+        self.frame_size = frames.MIN_FRAME_SIZE
+        self.received = b""
+        """The beginning of a frame."""
+        self.consumed = 0
+        """Bytes of answers for which the server has not got credit."""
+        self.greeted = False
+        """Whether the server has sent its settings."""
+        self.is_closing = False
+        """No call may follow."""
+        self.decoder = Decoder()
+
+
 class GrpcTalk:
     """One call."""
 
     __slots__ = (
-        "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder",
-        "_fields", "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_overhead",
-        "_prefix", "_received", "_request", "_sent", "_stream_window", "answer",
+        "_block", "_block_ends_stream", "_data", "_fields", "_limit", "_message", "_overhead",
+        "_prefix", "_request", "_sent", "_stream", "_stream_window", "answer", "session",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +92,7 @@ class GrpcTalk:
         authority: bytes,
         is_secure: bool = False,
         limit: int = ANSWER_BYTES,
+        session: GrpcSession | None = None,
     ) -> None:
         """Prepare it.
 
@@ -76,9 +102,12 @@ class GrpcTalk:
             message: without its prefix.
             authority: `:authority`.
             is_secure: it goes over TLS.
-            limit: bytes that the answer may have.
+            limit: bytes that the answer may have; the same for all calls of a session.
+            session: of a connection that has had another call; None: it is new.
         """
         self.answer: GrpcAnswer | None = None
+        self.session = session = session or GrpcSession()
+        self._stream = session.stream + 2
         self._request = (
             (b":method", b"POST"),
             (b":scheme", b"https" if is_secure else b"http"),
@@ -93,14 +122,9 @@ class GrpcTalk:
         self._sent = -PREFIX_SIZE
         """Bytes of the message that went out; below zero for those of its prefix."""
         self._limit = limit
-        self._connection_window = self._stream_window = frames.DEFAULT_WINDOW
-        self._initial_window = frames.DEFAULT_WINDOW
-        self._frame_size = frames.MIN_FRAME_SIZE
-        self._received = b""
-        self._greeted = False
+        self._stream_window = session.initial_window
         self._overhead = 0
         """Frames that brought nothing of the message."""
-        self._decoder = Decoder()
         self._block = b""
         """Header block of a HEADERS frame that goes on in CONTINUATION frames."""
         self._block_ends_stream = False
@@ -110,27 +134,50 @@ class GrpcTalk:
 
     # The request
 
+    @property
+    def is_reusable(self) -> bool:
+        """See `Talk`."""
+        is_sent = self._sent == len(self._message)
+        return self.answer is not None and is_sent and not self.session.is_closing
+
+    def release(self) -> None:
+        """See `Talk`."""
+        self._message, self._sent, self._data = memoryview(b""), 0, bytearray()
+        self.answer = GrpcAnswer(0, "", b"")
+
     def opening(self) -> bytes:
-        """Preface, settings, and the head of the request."""
+        """Preface and settings, or credit for the answers before, and the head of the request."""
+        session = self.session
         block = b"".join(encode_field(name, value) for name, value in self._request)
-        settings = {frames.SETTINGS_ENABLE_PUSH: 0}
-        parts = [frames.PREFACE]
-        if self._limit > frames.DEFAULT_WINDOW:
-            # Room for the longest answer at once: its windows need no updates.
-            settings[frames.SETTINGS_INITIAL_WINDOW_SIZE] = self._limit + PREFIX_SIZE
-            parts.append(frames.settings(settings))
-            parts.append(frames.window_update(0, self._limit))
-        else:
-            parts.append(frames.settings(settings))
+        parts = []
+        if session.stream < 0:
+            parts.append(self._greeting())
+        elif session.consumed:
+            parts.append(frames.window_update(0, session.consumed))
+            session.consumed = 0
+        session.stream = self._stream
         parts.append(
-            frames.header_frames(_STREAM, block, end_stream=False, frame_size=self._frame_size)
+            frames.header_frames(
+                self._stream, block, end_stream=False, frame_size=session.frame_size
+            )
         )
         return b"".join(parts)
+
+    def _greeting(self) -> bytes:
+        settings = {frames.SETTINGS_ENABLE_PUSH: 0}
+        if self._limit <= frames.DEFAULT_WINDOW:
+            return frames.PREFACE + frames.settings(settings)
+        # Room for the longest answer at once: its windows need no updates.
+        settings[frames.SETTINGS_INITIAL_WINDOW_SIZE] = self._limit + PREFIX_SIZE
+        return b"".join((
+            frames.PREFACE, frames.settings(settings), frames.window_update(0, self._limit),
+        ))  # fmt: skip
 
     def upload(self) -> list[Payload]:
         """One DATA frame, as long as windows and frame size allow."""
         rest = len(self._message) - self._sent
-        room = min(self._connection_window, self._stream_window, self._frame_size, PIECE_BYTES)
+        session = self.session
+        room = min(session.window, self._stream_window, session.frame_size, PIECE_BYTES)
         if not rest or room <= 0:
             return []
         pieces: list[Payload] = []
@@ -141,10 +188,10 @@ class GrpcTalk:
         if stop > 0:
             pieces.append(self._message[max(self._sent, 0) : stop])
         self._sent = stop
-        self._connection_window -= size
+        session.window -= size
         self._stream_window -= size
         flags = frames.END_STREAM if stop == len(self._message) else 0
-        return [frames.frame_header(size, frames.DATA, flags, _STREAM), *pieces]
+        return [frames.frame_header(size, frames.DATA, flags, self._stream), *pieces]
 
     def closed(self) -> None:
         """See `Talk`: a call never ends so."""
@@ -153,22 +200,32 @@ class GrpcTalk:
 
     def receive(self, data: bytes) -> bytes:
         """Take the complete frames; returns acknowledgements."""
-        self._received = received = self._received + data if self._received else data
+        try:
+            return self._receive(data)
+        except UpstreamError:
+            self.session.is_closing = True
+            if self.answer is None:
+                raise
+            return b""
+
+    def _receive(self, data: bytes) -> bytes:
+        session = self.session
+        received = session.received + data if session.received else data
         replies: list[bytes] = []
         at = 0
-        while self.answer is None and len(received) - at >= frames.HEADER_SIZE:
+        while len(received) - at >= frames.HEADER_SIZE:
             begin = at + frames.HEADER_SIZE
             kind, flags = received[at + 3 : at + 5]
             stream = frames.read_u32(received, at + 5) & frames.STREAM_MASK
             end = begin + int.from_bytes(received[at : at + 3], "big")
-            if end - begin > _OUR_FRAME_SIZE or not (self._greeted or kind == frames.SETTINGS):
+            if end - begin > _OUR_FRAME_SIZE or not (session.greeted or kind == frames.SETTINGS):
                 raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer is not HTTP/2")
             if len(received) < end:
                 break
-            self._greeted = True
+            session.greeted = True
             replies.append(self._take(kind, flags, stream, received[begin:end]))
             at = end
-        self._received = received[at:]
+        session.received = received[at:]
         return b"".join(replies)
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -185,8 +242,10 @@ class GrpcTalk:
             self._take_credit(stream, payload)
         elif kind == frames.GOAWAY:
             self._take_goaway(payload)
-        elif stream == _STREAM:
+        elif stream == self._stream and self.answer is None:
             self._take_stream_frame(kind, flags, payload)
+        elif kind in (frames.HEADERS, frames.CONTINUATION, frames.DATA):
+            self.session.is_closing = True  # of no call that is under way
         return b""
 
     def _take_settings(self, payload: bytes) -> None:
@@ -194,32 +253,36 @@ class GrpcTalk:
             pairs = frames.parse_settings(payload, may_enable_push=False)
         except frames.Http2Error as error:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, error.detail) from error
+        session = self.session
         for key, value in pairs:
             if key == frames.SETTINGS_INITIAL_WINDOW_SIZE:
-                self._stream_window += value - self._initial_window
-                self._initial_window = value
+                self._stream_window += value - session.initial_window
+                session.initial_window = value
             elif key == frames.SETTINGS_MAX_FRAME_SIZE:
-                self._frame_size = value
+                session.frame_size = value
 
     def _take_credit(self, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "bad WINDOW_UPDATE")
         credit = frames.read_u32(payload) & frames.STREAM_MASK
         if stream == 0:
-            self._connection_window += credit
-        elif stream == _STREAM:
+            self.session.window += credit
+        elif stream == self._stream:
             self._stream_window += credit
 
     def _take_goaway(self, payload: bytes) -> None:
+        self.session.is_closing = True
         if len(payload) < 8:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "bad GOAWAY")
-        if frames.read_u32(payload) & frames.STREAM_MASK < _STREAM:
+        if frames.read_u32(payload) & frames.STREAM_MASK < self._stream:
             raise UpstreamError(Outcome.REFUSED, "the server goes away")
 
     def _take_stream_frame(self, kind: int, flags: int, payload: bytes) -> None:
         if kind == frames.RST_STREAM:
             refused = payload == ErrorCode.REFUSED_STREAM.to_bytes(4, "big")
             raise UpstreamError(Outcome.REFUSED if refused else Outcome.RESET, "the call was reset")
+        if kind == frames.DATA:
+            self.session.consumed += len(payload)
         if kind in (frames.HEADERS, frames.DATA) and flags & frames.PADDED:
             padding = payload[0] if payload else 0
             payload = payload[1 : len(payload) - padding]
@@ -241,7 +304,7 @@ class GrpcTalk:
 
     def _take_block(self) -> None:
         try:
-            decoded = self._decoder.decode(self._block, raw=True)
+            decoded = self.session.decoder.decode(self._block, raw=True)
         except HPACKError as error:
             detail = "header block cannot be decoded"
             raise UpstreamError(Outcome.PROTOCOL_ERROR, detail) from error
@@ -251,6 +314,8 @@ class GrpcTalk:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, f"HTTP status {http_status}")
         status = fields.get(b"grpc-status")
         if status is not None:
+            if not self._block_ends_stream:
+                self.session.is_closing = True
             self._finish(status, decode_message(fields.get(b"grpc-message", b"")))
         elif self._block_ends_stream or self._fields:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the call ended without a status")

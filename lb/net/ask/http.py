@@ -39,11 +39,11 @@ class HttpAnswer:
 
 
 class HttpTalk:
-    """One request on a connection that serves for nothing else."""
+    """One request on a connection, with no other beside it."""
 
     __slots__ = (
-        "_body", "_chunks", "_decoder", "_fields", "_head", "_interim", "_limit", "_method",
-        "_pieces", "_sent", "_size", "_status", "answer", "request",
+        "_body", "_chunks", "_decoder", "_fields", "_head", "_interim", "_is_kept", "_limit",
+        "_method", "_pieces", "_sent", "_size", "_status", "answer", "request",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,7 @@ class HttpTalk:
         *,
         authority: bytes,
         limit: int = ANSWER_BYTES,
+        keeps: bool = False,
     ) -> None:
         """Prepare it.
 
@@ -65,10 +66,15 @@ class HttpTalk:
             body: as it goes on the wire.
             authority: value of `Host`.
             limit: bytes that the body of the answer may have.
+            keeps: whether the connection is to stay open after the answer.
         """
         self.answer: HttpAnswer | None = None
+        self._is_kept = keeps
+        """The connection stays open, as far as is known."""
         self._method = method
-        own = [(b"host", authority), (b"connection", b"close")]
+        own = [(b"host", authority)]
+        if not keeps:
+            own.append((b"connection", b"close"))
         if body or method not in _BODILESS:
             own.append((b"content-length", b"%d" % len(body)))
         lines = [b"%b: %b" % field for field in (*own, *fields)]
@@ -85,6 +91,16 @@ class HttpTalk:
         self._size = 0
         self._chunks = 0
 
+    @property
+    def is_reusable(self) -> bool:
+        """See `Talk`."""
+        return self._is_kept and self.answer is not None and self._sent == len(self._body)
+
+    def release(self) -> None:
+        """See `Talk`."""
+        self._body, self._sent, self._pieces = memoryview(b""), 0, []
+        self.answer = HttpAnswer(self._status, (), b"")
+
     def opening(self) -> bytes:
         """See `Talk`."""
         return self.request
@@ -97,6 +113,9 @@ class HttpTalk:
 
     def receive(self, data: bytes) -> bytes:
         """See `Talk`."""
+        if self.answer is not None:
+            self._is_kept = False  # nobody has asked for more
+            return b""
         try:
             self._take(data)
         except MessageError as error:
@@ -130,6 +149,8 @@ class HttpTalk:
             if self._chunks > _MOST_CHUNKS + self._size // _CHUNK_BYTES:
                 raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer has too many chunks")
         if self._decoder.ended:
+            if at < len(data):
+                self._is_kept = False
             self._finish()
 
     def _take_head(self, head: bytes) -> None:
@@ -140,6 +161,7 @@ class HttpTalk:
                 raise MessageError(400, "endless interim answers")
             return
         self._status = found.status
+        self._is_kept = self._is_kept and found.keep_alive
         self._decoder = make_decoder(found.length)
         lines = (line.partition(b":") for line in head.split(CRLF)[1:-2])
         self._fields = tuple((name.lower(), trimmed(value)) for name, _, value in lines)

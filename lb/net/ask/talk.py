@@ -25,11 +25,20 @@ class Talk(Protocol[AnswerT_co]):
 
     @property
     def answer(self) -> AnswerT_co | None:
-        """Set once the answer is complete; nothing is fed after that."""
+        """Set once the answer is complete."""
+        ...
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another call may follow on the connection, once there is an answer."""
+        ...
+
+    def release(self) -> None:
+        """Hold nothing of the request and its answer any more."""
         ...
 
     def opening(self) -> bytes:
-        """What to send when the connection stands."""
+        """What to send when the connection stands, or is free again."""
         ...
 
     def upload(self) -> list[Payload]:
@@ -37,7 +46,10 @@ class Talk(Protocol[AnswerT_co]):
         ...
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the backend; returns what to send back.
+        """Take bytes of the backend, on a connection that is kept also after the answer.
+
+        Returns:
+            What to send back.
 
         Raises:
             UpstreamError: there will be no answer.

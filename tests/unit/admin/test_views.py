@@ -112,8 +112,14 @@ def test_a_summary_names_the_backends_that_are_not_up() -> None:
     directory = make_pool()
     directory.find("a").backend.in_flight = 2
     directory.find("b").backend.port(HTTP).codes = {200: 7}
-    assert status_view(directory, "1.2.3") == Status(
-        version="1.2.3", backends=2, up=1, not_up={"b": "down"}, in_flight=2, served=7
+    assert status_view(directory, "1.2.3", ()) == Status(
+        version="1.2.3",
+        backends=2,
+        up=1,
+        not_up={"b": "down"},
+        in_flight=2,
+        served=7,
+        changed_shares=[],
     )
 
 

@@ -122,6 +122,22 @@ def test_a_process_that_names_nonsense_is_asked_alone() -> None:
             assert with_replicas([AdminTarget(address)]) == [AdminTarget(address)]
 
 
+def test_the_status_of_all_says_which_shares_differ_from_the_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    share = {"variant": "detector/canary", "percent": 0, "file_percent": 5, "changed": "rollback"}
+    one, two = body(status(1) | {"changed_shares": [share]}), body(status(1))
+    with answering(one) as (first, _), answering(two) as (second, _):
+        assert main(["status", "--admin", first, "--admin", second]) == 0
+        assert sorted(capsys.readouterr().out.splitlines()) == sorted(
+            [
+                f"{first}  1 of 1 backends up, 0 in flight, 0 served; "
+                "detector/canary 0 % (file: 5 %, rollback)",
+                f"{second}  1 of 1 backends up, 0 in flight, 0 served",
+            ]
+        )
+
+
 @pytest.mark.parametrize("answer", [body(status(0, a="down")), body(status(0)), b"[]"])
 def test_the_status_is_bad_without_a_backend_that_is_up(answer: bytes) -> None:
     with answering(answer) as (address, _):

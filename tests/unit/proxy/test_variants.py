@@ -290,12 +290,25 @@ def test_a_dead_variant_is_rolled_back_at_once() -> None:
     assert "no backend has it ready" in desk.book.sets[NAME].why
 
 
-def test_a_variant_is_not_rolled_back_when_all_are_dead() -> None:
+def test_a_variant_stays_as_long_as_all_are_dead() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     serve(desk, 2, failing=0)
     desk.pool.publish(snapshot())
     desk.book.look()
     assert desk.percents()["canary"] == 5
+    desk.pool.publish(snapshot(b"detector"))
+    desk.book.look()
+    assert desk.percents()["canary"] == 0
+
+
+def test_a_dead_variant_that_an_operator_gives_a_share_keeps_it() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    serve(desk, 2, failing=0)
+    desk.pool.publish(snapshot(b"detector"))
+    desk.book.look()
+    desk.book.find("detector").set_shares({"canary": 20})
+    desk.book.look()
+    assert desk.percents()["canary"] == 20
 
 
 def test_a_variant_that_was_never_ready_is_not_rolled_back() -> None:

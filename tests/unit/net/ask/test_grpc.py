@@ -229,3 +229,41 @@ def test_a_second_head_of_an_answer_is_an_error() -> None:
     block = talk._block
     with pytest.raises(UpstreamError, match="without a status"):
         talk.receive(frames.frame_header(len(block), frames.HEADERS, frames.END_HEADERS, 1) + block)
+
+
+def test_a_session_has_further_calls_until_the_server_leaves() -> None:
+    first = make_talk(b"one")
+    server = Server(first)
+    server.take_upload()
+    answer_to_newest(server, b"1")
+    assert first.answer == GrpcAnswer(0, "", b"1")
+    assert first.is_reusable
+    server.http2.ping(b"12345678")
+    server.write()  # h2 raises where the answer is wrong
+    second = GrpcTalk(b"/s/M", (), b"two", authority=b"a:1", limit=1 << 20, session=first.session)
+    server.talk = second
+    server.read(second.opening())
+    server.take_upload()
+    answer_to_newest(server, b"2")
+    assert second.answer == GrpcAnswer(0, "", b"2")
+    assert second.is_reusable
+    server.http2.close_connection()
+    server.write()
+    assert not second.is_reusable
+
+
+def answer_to_newest(server: Server, message: bytes) -> None:
+    stream = server.talk.session.stream
+    server.http2.send_headers(stream, OPEN)
+    server.http2.send_data(stream, framed(message))
+    server.http2.send_headers(stream, OK, end_stream=True)
+    server.write()
+
+
+def test_a_session_with_frames_of_no_call_is_over() -> None:
+    talk = make_talk()
+    server = Server(talk)
+    server.take_upload()
+    answer_to_newest(server, b"1")
+    assert talk.receive(frames.frame_header(1, frames.DATA, 0, 1) + b"x") == b""
+    assert not talk.is_reusable
