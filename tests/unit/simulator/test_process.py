@@ -14,6 +14,7 @@ async def test_simulator_listens_on_three_free_ports_and_frees_them() -> None:
         assert simulator.ports == ports
 
 
+@pytest.mark.parametrize(("port", "error"), [("http_port", OSError), ("grpc_port", RuntimeError)])
 async def test_taken_port_is_an_error_that_leaves_nothing_open(
     port: str, error: type[Exception]
 ) -> None:
