@@ -99,3 +99,12 @@ def test_every_name_of_statistics_is_replaced() -> None:
     renamed = renamed_json(json.dumps(stats).encode(), b"name", 3, to_client, all_of_them=True)
     assert renamed is not None
     assert [each["name"] for each in json.loads(renamed)["model_stats"]] == ["detector"] * 2
+
+
+@pytest.mark.parametrize("name", ["", "other"])
+def test_a_message_without_the_name_within_stays_as_it_is(name: str) -> None:
+    answer = ModelStreamInferResponse(error_message="no")
+    if name:
+        answer.infer_response.model_name = name
+    text = answer.SerializeToString()
+    assert renamed_inside(text, len(text), 2, to_client) is text
