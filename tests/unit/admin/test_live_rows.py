@@ -13,8 +13,13 @@ from lb.control.directory import BackendDirectory
 from lb.control.model_placement import PlacedModel, PlacementStatus
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, Histogram
 from lb.domain.load import DeviceLoad, LoadReport
+from lb.domain.model import ModelEntry, ModelState
+from lb.domain.operation import Operation, OperationKind
+from lb.domain.outcome import Reason
 from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.health.models import ModelList
 from lb.placing.planner import Failure, Step
+from lb.telemetry.collector import ModelTableStatus
 from lb.telemetry.meter import Meter
 from lb.telemetry.variants import VariantStatus
 from tests.fakes.live import FakeClock, live_sources, read_live
@@ -116,6 +121,52 @@ def test_the_sentence_counts_backends_that_somebody_put_away() -> None:
 def test_without_backends_nothing_is_good() -> None:
     assert _verdict(large_pool(0, 100.0), 101.0) == ("bad", "There are no backends.")
     assert _verdict(large_pool(1, 100.0), 101.0) == ("good", "The only backend is up.")
+
+
+def test_the_worst_of_several_is_named_and_the_others_are_counted() -> None:
+    directory = large_pool(4, 100.0)
+    for name in ("gpu-1", "gpu-2"):
+        directory.find(name).conduct = "ejected for bert"
+    assert _verdict(directory, 101.0) == (
+        "degraded",
+        "gpu-1 is up, but not for every model: ejected for bert. So is 1 other backend ill.",
+    )
+
+
+def test_where_most_requests_fail_that_is_worse_than_an_ill_backend() -> None:
+    directory, meter, clock = large_pool(2, 100.0), Meter(), FakeClock(101.0)
+    view = LiveView(live_sources(directory, meter), clock)
+    read_live(view)
+    for _ in range(10):
+        meter.finished(grpc_record(reason=Reason.UPSTREAM_LOST, grpc_status=14))
+    clock.now += 1.0
+    summary = read_live(view)["summary"]
+    assert (summary["verdict"], summary["why"]) == (
+        "bad", "10 requests per second fail, most with upstream_lost.",
+    )  # fmt: skip
+
+
+def test_streams_count_as_requests_and_other_calls_do_not() -> None:
+    meter, clock = Meter(), FakeClock(101.0)
+    view = LiveView(live_sources(large_pool(1, 100.0), meter), clock)
+    read_live(view)
+    for kind in (OperationKind.STREAM, OperationKind.STREAM, OperationKind.OTHER):
+        meter.finished(grpc_record(operation=Operation(kind.value, kind)))
+    clock.now += 1.0
+    assert read_live(view)["summary"]["requests"] == 2.0
+
+
+def test_models_that_a_backend_is_loading_are_counted() -> None:
+    directory = large_pool(1, 100.0)
+    entries = [
+        ModelEntry(b"m%d" % number, b"1", state)
+        for number, state in enumerate([ModelState.READY, *[ModelState.LOADING] * 3])
+    ]
+    directory.find("gpu-0").models.listed(ModelList(tuple(entries)), 100.0)
+    table = ModelTableStatus(backend="gpu-0", ready=1, age_s=1.0, missing=2, differing=0)
+    view = LiveView(live_sources(directory, tables=lambda: [table]), FakeClock(101.0))
+    (shown,) = read_live(view)["backends"]
+    assert shown["models"] == {"ready": 1, "loading": 3, "missing": 2, "different": 0}
 
 
 def test_queued_requests_of_all_versions_of_a_model_count_together() -> None:

@@ -112,6 +112,17 @@ def test_tensors_go_out_as_they_came_and_come_back_binary() -> None:
     assert (head["id"], head["parameters"]) == ("7", {"binary_data_output": True})
 
 
+def test_outputs_that_were_asked_for_come_back_binary() -> None:
+    wanted = [{"name": "OUT", "parameters": {"classification": 2}}, {"name": "OTHER"}]
+    sent = request_of(request(data={"inputs": [], "outputs": wanted, "parameters": {"p": 1}}))
+    head = json.loads(sent.body)
+    assert head["outputs"] == [
+        {"name": "OUT", "parameters": {"classification": 2, "binary_data": True}},
+        {"name": "OTHER", "parameters": {"binary_data": True}},
+    ]
+    assert head["parameters"] == {"p": 1}
+
+
 def test_other_requests_go_out_byte_for_byte() -> None:
     raw = b64encode(b"\0\1").decode()
     sent = request_of(

@@ -82,6 +82,11 @@ def test_json_gets_another_name_and_stays_as_it_is_otherwise() -> None:
     assert renamed == text.replace(b"detector_v2", b"detector")
 
 
+def test_another_models_name_stays_as_it_was_written() -> None:
+    text = b'{"id":"1","model_name" : "\\u006fther","outputs":[]}'
+    assert renamed_json(text, b"model_name", 1, to_client) == text
+
+
 def test_a_name_within_a_tensor_is_not_the_models() -> None:
     text = b'{"outputs":[{"model_name":"detector_v2","data":["model_name","detector_v2"]}]}'
     assert renamed_json(text, b"model_name", 1, to_client) is None

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from lb.settings.warnings import warnings_of
 from tests.unit.settings.test_relations import told
+from tests.unit.settings.test_standby import settings
 
 ONE = {"name": "one", "model": "a", "weight": 1}
 TWO = {"name": "two", "model": "b", "weight": 1}
@@ -15,12 +17,12 @@ SHADOW = {"model": "c"}
 _MANY = [{"name": f"v{number}", "model": f"a{number}", "weight": 1} for number in range(40)]
 
 
-def of_name(**settings: Any) -> list[str]:
-    return told({"models": {"m": settings}})
+def of_name(**given: Any) -> list[str]:
+    return told({"models": {"m": given}})
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("given", "problem"),
     [
         ({"variants": _MANY}, "models.m.variants: at most "),
         (
@@ -34,8 +36,8 @@ def of_name(**settings: Any) -> list[str]:
         ),
     ],
 )
-def test_what_contradicts_the_variants_is_told(settings: dict[str, Any], problem: str) -> None:
-    (found,) = of_name(**settings)
+def test_what_contradicts_the_variants_is_told(given: dict[str, Any], problem: str) -> None:
+    (found,) = of_name(**given)
     assert found.startswith(problem)
 
 
@@ -53,8 +55,23 @@ def test_a_shadow_is_a_model_and_may_run_what_it_gets_twice() -> None:
     assert told({"models": {**models, "c": {}}}) == []
 
 
+def test_a_rollback_that_each_worker_judges_alone_is_doubted() -> None:
+    variants = {"variants": [ONE, TWO], "rollback": {}}
+    backend = {"http": "127.0.0.1:18010"}
+    doubted = ["models.m.rollback"]
+    for models, paths in (({"m": variants, "c": {}}, doubted), ({"c": {"retry": "never"}}, [])):
+        made = settings(backend, workers=2, models=models)
+        assert [each.path for each in warnings_of(made, made.backends)] == paths
+
+
+@pytest.mark.parametrize("value", ["true", "false", True, False, "auto"])
+def test_a_switch_may_come_from_the_environment(value: str | bool) -> None:
+    (backend,) = settings({"http": "127.0.0.1:18010", "shared_memory": value}).backends
+    assert str(backend.shared_memory).lower() == str(value).lower()
+
+
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("given", "problem"),
     [
         (
             {"tracing": {"headers": {"x-key": "0123456789abcdef"}}},
@@ -66,6 +83,6 @@ def test_a_shadow_is_a_model_and_may_run_what_it_gets_twice() -> None:
         ),
     ],
 )
-def test_what_has_nowhere_to_go_is_told(settings: dict[str, Any], problem: str) -> None:
-    assert told(settings) == [problem]
+def test_what_has_nowhere_to_go_is_told(given: dict[str, Any], problem: str) -> None:
+    assert told(given) == [problem]
     assert told({"payload_log": {"models": {"m": 0}}}) == []
