@@ -62,6 +62,7 @@ def test_a_rollback_that_each_worker_judges_alone_is_doubted() -> None:
     for models, paths in (({"m": variants, "c": {}}, doubted), ({"c": {"retry": "never"}}, [])):
         made = settings(backend, workers=2, models=models)
         assert [each.path for each in warnings_of(made, made.backends)] == paths
+        assert told({"workers": 2, "models": models}) == []
 
 
 @pytest.mark.parametrize("value", ["true", "false", True, False, "auto"])
