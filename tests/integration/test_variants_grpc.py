@@ -14,6 +14,8 @@ from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_channel, path
 from tests.fakes.relay import RunningRelay, running_relay
+from tests.wire import frames as f
+from tests.wire.http2 import raw_client
 
 NAME, OTHER = "detector", "classifier"
 FIRST, SECOND = "detector_of_the_first_generation", "detector_v2"
@@ -178,6 +180,56 @@ async def test_each_message_of_a_stream_goes_to_the_model_of_its_name(size: int)
         assert [len(each.infer_response.raw_output_contents[0]) for each in answers] == [size] * 3
         assert site.backend.seen == [(SECOND, "3"), (OTHER, ""), (SECOND, "3")]
         assert site.relay.variant_counts() == [(0, 0), (2, 0)]
+
+
+def _messages(body: bytes) -> list[bytes]:
+    """The messages of a body, without their prefixes."""
+    found = []
+    while body:
+        size = int.from_bytes(body[1:5], "big")
+        found.append(body[5 : 5 + size])
+        body = body[5 + size :]
+    return found
+
+
+@pytest.mark.parametrize("step", [1, 7, 100])
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_requests_that_come_in_pieces_are_told_apart(method: str, step: int) -> None:
+    text = request(size=200).SerializeToString()
+    is_stream = method == "ModelStreamInfer"
+    async with serving() as site:
+        async with raw_client(site.relay.port) as client:
+            head = f.request_fields((b"x-beta", b"1"), path=path(method).encode())
+            client.send(f.headers(1, head))
+            body = f.message(text) * (2 if is_stream else 1)
+            for at in range(0, len(body), step):
+                client.send(f.data(1, body[at : at + step]))
+                await asyncio.sleep(0)
+            client.send(f.data(1, end=True))
+            await client.until_over(1)
+            assert client.status(1) == 0
+            answers = _messages(bytes(client.bodies[1]))
+        kind = pb.ModelStreamInferResponse if is_stream else pb.ModelInferResponse
+        found = [kind.FromString(each) for each in answers]
+        shown = [each.infer_response for each in found] if is_stream else found
+        assert {each.model_name for each in shown} == {NAME}
+        assert site.backend.seen == [(SECOND, "3")] * len(shown)
+        assert len(shown) == (2 if is_stream else 1)
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_compressed_message_that_inflates_to_too_much_is_refused(method: str) -> None:
+    async with serving() as site:
+        too_large = request(size=5 << 20)
+        if method == "ModelInfer":
+            ask = site.channel.unary_unary(path(method))
+            asked = ask(too_large.SerializeToString(), compression=grpc.Compression.Gzip)
+        else:
+            asked = site.stream(too_large, compression=grpc.Compression.Gzip)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asked
+        assert "4194304 bytes" in str(caught.value.details())
+        assert site.backend.seen == []
 
 
 async def test_a_version_in_a_stream_means_the_model_itself() -> None:
