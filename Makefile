@@ -7,14 +7,17 @@ TRITON_PYTHON ?= $(if $(shell command -v python3.11),python3.11,$(PYTHON))
 BIN := $(VENV)/bin
 
 # Tests that need the processor and no clock. The others mostly wait: for the relay and whole processes
-# before backends that are played (WHOLE_TESTS), or for real servers and clients.
+# before backends that are played (WHOLE_TESTS), for real Tritons (SERVER_TESTS), or for other programs and clients.
 BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/wire tests/work \
   $(filter-out %/test_smoke.py,$(wildcard tests/study/test_*.py))
 WHOLE_TESTS := tests/integration
+WHOLE_FIRST := $(wildcard tests/integration/test_[a-l]*.py)
+WHOLE_LAST := $(filter-out $(WHOLE_FIRST),$(wildcard tests/integration/test_*.py))
+SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -25,24 +28,35 @@ test: $(VENV)/.test triton debian
 test-busy: $(VENV)/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(BUSY_TESTS)
 
-test-waiting: test-whole test-servers
+test-waiting: test-whole test-servers test-others
 
-test-whole: $(VENV)/.test debian
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(WHOLE_TESTS)
+test-whole: test-whole-first test-whole-last
+
+test-whole-first: $(VENV)/.test debian
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(WHOLE_FIRST)
+
+test-whole-last: $(VENV)/.test debian
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(WHOLE_LAST)
 
 test-servers: $(VENV)/.test triton debian
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(BUSY_TESTS) $(WHOLE_TESTS))
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(SERVER_TESTS)
 
-# All tests. Those that wait run in two processes side by side: their ports are locked (tests/fakes/process.py).
+test-others: $(VENV)/.test triton debian
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(BUSY_TESTS) $(WHOLE_TESTS) $(SERVER_TESTS))
+
+# All tests. Those that wait run in three processes side by side, which take about as long: their ports
+# are locked (tests/fakes/process.py).
 # What needs no quiet machine runs beside them in what time they leave; there a test may take long without being at fault.
-# Output of all but test-whole comes at the end.
+# Output of the first of them comes at once, all other output at the end.
 check:
 	@mkdir -p build
 	@$(MAKE) -j4 --output-sync=target --no-print-directory lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
 	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj2 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-servers >build/check-servers.log 2>&1 & servers=$$!; \
-	$(MAKE) --no-print-directory test-whole; whole=$$?; wait $$servers; servers=$$?; cat build/check-servers.log; \
-	wait $$beside; beside=$$?; cat build/check.log; exit $$((whole || servers || beside))
+	$(MAKE) --no-print-directory test-whole-last >build/check-whole.log 2>&1 & last=$$!; \
+	$(MAKE) -k --no-print-directory test-whole-first test-others; first=$$?; \
+	wait $$last; last=$$?; cat build/check-whole.log; wait $$servers; servers=$$?; cat build/check-servers.log; \
+	wait $$beside; beside=$$?; cat build/check.log; exit $$((first || last || servers || beside))
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools deploy
@@ -64,7 +78,7 @@ test-compiled: build/compiled/.ready debian
 	cd build/compiled/tree && ../../../$(BIN)/python -m pytest -q -p no:cacheprovider \
 	  tests/unit/wire tests/unit/proxy tests/unit/balancing tests/unit/domain tests/property tests/integration
 
-# Part of them, and traffic, in a few minutes.
+# Part of them, in a few minutes.
 check-compiled: $(VENV)/.test
 	tools/check_compiled.sh $(BIN)/python build/check-compiled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -129,6 +130,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
+
+
+def pytest_collection_finish() -> None:
+    """Take what is there before the first test out of the garbage collector's sight: modules and
+    items of thousands of tests, which every full collection would walk through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ SLACK_AT_LEAST = 1.5
 """Whatever the figure: the interpreter's own caches are not counted out to the last block."""
 _WARM_UP = 1000
 _STEPS = 6
-_STEPS_BEFORE = 3
+"""Of one part each."""
+_STEPS_AT_LEAST = 3
+_STEPS_BEFORE = 2
 """Counted and thrown away: the first ones under the tracer make objects of its own."""
 
 
@@ -38,11 +40,12 @@ def count(make: Make, functions: Collection[CodeType] = ()) -> tuple[Work, Count
     scene = make(itertools.repeat(1000.0).__next__)  # a clock that stands, without a call
     for one in scene.take(_WARM_UP):
         scene.step(one)
-    for steps in (_STEPS_BEFORE, _STEPS):
+    steps = max(_STEPS // scene.parts, _STEPS_AT_LEAST)
+    for repeats in (_STEPS_BEFORE, steps):
         counter = Counter(functions)
-        for _ in range(steps):
+        for _ in range(repeats):
             counter.count(scene.step, scene.take(3))
-    return counter.total.per(_STEPS * scene.parts), counter
+    return counter.total.per(steps * scene.parts), counter
 
 
 async def count_all() -> dict[str, Work]:

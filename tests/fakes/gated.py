@@ -16,6 +16,7 @@ from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from lb.telemetry.record import RequestRecord
+from tests.fakes.clock import FakeLoop
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import (
     Options,
@@ -225,12 +226,14 @@ async def gated_grpc(gate: Gated) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def grpc_side(count: int = 1, options: Options | None = None) -> AsyncIterator[Side]:
-    """A gRPC relay before `count` backends."""
+async def grpc_side(
+    count: int = 1, options: Options | None = None, loop: FakeLoop | None = None
+) -> AsyncIterator[Side]:
+    """A gRPC relay before `count` backends. With `loop`, its time is under the test's control."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(gated_grpc(gate)) for gate in gates]
-        relay = await stack.enter_async_context(running_relay(*targets, options=options))
+        relay = await stack.enter_async_context(running_relay(*targets, options=options, loop=loop))
         side = GrpcSide(relay, gates)
         side.channel = await stack.enter_async_context(grpc_channel(relay.target))
         yield side
@@ -291,14 +294,16 @@ async def gated_http(gate: Gated) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def http_side(count: int = 1, options: Options | None = None) -> AsyncIterator[Side]:
-    """An HTTP/1.1 relay before `count` backends."""
+async def http_side(
+    count: int = 1, options: Options | None = None, loop: FakeLoop | None = None
+) -> AsyncIterator[Side]:
+    """An HTTP/1.1 relay before `count` backends; `loop` as of `grpc_side`."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(gated_http(gate)) for gate in gates]
         options = options or {"deadline_header": b"x-timeout"}
-        relay = await stack.enter_async_context(running_http1_relay(*targets, options=options))
-        side = HttpSide(relay, gates)
+        running = running_http1_relay(*targets, options=options, loop=loop)
+        side = HttpSide(await stack.enter_async_context(running), gates)
         yield side
         await _settle(side)
 

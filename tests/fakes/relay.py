@@ -85,6 +85,7 @@ from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
 from lb.wire.trace_context import Traces
+from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
 from tests.reference.http2_receive import receive_plainly
 
@@ -755,6 +756,11 @@ class Relay:
         return len(self.parts.http1.paused_clients)
 
     @property
+    def begun_blocks(self) -> int:
+        """HTTP/2 clients of whose next header block only a part has come."""
+        return sum(any(server.begun()) for server in self.parts.http2.servers)
+
+    @property
     def pumps(self) -> int:
         """Long bodies that the kernel moves from socket to socket."""
         return self.parts.http1.pumps.running
@@ -995,6 +1001,7 @@ class RunningRelay(Relay):
         options: Options,
         ceiling: int,
         gate: Gate | None,
+        loop: FakeLoop | None,
     ) -> None:
         is_http = protocol is AppProtocol.HTTP
         super().__init__(
@@ -1003,6 +1010,10 @@ class RunningRelay(Relay):
             http2=None if is_http else options,
             ceiling=ceiling,
             gate=gate,
+            clock=time.monotonic if loop is None else loop.time,
+            timers=None if loop is None else loop.wheel(),
+            retry_loop=loop,
+            queue_loop=loop,
         )
         self.protocol = protocol
         self.port = 0
@@ -1098,13 +1109,14 @@ async def running_relay(
     ceiling: int = 2**28,
     gate: Gate | None = None,
     tls: BackendTls | None = None,
+    loop: FakeLoop | None = None,
 ) -> AsyncIterator[RunningRelay]:
-    """Run a gRPC relay over backends at `targets` (HOST:PORT)."""
+    """Run a gRPC relay over backends at `targets` (HOST:PORT); `loop` as of an HTTP/1.1 relay."""
     backends = [
         Backend(BackendSpec(name=f"b{number}", grpc=parse_address(target), tls=tls))
         for number, target in enumerate(targets)
     ]
-    relay = RunningRelay(backends, AppProtocol.GRPC, options or {}, ceiling, gate)
+    relay = RunningRelay(backends, AppProtocol.GRPC, options or {}, ceiling, gate, loop)
     async with _listening(relay):
         yield relay
 
@@ -1116,9 +1128,20 @@ async def running_http1_relay(
     ceiling: int = 2**28,
     gate: Gate | None = None,
     kind: BackendKind = BackendKind.TRITON,
+    loop: FakeLoop | None = None,
     **spec: Any,
 ) -> AsyncIterator[RunningRelay]:
-    """Run an HTTP/1.1 relay over backends at `targets`."""
+    """Run an HTTP/1.1 relay over backends at `targets`.
+
+    Args:
+        targets: HOST:PORT, or addresses.
+        options: values of `Http1Options`.
+        ceiling: bytes that may be held.
+        gate: who may do what.
+        kind: of the backends.
+        loop: has the relay's clock and timers, so that time passes only when the test says so.
+        spec: further values of `BackendSpec`.
+    """
     backends = [
         Backend(
             BackendSpec(
@@ -1130,7 +1153,7 @@ async def running_http1_relay(
         )
         for number, target in enumerate(targets)
     ]
-    relay = RunningRelay(backends, AppProtocol.HTTP, options or {}, ceiling, gate)
+    relay = RunningRelay(backends, AppProtocol.HTTP, options or {}, ceiling, gate, loop)
     async with _listening(relay):
         yield relay
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
 _START_S = 30.0
@@ -101,14 +102,31 @@ class Serving:
         )
 
 
-def metric(address: str, series: str) -> float:
-    """The value of one series of our metrics."""
-    connection = http.client.HTTPConnection(address, timeout=10)
+def before_one(triton: Ports) -> dict[str, Any]:
+    """A configuration with all listeners on free ports, and one backend."""
+    backend = {
+        "name": "only",
+        "http": f"127.0.0.1:{triton.http_port}",
+        "grpc": f"127.0.0.1:{triton.grpc_port}",
+    }
+    listen = dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0")
+    return {"listen": listen, "backends": [backend]}
+
+
+def get(address: str, path: str) -> tuple[int, bytes]:
+    """GET on a fresh connection."""
+    connection = http.client.HTTPConnection(address, timeout=30)
     try:
-        connection.request("GET", "/metrics/own")
-        page = connection.getresponse().read().decode()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def metric(address: str, series: str) -> float:
+    """The value of one series of our metrics."""
+    page = get(address, "/metrics/own")[1].decode()
     found = [line for line in page.splitlines() if line.startswith(f"{series} ")]
     assert len(found) == 1, (series, found)
     return float(found[0].rpartition(" ")[2])

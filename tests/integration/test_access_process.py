@@ -18,7 +18,7 @@ import yaml
 
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, wait_until
-from tests.integration.test_process import Serving
+from tests.fakes.serving import Serving
 
 GIVEN, HASHED, OLD, NEW, OPERATOR = (
     f"{name}-secret-0123456789" for name in ("given", "hashed", "old", "new", "operator")
@@ -160,10 +160,18 @@ def test_names_are_told_and_secrets_are_not(guarded: Guarded) -> None:
     _, page = guarded.ask("metrics", "GET", "/metrics/own")
     _, backends = guarded.ask("admin", "GET", "/api/v1/backends", OPERATOR)
     assert 'triton_lb_token_requests_total{token="given"}' in page
-    lines = [json.loads(line) for line in guarded.access_log.read_text().splitlines()]
-    assert {"given", "hashed", "team", None} <= {line["token"] for line in lines}
-    assert {"unauthenticated", "control_refused"} <= {line["reason"] for line in lines}
-    assert "token=operator" in guarded.serving.log
+
+    def in_access_log(key: str) -> set[str | None]:
+        lines = guarded.access_log.read_text().splitlines(keepends=True)
+        return {json.loads(line)[key] for line in lines if line.endswith("\n")}
+
+    # Threads of the process write both logs.
+    for key, wanted in (
+        ("token", {"given", "hashed", "team", None}),
+        ("reason", {"unauthenticated", "control_refused"}),
+    ):
+        wait_until(lambda key=key, wanted=wanted: wanted <= in_access_log(key), what=f"each {key}")
+    wait_until(lambda: "token=operator" in guarded.serving.log, what="the operator's name")
     command = Path(f"/proc/{guarded.serving.process.pid}/cmdline").read_text()
     written = (guarded.serving.log, guarded.access_log.read_text(), page, backends, command)
     for secret in SECRETS:

@@ -17,8 +17,8 @@ import yaml
 
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+from tests.fakes.serving import Serving, get
 from tests.fakes.tls import World
-from tests.integration.test_process import Serving, get
 
 END_S = 20.0
 """Within this time a process ends that has nothing to wait for, however busy the machine is."""

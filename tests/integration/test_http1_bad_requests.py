@@ -12,9 +12,10 @@ import pytest
 from lb.domain.outcome import Reason
 from tests.corpus.http1 import ALL
 from tests.corpus.http1_rows import Row
+from tests.fakes.clock import FakeLoop
 from tests.fakes.relay import running_http1_relay
-from tests.wire.http1 import ScriptedBackend, raw_client, scripted_backend
-from tests.wire.waiting import eventually
+from tests.wire.http1 import Peer, ScriptedBackend, post, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually, soon
 
 BOTH_LOOPS = True
 SOON_S = 4.0
@@ -174,29 +175,41 @@ async def _drip(client: object, text: bytes, gap_s: float = 0.01) -> None:
 
 async def test_body_that_drips_goes_on() -> None:
     """For longer than a body may stand still."""
+    loop, came = FakeLoop(), asyncio.Queue[bytes]()
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        for _ in range(40):
+            came.put_nowait(await peer.reader.readexactly(1))
+        await peer.send(reply())
+
     options = {"body_timeout_s": 1.0}
     async with (
-        scripted_backend() as backend,
-        running_http1_relay(backend.target, options=options) as relay,
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options=options, loop=loop) as relay,
         raw_client(relay.port) as client,
     ):
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n")
-        await _drip(client, b"x" * 40, gap_s=0.04)
-        assert (await client.answer()).status == 200
+        await client.send(post(b"", size=40))
+        for _ in range(40):
+            await client.send(b"x")
+            assert await soon(came.get()) == b"x"
+            loop.advance(0.9)
+        assert (await client.answer("POST")).status == 200
 
 
 async def test_idle_client_is_closed_in_time() -> None:
+    loop = FakeLoop()
     options = {"client_idle_s": 1.0}
     async with (
         scripted_backend() as backend,
-        running_http1_relay(backend.target, options=options) as relay,
+        running_http1_relay(backend.target, options=options, loop=loop) as relay,
         raw_client(relay.port) as client,
     ):
         for _ in range(3):
             await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert (await client.answer()).complete
-            await asyncio.sleep(0.05)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+            await eventually(relay.is_clean)
+            loop.advance(0.9)
+        assert relay.client_connections == 1
+        loop.advance(0.2)
         assert await client.is_closed()
-        assert loop.time() - started < SOON_S

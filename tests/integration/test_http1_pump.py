@@ -13,6 +13,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.net.splice import MOST
+from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_setup import Setup, http1_setup
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.wire.http1 import (
@@ -254,19 +255,21 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
 
 async def test_a_backend_that_takes_an_upload_slowly_is_not_given_up() -> None:
     size = 24 << 20
+    time = FakeLoop()
 
     async def script(peer: Peer) -> None:
         received = await peer.head()
         left = size
         while left:
-            left -= len(await peer.reader.read(min(left, 200_000)))
-            await asyncio.sleep(0.01)
+            took = len(await peer.reader.read(min(left, 200_000)))
+            left -= took
+            time.advance(0.01)
         await peer.send(reply(b"taken"))
         assert received.body == b""
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options={"body_timeout_s": 0.25}) as relay,
+        running_http1_relay(backend.target, options={"body_timeout_s": 0.25}, loop=time) as relay,
         raw_client(relay.port) as client,
     ):
         sending = asyncio.ensure_future(client.send(post(bytes(size))))

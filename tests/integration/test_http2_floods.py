@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
+from tests.fakes.clock import FakeLoop
 from tests.fakes.relay import RunningRelay, running_relay
 from tests.wire import frames as f
 from tests.wire.http2 import Peer, RawBackend, Script, raw_backend, raw_client
@@ -221,13 +222,17 @@ async def test_a_header_block_must_be_complete_in_time(whole: bool) -> None:
 
 async def test_header_blocks_in_parts_that_come_slowly_are_fine() -> None:
     """Each within its time, on a connection that is older."""
-    options = {"head_timeout_s": 1.0}
-    async with raw_backend() as backend, running_relay(backend.target, options=options) as relay:
+    options, loop = {"head_timeout_s": 1.0}, FakeLoop()
+    async with (
+        raw_backend() as backend,
+        running_relay(backend.target, options=options, loop=loop) as relay,
+    ):
         async with raw_client(relay.port) as client:
             for stream in range(1, 21, 2):
                 parts = f.call(stream)
                 client.send(parts[:40])
-                await asyncio.sleep(0.15)
+                await eventually(lambda: relay.begun_blocks == 1)
+                loop.advance(0.9)
                 client.send(parts[40:])
                 await client.until_over(stream)
                 assert client.status(stream) == 0
@@ -368,23 +373,17 @@ async def test_cancelling_as_go_does_is_no_flood() -> None:
 
 
 async def test_a_thousand_deadlines_at_once_are_no_flood() -> None:
-    async with raw_backend() as backend, running_relay(backend.target) as relay:
-        for deadline_s in (1.5, 6.0, 24.0):  # a busy machine takes long to open all of them
-            async with raw_client(relay.port) as client:
-                timeout = b"%dm" % (deadline_s * 1000)
-                head = f.request_fields((b"grpc-timeout", timeout), path=f.HANG_PATH)
-                client.send(*(f.headers(stream, head) for stream in range(1, 2001, 2)))
-                assert await client.is_alive()
-                if relay.open_requests < 1000:
-                    continue
-                await asyncio.sleep(0.54 * deadline_s)  # more than half of what all of them have
-                client.send(*(f.rst(stream) + f.ping() for stream in range(1, 401, 2)))
-                client.send(*map(f.rst, range(401, 2001, 2)))
-                assert await client.is_alive()
-                client.send(f.call(2001))
-                await client.until_over(2001)
-                assert client.status(2001) == 0
-                break
-        else:
-            pytest.fail("a thousand requests were never open at once")
+    loop = FakeLoop()
+    async with raw_backend() as backend, running_relay(backend.target, loop=loop) as relay:
+        async with raw_client(relay.port) as client:
+            head = f.request_fields((b"grpc-timeout", b"10S"), path=f.HANG_PATH)
+            client.send(*(f.headers(stream, head) for stream in range(1, 2001, 2)))
+            await eventually(lambda: relay.open_requests == 1000)
+            loop.advance(5.4)  # more than half of what all of them have
+            client.send(*(f.rst(stream) + f.ping() for stream in range(1, 401, 2)))
+            client.send(*map(f.rst, range(401, 2001, 2)))
+            assert await client.is_alive()
+            client.send(f.call(2001))
+            await client.until_over(2001)
+            assert client.status(2001) == 0
         await relay.until_clean()

@@ -12,6 +12,7 @@ import pytest
 
 from lb.domain.backend import parse_address
 from lb.domain.outcome import Outcome, Reason
+from tests.fakes.clock import FakeLoop
 from tests.fakes.relay import Options, RunningRelay, running_relay, snapshot_of
 from tests.wire.frames import (
     CANCEL,
@@ -904,11 +905,20 @@ async def test_the_last_answer_arrives_although_the_client_keeps_sending() -> No
 
 
 async def test_an_idle_client_is_told_and_closed() -> None:
-    options = {"client_idle_s": 0.1}
-    async with raw_backend() as backend, one_client(backend, options=options) as (_, client):
+    options, loop = {"client_idle_s": 60.0}, FakeLoop()
+    async with (
+        raw_backend() as backend,
+        running_relay(backend.target, options=options, loop=loop) as relay,
+        raw_client(relay.port) as client,
+    ):
         client.send(request(1))
         assert await statuses(client, 1) == [0]
+        await eventually(relay.is_clean)
+        loop.advance(59.0)
+        assert await client.is_alive()
+        loop.advance(2.0)
         assert (await client.until_kind(GOAWAY)).code == NO_ERROR
+        loop.advance(3.0)  # requests that were sent before it was heard have come
         await client.until_closed()
 
 

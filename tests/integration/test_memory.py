@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.serving import Serving
-from tests.integration.test_process import get
+from tests.fakes.serving import Serving, get
 
 LIMIT = 300 * 2**20
 """Of address space. The process itself needs a third of it."""

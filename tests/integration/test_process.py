@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -18,22 +17,12 @@ import pytest
 from lb.kserve import messages
 from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
-from tests.fakes.serving import Serving
+from tests.fakes.serving import Serving, before_one, get
 
 
 @pytest.fixture
 def config(triton: Ports) -> dict[str, Any]:
-    """All listeners on free ports, one backend."""
-    return {
-        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
-        "backends": [
-            {
-                "name": "only",
-                "http": f"127.0.0.1:{triton.http_port}",
-                "grpc": f"127.0.0.1:{triton.grpc_port}",
-            }
-        ],
-    }
+    return before_one(triton)
 
 
 @pytest.fixture
@@ -41,17 +30,6 @@ def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
     running = Serving(tmp_path, config)
     yield running
     running.process.close()
-
-
-def get(address: str, path: str) -> tuple[int, bytes]:
-    """GET on a fresh connection."""
-    connection = http.client.HTTPConnection(address, timeout=10)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
 
 
 def server_ready(target: str) -> bool:

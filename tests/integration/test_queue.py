@@ -10,6 +10,7 @@ import pytest
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
+from tests.fakes.clock import FakeLoop
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.relay import running_relay, snapshot_of
@@ -87,20 +88,23 @@ async def test_a_deadline_that_passes_while_waiting_ends_it(one: Side) -> None:
     assert record.reason in (Reason.DEADLINE, Reason.CLIENT_GONE)
 
 
+@pytest.mark.parametrize("protocol", SIDES)
 async def test_whoever_comes_to_an_idle_backend_is_sent_there_whatever_others_took(
-    one: Side,
+    protocol: str,
 ) -> None:
-    for number in range(25):
-        slow = await one.asked(f"slow {number}")
-        await asyncio.sleep(0.04)  # that is what it takes
-        one.gates[0].release()
-        assert (await slow).code == one.ok
-    one.gates[0].open = True
-    hurried = [f"quick {number}" for number in range(20)]
-    for name in hurried:
-        await one.ask(name, timeout_s=0.03)
-    # Whether answers are in time is up to the machine.
-    assert one.seen[25:] == hurried
+    loop = FakeLoop()
+    async with asyncio.timeout(60), SIDES[protocol](1, loop=loop) as one:
+        one.schedule()
+        for number in range(25):
+            slow = await one.asked(f"slow {number}")
+            loop.advance(40.0)
+            one.gates[0].release()
+            assert (await slow).code == one.ok
+        one.gates[0].open = True
+        hurried = [f"quick {number}" for number in range(20)]
+        for name in hurried:
+            assert (await one.ask(name, timeout_s=30.0)).code == one.ok
+        assert one.seen[25:] == hurried
 
 
 async def test_more_than_may_wait_are_refused_and_told_when_to_come_again(one: Side) -> None:

@@ -16,7 +16,7 @@ import pytest
 from lb.kserve import messages
 from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
-from tests.fakes.serving import Serving, metric
+from tests.fakes.serving import Serving, get, metric
 from tests.fakes.steady_load import SteadyLoad
 
 RELOADS = 30
@@ -58,16 +58,6 @@ def reload(serving: Serving, config: dict[str, Any], metrics: str) -> None:
         timeout_s=20,
         what="the reload",
     )
-
-
-def get(address: str, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(address, timeout=10)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
 
 
 def test_reloads_under_load_fail_no_request(

@@ -12,21 +12,15 @@ import pytest
 
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT
+from tests.fakes.serving import Serving, before_one
 from tests.fakes.terminal import Terminal
-from tests.integration.test_process import Serving
 
 COMMAND = [sys.executable, "-m", "lb.cli.main", "top"]
 
 
 @pytest.fixture
 def admin(triton: Ports, tmp_path: Path) -> Iterator[str]:
-    backend = {
-        "name": "only",
-        "http": f"127.0.0.1:{triton.http_port}",
-        "grpc": f"127.0.0.1:{triton.grpc_port}",
-    }
-    listen = dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0")
-    serving = Serving(tmp_path, {"listen": listen, "backends": [backend]})
+    serving = Serving(tmp_path, before_one(triton))
     yield serving.until_serving()["admin"]
     serving.process.close()
 

@@ -20,7 +20,7 @@ import pytest
 
 from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
-from tests.fakes.serving import Serving
+from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
@@ -30,17 +30,7 @@ _DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="htt
 
 def configuration(triton: Ports) -> dict[str, Any]:
     """All listeners on free ports, one backend, two workers."""
-    return {
-        "workers": 2,
-        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
-        "backends": [
-            {
-                "name": "only",
-                "http": f"127.0.0.1:{triton.http_port}",
-                "grpc": f"127.0.0.1:{triton.grpc_port}",
-            }
-        ],
-    }
+    return {"workers": 2, **before_one(triton)}
 
 
 @pytest.fixture

@@ -48,41 +48,13 @@ from tests.fakes.views import backend
 
 
 @contextmanager
-def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """A server with one answer for everything; yields its address and what it was asked."""
-    asked: list[str] = []
+def _serving(answer: Callable[[BaseHTTPRequestHandler], bytes], status: int = 200) -> Iterator[str]:
+    """A server whose answers have the body that `answer` gives; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            asked.extend(self.headers.get_all("Authorization", []))
+            body = answer(self)
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
-
-
-@contextmanager
-def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
-    """A server with a JSON answer for each path; yields its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(answers[self.path]).encode()
-            self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -99,6 +71,27 @@ def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]:
+    """A server with one answer for everything; yields its address and what it was asked."""
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler) -> bytes:
+        asked.append(f"{request.command} {request.path}")
+        asked.extend(request.headers.get_all("Authorization", []))
+        return body
+
+    with _serving(answer, status) as address:
+        yield address, asked
+
+
+@contextmanager
+def answering_paths(answers: dict[str, Any]) -> Iterator[str]:
+    """A server with a JSON answer for each path; yields its address."""
+    with _serving(lambda request: json.dumps(answers[request.path]).encode()) as address:
+        yield address
 
 
 def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:

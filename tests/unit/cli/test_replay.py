@@ -65,7 +65,7 @@ def server(status: int, body: object) -> Iterator[tuple[str, type[Echo]]]:
     """A server with one answer: its address, and what it has seen."""
     handler = type("Handler", (Echo,), {"seen": [], "answer": (status, json.dumps(body).encode())})
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=running.serve_forever)
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"127.0.0.1:{running.server_port}", handler
@@ -110,6 +110,17 @@ def test_tensors_go_out_as_they_came_and_come_back_binary() -> None:
     assert head["inputs"][0] == tensors[0]
     assert head["inputs"][1]["parameters"] == {"binary_data_size": 2}
     assert (head["id"], head["parameters"]) == ("7", {"binary_data_output": True})
+
+
+def test_outputs_that_were_asked_for_come_back_binary() -> None:
+    wanted = [{"name": "OUT", "parameters": {"classification": 2}}, {"name": "OTHER"}]
+    sent = request_of(request(data={"inputs": [], "outputs": wanted, "parameters": {"p": 1}}))
+    head = json.loads(sent.body)
+    assert head["outputs"] == [
+        {"name": "OUT", "parameters": {"classification": 2, "binary_data": True}},
+        {"name": "OTHER", "parameters": {"binary_data": True}},
+    ]
+    assert head["parameters"] == {"p": 1}
 
 
 def test_other_requests_go_out_byte_for_byte() -> None:
@@ -210,6 +221,64 @@ def test_an_error_is_the_same_answer_if_its_status_is(tmp_path: Path) -> None:
     )
     with server(400, {"error": "another"}) as (address, _):
         assert main(["replay", file, "--to", f"http://{address}/"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "logged", "line"),
+    [
+        ({"ready": True}, {"data": {"ready": True}}, ""),
+        ({"ready": True}, {"data": {"ready": False}}, "another JSON"),
+        ("text", {"data": '"text"'}, ""),
+        ("text", {"data": '"other"'}, "another text"),
+        ("text", {"data_base64": b64encode(b'"text"').decode()}, ""),
+        ("text", {}, "other bytes"),
+        (outputs(1.0), {"data": outputs(1.0), "protocol": "grpc", "status": "OK"}, ""),
+        (outputs(1.0), {"protocol": "grpc", "status": "NOT_FOUND"}, "status 200"),
+    ],
+)
+def test_every_kind_of_answer_is_compared(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answer: object,
+    logged: Event,
+    line: str,
+) -> None:
+    file = write(tmp_path, request(data={"inputs": []}), response(**logged))
+    with server(200, answer) as (address, _):
+        assert main(["replay", file, "--to", address]) == (1 if line else 0)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1:] == ([f"  one: {line}"] if line else [])
+
+
+def test_what_the_log_lacks_is_skipped_and_many_differences_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_out = outputs(1.0, left_out=True)
+    differing = (
+        event
+        for number in range(30)
+        for event in (
+            request(id=f"d{number}", data={"inputs": []}),
+            response(id=f"d{number}", data=outputs(2.0)),
+        )
+    )
+    file = write(
+        tmp_path,
+        request(data={"inputs": []}),
+        response(omitted="too large"),
+        request(id="two", data={"inputs": []}),
+        response(id="two", data=left_out),
+        *differing,
+    )
+    with server(200, outputs(1.0)) as (address, _):
+        assert main(["replay", file, "--to", address]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "30 replayed: 0 same, 30 different"
+    assert told[-3].startswith("  and ")
+    assert told[-2:] == [
+        "1 skipped: the response is omitted (too large)",
+        "1 skipped: a tensor of the response is left out",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,22 @@ def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_below_the_models_are_variants_and_what_is_loaded_on_demand() -> None:
+    shown = document()
+    shown["models"][0] |= {"retries": 2.0, "not_on": ["gpu-7"], "waits": {"limit": 1.5}}
+    variant = {"name": "bert/new", "percent": 5.0, "answers": 9, "errors": 1, "p99_ms": 4.0}
+    shown["variants"] = [variant | {"note": ""}, variant | {"note": "not ready, gets nothing"}]
+    placed = {"backend": "a", "models": ["bert", "gpt"], "room": "2 of 4", "note": "loading t5"}
+    shown["placement"] = [placed, placed | {"backend": "b", "models": [], "note": ""}]
+    reading = Reading(AdminTarget("127.0.0.1:8003"), shown)
+    lines = draw([reading], View(shows="models"), 160, 0, coloured=False).lines
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert "waits: limit 1.5/s; retries: 2/s; not on gpu-7" in text
+    assert "bert/new 5% 9 1 4.0ms\nbert/new 5% 9 1 4.0ms not ready, gets nothing" in text
+    assert "a 2 of 4 bert, gpt" in text
+    assert "loading t5" in text
+
+
 def test_changes_are_listed_with_their_causes() -> None:
     directory = make_pool()
     directory.set_admin("a", AdminState.DRAINING, 110.0)

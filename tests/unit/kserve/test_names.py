@@ -82,6 +82,11 @@ def test_json_gets_another_name_and_stays_as_it_is_otherwise() -> None:
     assert renamed == text.replace(b"detector_v2", b"detector")
 
 
+def test_another_models_name_stays_as_it_was_written() -> None:
+    text = b'{"id":"1","model_name" : "\\u006fther","outputs":[]}'
+    assert renamed_json(text, b"model_name", 1, to_client) == text
+
+
 def test_a_name_within_a_tensor_is_not_the_models() -> None:
     text = b'{"outputs":[{"model_name":"detector_v2","data":["model_name","detector_v2"]}]}'
     assert renamed_json(text, b"model_name", 1, to_client) is None
@@ -99,3 +104,12 @@ def test_every_name_of_statistics_is_replaced() -> None:
     renamed = renamed_json(json.dumps(stats).encode(), b"name", 3, to_client, all_of_them=True)
     assert renamed is not None
     assert [each["name"] for each in json.loads(renamed)["model_stats"]] == ["detector"] * 2
+
+
+@pytest.mark.parametrize("name", ["", "other"])
+def test_a_message_without_the_name_within_stays_as_it_is(name: str) -> None:
+    answer = ModelStreamInferResponse(error_message="no")
+    if name:
+        answer.infer_response.model_name = name
+    text = answer.SerializeToString()
+    assert renamed_inside(text, len(text), 2, to_client) is text

@@ -168,3 +168,13 @@ def test_values_of_given_names_are_left_out() -> None:
         "left_out": True,
     }
     assert payload["inputs"][1]["data"] == [1]
+
+
+def test_a_body_whose_json_is_no_object_is_not_read_and_other_parameters_stay() -> None:
+    with pytest.raises(ValueError, match="no JSON object"):
+        read_http(b"[]", 2, "inputs")
+    parameters = {"binary_data_size": 1, "shared": "yes"}
+    tensor = {"name": "A", "datatype": "UINT8", "shape": [1], "parameters": parameters}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    found = read_http(head + b"\7", len(head), "inputs")
+    assert found["inputs"][0]["parameters"] == {"shared": "yes"}

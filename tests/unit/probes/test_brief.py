@@ -151,3 +151,14 @@ def test_what_tls_says_of_a_loss_is_passed_on() -> None:
     answer = answer_of_loss(ssl.SSLError(1, "[SSL: BAD] bad"), heard=False)
     assert answer.finding is Finding.ERROR
     assert answer.detail.startswith("connection closed without an answer: ")
+
+
+async def test_an_address_that_nobody_can_connect_to_is_told_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Answer] = loop.create_future()
+    talk = BriefTalk(loop, Address("255.255.255.255", 1), b"", None, outcome)
+    talk.begin()
+    assert outcome.done(), "the kernel refuses to connect to the broadcast address"
+    with pytest.raises(UpstreamError):
+        outcome.result()
+    talk.close()

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-import aiohttp
 import pytest
 
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
-
-
-def test_ready_line_survives_its_json_form() -> None:
-    ports = Ports("::1", 1, 2, 3)
-    assert Ports.from_json(ports.to_json()) == ports
 
 
 async def test_simulator_listens_on_three_free_ports_and_frees_them() -> None:
@@ -18,19 +12,6 @@ async def test_simulator_listens_on_three_free_ports_and_frees_them() -> None:
         assert len({ports.http_port, ports.grpc_port, ports.metrics_port, 0}) == 4
     async with Simulator(SimulatedTriton(), ports) as simulator:
         assert simulator.ports == ports
-
-
-async def test_metrics_are_on_their_own_port() -> None:
-    async with (
-        Simulator(SimulatedTriton(["simple"]), Ports()) as simulator,
-        aiohttp.ClientSession() as session,
-    ):
-        url = f"http://127.0.0.1:{simulator.ports.metrics_port}/metrics"
-        async with session.get(url) as response:
-            assert response.content_type == "text/plain"
-            assert 'nv_inference_request_success{model="simple",version="1"} 0' in (
-                await response.text()
-            )
 
 
 @pytest.mark.parametrize(("port", "error"), [("http_port", OSError), ("grpc_port", RuntimeError)])

@@ -68,12 +68,6 @@ def test_unknown_models_are_not_ready(triton: SimulatedTriton) -> None:
         triton.is_model_ready("simple", "x")
 
 
-def test_only_the_chosen_models_are_served() -> None:
-    triton = SimulatedTriton(["simple", "sleeper"])
-    assert [m.name for m in triton.index().models] == ["simple", "sleeper"]
-    assert not triton.is_model_ready("identity_fp32")
-
-
 def test_statistics_are_of_all_models_or_of_the_named_one(triton: SimulatedTriton) -> None:
     assert [m.name for m in triton.statistics().model_stats] == sorted(MODELS)
     assert [m.name for m in triton.statistics("simple", "1").model_stats] == ["simple"]
@@ -104,12 +98,6 @@ async def test_inference_is_answered_and_counted_by_batch(triton: SimulatedTrito
     assert (counters.success, counters.batch, counters.failure) == (1, 2, 0)
     assert counters.last_inference_ms > 0
     assert counters.request_ns >= counters.compute_ns > 0
-
-
-async def test_only_the_outputs_asked_for_are_answered(triton: SimulatedTriton) -> None:
-    responses = Responses()
-    await triton.infer(InferRequest("simple", ADD, outputs=("OUTPUT1",)), responses)
-    assert [[tensor.name for tensor in tensors] for tensors in responses] == [["OUTPUT1"]]
 
 
 async def test_refused_request_is_not_counted(triton: SimulatedTriton) -> None:

@@ -73,19 +73,9 @@ def test_a_file_is_appended_to_and_not_readable_by_all(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o007 == 0
 
 
-def test_a_slow_reader_gets_everything_that_fits_the_queue() -> None:
-    with pipe() as (reader, fd):
-        writer = LineWriter(fd, name="test")
-        for line in LINES:
-            writer.write(line)
-        expected = b"".join(LINES)
-        assert read(reader, len(expected)) == expected
-        writer.close()
-    assert writer.dropped == 0
-
-
-def test_a_pipe_that_is_non_blocking_already_is_waited_for() -> None:
-    with pipe(blocking=False) as (reader, fd):
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_slow_reader_gets_everything_that_fits_the_queue(blocking: bool) -> None:
+    with pipe(blocking=blocking) as (reader, fd):
         writer = LineWriter(fd, name="test")
         for line in LINES:
             writer.write(line)

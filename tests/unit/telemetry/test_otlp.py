@@ -10,8 +10,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from lb.domain.backend import parse_address
-from lb.domain.operation import OperationKind
+from lb.domain.backend import AppProtocol, parse_address
+from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.why import Why
 from lb.telemetry.otlp import (
@@ -28,6 +28,7 @@ from tests.fakes.backends import make_backend
 from tests.fakes.otlp import CollectedSpan, spans_of
 from tests.fakes.records import INFER, PlainRecord, grpc_record, request_record
 
+OTHER = Operation("other", OperationKind.OTHER)
 EPOCH_NS = 1_700_000_000_000_000_000
 
 
@@ -114,6 +115,18 @@ def test_a_request_that_waited_has_a_span_of_its_waiting() -> None:
     assert queue.end_ns - queue.start_ns == 500_000_000
 
 
+def test_a_request_says_why_it_waited_and_what_its_client_calls_it() -> None:
+    record = PlainRecord(request_id=b"r-1", started_at=1.0, placed_at=0.0, ended_at=2.0)
+    trace, facts, rare = request_record(record, is_late=True, has_waited=True)[:3]
+    assert rare is not None
+    whole, queue = sent(*make_spans((trace, facts, (*rare[:4], 3, "limit"), None)))
+    assert whole.attributes["triton_lb.request_id"] == "r-1"
+    assert queue.attributes == {
+        "triton_lb.queue_why": "limit", "triton_lb.queue_position": 3, "triton_lb.late": True,
+    }  # fmt: skip
+    assert queue.end_ns - queue.start_ns == 1_000_000_000, "it never left the queue"
+
+
 @pytest.mark.parametrize(
     ("facts", "told", "is_error"),
     [
@@ -131,6 +144,30 @@ def test_an_attempt_says_how_it_ended(
     assert span.attributes["server.address"] == "10.0.0.7"
     assert span.attributes["server.port"] == 8001
     assert told.items() <= span.attributes.items()
+
+
+def test_an_attempt_that_never_connected_has_no_times_and_a_unix_socket_no_port() -> None:
+    trace = (1, None, False, AppProtocol.HTTP, INFER, b"POST", b"/v2/models/simple/infer")
+    address = parse_address("unix:/run/triton.sock")
+    facts = (FIRST_SPAN, Why.FIRST, "gpu-0", address, 1, 1.0, 0.0, 0.0, 2.0, Outcome.LOST, 0)
+    (span,) = sent(AttemptSpan(trace, facts))
+    assert span.attributes["server.address"] == "/run/triton.sock"
+    missing = {"server.port", "triton_lb.connect_ms", "triton_lb.first_byte_ms"}
+    assert not missing & span.attributes.keys()
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        (grpc_record(operation=OTHER, path=b"/made.Up/Method"), "_OTHER"),
+        (PlainRecord(operation=OTHER, method=b"BREW", path=b"/made/up"), "HTTP"),
+        (PlainRecord(operation=OTHER, path=b"/made/up"), "POST"),
+    ],
+)
+def test_names_of_spans_are_few_whatever_clients_make_up(record: Any, name: str) -> None:
+    (span,) = sent(request_span(record))
+    assert span.name == name
+    assert "http.route" not in span.attributes
 
 
 def test_a_retry_over_http_counts_how_often_it_was_sent_again() -> None:
@@ -182,4 +219,6 @@ def test_rejected_spans_are_read_from_the_answer() -> None:
     assert rejected_spans(answer.SerializeToString()) == 0
     answer.partial_success.error_message = "no"
     answer.partial_success.rejected_spans = 300
-    assert rejected_spans(answer.SerializeToString()) == 300
+    # Unknown fields may be added to the message and to what is in it.
+    inner = b"\x1d\0\0\0\0" + answer.partial_success.SerializeToString()
+    assert rejected_spans(b"\x18\x07\x0a" + bytes((len(inner),)) + inner) == 300

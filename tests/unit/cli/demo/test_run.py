@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -10,12 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import aiohttp
 import psutil
 import pytest
-import yaml
 
-from lb.cli.demo.acts import ENDLESS, Timeline
+from lb.cli.demo.acts import Timeline
 from lb.cli.demo.balancer import free_listeners
 from lb.cli.demo.run import demonstrate
 
@@ -81,34 +78,6 @@ async def test_load_balancer_that_does_not_start_ends_the_demo(
     assert "ended with 1\n  | no such setting\n" in shown
 
 
-async def kill_when_inferring(address: str, number: signal.Signals) -> None:
-    """Send ourselves a signal once the demo's requests arrive."""
-    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
-        inferences = 0
-        while not inferences:
-            try:
-                async with session.get(f"http://{address}/v2/models/simple/stats") as response:
-                    (model,) = (await response.json())["model_stats"]
-                    inferences = model["inference_count"]
-            except aiohttp.ClientConnectionError:
-                await asyncio.sleep(0.01)
-    os.kill(os.getpid(), number)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_signal_ends_a_running_demo_with_zero(number: signal.Signals) -> None:
-    killers: list[asyncio.Task[None]] = []
-
-    def serve(config: Path) -> Sequence[str]:
-        address = yaml.safe_load(config.read_text())["listen"]["http"]
-        if not killers:  # that of the load balancer, not of the one with round robin
-            killers.append(asyncio.create_task(kill_when_inferring(address, number)))
-        return stand_in()(config)
-
-    assert await play(1, ENDLESS, serve) == 0
-    await killers[0]
-
-
 async def test_signal_before_the_end_of_once_is_a_failure() -> None:
     signals: list[signal.Signals] = []
 
@@ -119,25 +88,3 @@ async def test_signal_before_the_end_of_once_is_a_failure() -> None:
         return stand_in()(config)
 
     assert await play(1, BRIEF, serve) == 1
-
-
-async def test_a_triton_that_somebody_kills_is_no_end(capsys: pytest.CaptureFixture[str]) -> None:
-    others = psutil.Process().children()  # a run of all tests keeps real Tritons
-    killed: list[psutil.Process] = []
-
-    def serve(config: Path) -> Sequence[str]:
-        if not killed:
-            killed.append(next(each for each in psutil.Process().children() if each not in others))
-            killed[0].kill()
-        return stand_in()(config)
-
-    async def end_when_it_is_back() -> None:
-        shown = ""
-        while "brought triton-0 back" not in shown:
-            shown += capsys.readouterr().out
-            await asyncio.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    ending = asyncio.create_task(end_when_it_is_back())
-    assert await play(2, Timeline(BRIEF.acts_s), serve) == 0
-    await ending

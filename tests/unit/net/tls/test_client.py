@@ -38,6 +38,13 @@ def test_grpc_needs_h2_and_http_does_without() -> None:
     assert [http.has_agreed(p) for p in ("h2", "http/1.1", None)] == [False, True, True]
 
 
+def test_before_its_files_are_read_nobody_can_connect() -> None:
+    tls = ClientTls(BackendTls(), AppProtocol.HTTP, later=True)
+    assert not tls.is_loaded
+    with pytest.raises(TlsError, match="certificates have not been read yet"):
+        assert tls.context
+
+
 def test_without_an_authority_those_of_the_system_count() -> None:
     tls = ClientTls(BackendTls(), AppProtocol.HTTP)
     assert tls.files == ()

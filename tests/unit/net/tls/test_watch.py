@@ -45,6 +45,12 @@ def test_nothing_is_loaded_while_nothing_changes(watched: Watched) -> None:
     assert not watched.has_changed()
 
 
+def test_who_is_watched_twice_is_loaded_once(watched: Watched) -> None:
+    (entry,) = watched.watch
+    assert watched.watch.add(watched.tls) is entry
+    assert list(watched.watch) == [entry]
+
+
 def test_a_new_pair_is_loaded(world: World, watched: Watched) -> None:
     world.pair("server", "localhost")
     look(watched.watch)
