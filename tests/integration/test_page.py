@@ -104,7 +104,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def row(page: Page, name: str) -> Any:
-    return page.locator("#backends tr").filter(has_text=name)
+    return page.locator("#backends tbody tr").filter(has_text=name)
 
 
 def log_in(page: Page, token: str) -> None:
@@ -173,7 +173,7 @@ def test_names_are_text_and_rows_are_bounded(context: BrowserContext, pool: Pool
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.route("**/api/v1/live/events", send)
     page.goto(pool.url)
-    expect(page.locator("#backends tr")).to_have_count(200)
+    expect(page.locator("#backends tbody tr")).to_have_count(200)
     expect(page.locator("#why")).to_have_text(evil)
     assert page.evaluate("window.harmed") is None
     assert page.locator("#content script, #content img").count() == 0
@@ -198,7 +198,7 @@ def test_without_tokens_everybody_may_drain_and_undo_it(
 def test_an_operator_logs_in_drains_and_undoes(context: BrowserContext, guarded: Pool) -> None:
     page = context.new_page()
     page.goto(guarded.url)
-    expect(page.locator("#backends tr")).to_have_count(0)
+    expect(page.locator("#backends tbody tr")).to_have_count(0)
     log_in(page, "wrong-secret-0123456789")
     expect(page.locator("#denied")).to_contain_text("no token with the role")
     log_in(page, OPERATOR)
@@ -222,7 +222,7 @@ def test_a_reader_sees_everything_and_changes_nothing(
     page = context.new_page()
     page.goto(guarded.url)
     log_in(page, READER)
-    expect(page.locator("#backends tr")).to_have_count(2)
+    expect(page.locator("#backends tbody tr")).to_have_count(2)
     expect(page.get_by_role("button", name="Drain gpu-0")).to_be_hidden()
     rights = context.request.get(f"{guarded.url}/api/v1/session").json()
     assert (rights["token"], rights["may_operate"]) == ("reader", False)
