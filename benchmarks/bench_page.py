@@ -23,13 +23,14 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from playwright.async_api import CDPSession, Page, async_playwright
 
-from lb.admin.live_document import LiveBackend, LiveChange, LiveDocument, LiveModel
+from lb.admin.live_document import LiveBackend, LiveChange, LiveDocument, LiveModel, LiveWorker
 from lb.admin.operations import EVENTS, SESSION
 from lb.admin.page import page_response
 from tests.fakes.browser import CHROMIUM
 
 BACKENDS: Final = 200
 MODELS: Final = 100
+WORKERS: Final = 4
 _EVERY_S: Final = 1.0
 _SETTLING_S: Final = 5.0
 _TRACED_S: Final = 15.0
@@ -82,6 +83,7 @@ class Documents:
             "models_total": 10 * len(self._models),
             "variants": [],
             "placement": [],
+            "workers": [self._worker(number) for number in range(WORKERS if count else 0)],
             "changes": [self._change(number) for number in range(100 if count else 0)],
         }
 
@@ -127,6 +129,20 @@ class Documents:
             "queued": 0,
             "oldest_ms": 0.0,
             "waits": {},
+        }
+
+    def _worker(self, number: int) -> LiveWorker:
+        rng = self._rng
+        return {
+            "index": number,
+            "pid": 1000 + number,
+            "state": "serving",
+            "since_s": float(self._number),
+            "restarts": 0,
+            "connections": 100 + rng.randrange(9),
+            "in_flight": rng.randrange(99),
+            "requests": round(rng.random() * 1000, 1),
+            "cpu": round(rng.random(), 3),
         }
 
     def _change(self, number: int) -> LiveChange:

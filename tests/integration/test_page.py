@@ -181,6 +181,36 @@ def test_names_are_text_and_rows_are_bounded(context: BrowserContext, pool: Pool
     assert errors == []
 
 
+def test_workers_are_shown_where_there_are_some(context: BrowserContext, pool: Pool) -> None:
+    with urllib.request.urlopen(f"{pool.url}/api/v1/live") as answer:
+        document = json.load(answer)
+    assert document["workers"] == []
+    figures = {"restarts": 0, "connections": 7, "in_flight": 3, "requests": 42.0, "cpu": 0.25}
+    served = {"index": 0, "pid": 4242, "state": "serving", "since_s": 90.0} | figures
+    away = {"index": 1, "pid": 0, "state": "away", "since_s": 2.0} | dict.fromkeys(figures, None)
+    away |= {"restarts": 4, "connections": 0, "in_flight": 0}
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(pool.url)
+    expect(page.locator("#backends tbody tr")).to_have_count(2)
+    expect(page.get_by_role("region", name="Workers")).to_be_hidden()
+    body = f"data: {json.dumps(document | {'workers': [served, away]})}\n\n"
+
+    def send(route: Route) -> None:
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    page.route("**/api/v1/live/events", send)
+    page.reload()
+    rows = page.locator("#workers tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("worker 0process 4242●servingfor 90 s73")
+    expect(rows.nth(0)).to_contain_text("25 %")
+    expect(rows.nth(1)).to_have_attribute("data-tone", "bad")
+    expect(rows.nth(1)).to_contain_text("away")
+    assert errors == []
+
+
 # Who may do what
 
 
