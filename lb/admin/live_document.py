@@ -167,7 +167,7 @@ class LivePlacement(TypedDict):
 class LiveWorker(TypedDict):
     """A process that serves clients, where `workers` says that there are several."""
 
-    index: int
+    index: Annotated[int, Field(description="From 0; stays the same when it is started again.")]
     pid: Annotated[int, Field(description="0 while it is away.")]
     state: Annotated[
         Literal["serving", "silent", "away"],
