@@ -5,7 +5,8 @@
 Headless Chromium shows the page of 200 backends and 100 of 1,000 models, then one without any. The
 documents change as those of a busy pool do. Printed are the longest tasks of the page's thread in
 milliseconds of processor time, and the elements and the heap at the beginning and at the end. The
-exit code is 1 if the page grew. Needs `make debian` (Chromium).
+exit code is 1 if the page grew, or if its longest task took more than three times that of the page
+without any. Needs `make debian` (Chromium).
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from playwright.async_api import CDPSession, Page, async_playwright
 
-from lb.admin.live_document import LiveBackend, LiveChange, LiveDocument, LiveModel
+from lb.admin.live_document import LiveBackend, LiveChange, LiveDocument, LiveModel, LiveWorker
 from lb.admin.operations import EVENTS, SESSION
 from lb.admin.page import page_response
 from tests.fakes.browser import CHROMIUM
 
 BACKENDS: Final = 200
 MODELS: Final = 100
+WORKERS: Final = 4
 _EVERY_S: Final = 1.0
 _SETTLING_S: Final = 5.0
 _TRACED_S: Final = 15.0
 _GROWTH: Final = 1.2
 """How much larger elements and heap may be at the end; the heap varies by itself."""
+_LONGEST: Final = 3.0
+"""How many times the longest task of the empty page that of the full one may take."""
 _CATEGORIES: Final = ("toplevel", "__metadata")
 
 
@@ -82,6 +86,7 @@ class Documents:
             "models_total": 10 * len(self._models),
             "variants": [],
             "placement": [],
+            "workers": [self._worker(number) for number in range(WORKERS if count else 0)],
             "changes": [self._change(number) for number in range(100 if count else 0)],
         }
 
@@ -127,6 +132,20 @@ class Documents:
             "queued": 0,
             "oldest_ms": 0.0,
             "waits": {},
+        }
+
+    def _worker(self, number: int) -> LiveWorker:
+        rng = self._rng
+        return {
+            "index": number,
+            "pid": 1000 + number,
+            "state": "serving",
+            "since_s": float(self._number),
+            "restarts": 0,
+            "connections": 100 + rng.randrange(9),
+            "in_flight": rng.randrange(99),
+            "requests": round(rng.random() * 1000, 1),
+            "cpu": round(rng.random(), 3),
         }
 
     def _change(self, number: int) -> LiveChange:
@@ -206,6 +225,7 @@ async def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long the page is open (1)")
     given = parser.parse_args()
     has_grown = False
+    longest = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
@@ -223,6 +243,7 @@ async def main() -> int:
             if first[0] < 10 * backends:
                 sys.exit("the page shows no backends: what does its document lack?")
             tasks = await longest_tasks(session)
+            longest.append(tasks[0])
             if backends:
                 await asyncio.sleep(60 * given.minutes - _TRACED_S)
             last = await sizes(page, session)
@@ -236,7 +257,9 @@ async def main() -> int:
             await page.close()
             await runner.cleanup()
         await browser.close()
-    return int(has_grown)
+    ratio = longest[0] / longest[1]
+    print(f"longest task: {ratio:.1f} times that of the page without backends")
+    return int(has_grown or ratio > _LONGEST)
 
 
 if __name__ == "__main__":

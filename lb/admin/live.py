@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary, LiveVariant
+from lb.admin.live_document import MOST_BACKENDS, LiveDocument, LiveSummary, LiveVariant, LiveWorker
 from lb.admin.live_placement import placement_rows
 from lb.admin.live_rows import (
     STALE_S,
@@ -23,6 +23,7 @@ from lb.admin.live_rows import (
     to_json_bytes,
 )
 from lb.admin.live_variants import variant_rows
+from lb.admin.live_workers import live_worker_rows
 from lb.admin.verdict import OF_CLIENTS, judge
 from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
@@ -34,7 +35,7 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.collector import ModelTableStatus
-from lb.telemetry.counts import RerunCounts
+from lb.telemetry.counts import RerunCounts, WorkerStatus
 from lb.telemetry.meter import Meter
 from lb.telemetry.variants import VariantStatuses
 from lb.wire.grpc.status import GrpcStatus
@@ -90,6 +91,7 @@ class LiveSources:
     shadows: Callable[[], list[LiveVariant]] = list
     """Rows of shadows, behind those of variants."""
     placement: Callable[[], PlacementStatus] = PlacementStatus
+    workers: Callable[[], Iterable[WorkerStatus]] = tuple
 
 
 @dataclass(slots=True)
@@ -105,6 +107,8 @@ class _Reading:
     """Requests whose status says that the service failed, whoever gave it."""
     retries: int = 0
     hedges: int = 0
+    workers: dict[int, WorkerStatus] = field(default_factory=dict)
+    """By index."""
 
 
 class LiveView:
@@ -142,7 +146,10 @@ class LiveView:
         records = sorted(members, key=lambda each: _RANK[each.state])
         shown = records[:MOST_BACKENDS]
         snapshot = directory.ref.current
-        summary, window_s = self._summarize(records, snapshot, now)
+        new = self._read()
+        window_s, old = self._history.add(now, new) or (None, new)
+        workers = live_worker_rows(new.workers.values(), old.workers, window_s)
+        summary = self._summarize(records, snapshot, workers, now, new, old, window_s)
         yield
         queues = _queues(sources.model_queues(now)) if sources.queued() else {}
         yield
@@ -162,6 +169,7 @@ class LiveView:
             models_total=self._models.total,
             variants=variant_rows(sources.variants()) + sources.shadows(),
             placement=placement_rows(sources.placement()),
+            workers=workers,
             changes=[],
         )
         self.text = _fill(
@@ -173,19 +181,27 @@ class LiveView:
         self._made_at = now
 
     def _summarize(
-        self, records: Sequence[BackendRecord], snapshot: PoolSnapshot, now: float
-    ) -> tuple[LiveSummary, float | None]:
-        """Make the summary; and how many seconds its rates are of.
+        self,
+        records: Sequence[BackendRecord],
+        snapshot: PoolSnapshot,
+        workers: Sequence[LiveWorker],
+        now: float,
+        new: _Reading,
+        old: _Reading,
+        window_s: float | None,
+    ) -> LiveSummary:
+        """Make the summary.
 
         Args:
             records: all backends, those with the worst state first.
             snapshot: says who may get requests.
+            workers: their rows.
             now: monotonic seconds.
+            new: counters as they are now.
+            old: counters to compare them with.
+            window_s: how many seconds older those are; None where there are none.
         """
         sources = self._sources
-        new = self._read()
-        before = self._history.add(now, new)
-        window_s, old = before if before is not None else (None, new)
         durations = new.durations
         if old.durations:
             durations = [a - b for a, b in zip(durations, old.durations, strict=True)]
@@ -198,6 +214,7 @@ class LiveView:
             errors=errors,
             requests=requests,
             oldest_s=oldest_s,
+            workers=workers,
             now=now,
         )
         return LiveSummary(
@@ -214,12 +231,13 @@ class LiveView:
             oldest_ms=round(oldest_s * 1000, 1),
             retries=_rate(old.retries, new.retries, window_s),
             hedges=_rate(old.hedges, new.hedges, window_s),
-        ), window_s
+        )
 
     def _read(self) -> _Reading:
         sources = self._sources
         reruns = sources.reruns()
-        reading = _Reading(hedges=reruns.hedges)
+        workers = {each.index: each for each in self._sources.workers()}
+        reading = _Reading(hedges=reruns.hedges, workers=workers)
         for traffic in sources.meter.traffic:
             reading.retries += traffic.retries
             for usage in traffic.operations.values():

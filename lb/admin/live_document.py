@@ -164,6 +164,23 @@ class LivePlacement(TypedDict):
     ]
 
 
+class LiveWorker(TypedDict):
+    """A process that serves clients, where `workers` says that there are several."""
+
+    index: Annotated[int, Field(description="From 0; stays the same when it is started again.")]
+    pid: Annotated[int, Field(description="0 while it is away.")]
+    state: Annotated[
+        Literal["serving", "silent", "away"],
+        Field(description="`silent`: it tells no counts, so it stands still; `away`: it has died."),
+    ]
+    since_s: Annotated[float, Field(description="Seconds in this state.")]
+    restarts: Annotated[int, Field(description="How often it was started again.")]
+    connections: Annotated[int, Field(description="Open connections of clients.")]
+    in_flight: Annotated[int, Field(description="Requests that are not answered yet.")]
+    requests: Annotated[float | None, Field(description="Requests completed per second.")]
+    cpu: Annotated[float | None, Field(description="Part of one core that it uses.")]
+
+
 class LiveDocument(TypedDict):
     """All of it."""
 
@@ -184,6 +201,9 @@ class LiveDocument(TypedDict):
     variants: Annotated[list[LiveVariant], Field(description="In the order of the file.")]
     placement: Annotated[
         list[LivePlacement], Field(description="Backends whose models are loaded on demand.")
+    ]
+    workers: Annotated[
+        list[LiveWorker], Field(description="By index; empty where one process serves.")
     ]
     changes: Annotated[list[LiveChange], Field(description="At most 100, the newest first.")]
 

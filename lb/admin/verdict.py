@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lb.admin.live_document import Verdict
+from lb.admin.live_document import LiveWorker, Verdict
 from lb.control.record import BackendRecord
 from lb.domain.backend import BackendState
 from lb.domain.durations import short_duration
@@ -39,6 +39,7 @@ def judge(
     errors: Mapping[str, float],
     requests: float | None,
     oldest_s: float,
+    workers: Sequence[LiveWorker],
     now: float,
 ) -> tuple[Verdict, str]:
     """Say in a word how the pool does, and in a sentence why.
@@ -49,6 +50,7 @@ def judge(
         errors: failures per second by reason.
         requests: completed inferences per second.
         oldest_s: age of the oldest queued request.
+        workers: all of them; empty where one process serves.
         now: monotonic seconds.
     """
     if not records:
@@ -68,8 +70,11 @@ def judge(
         return "bad", _join("No backend can take requests.", _about(ill, now) if ill else "")
     if alarming and all_errors >= _BAD_SHARE * max(requests or 0.0, all_errors):
         return "bad", _join(fail, _about(ill, now) if ill else "")
+    lost = _about_workers([each for each in workers if each["state"] != "serving"])
     if ill:
-        return "degraded", _join(_about(ill, now), fail)
+        return "degraded", _join(_join(_about(ill, now), lost), fail)
+    if lost:
+        return "degraded", _join(lost, fail)
     if alarming:
         return "degraded", fail
     if oldest_s > _SLOW_QUEUE_S:
@@ -97,6 +102,14 @@ def _about(ill: Sequence[BackendRecord], now: float) -> str:
     if others:
         sentence += f" So {'is 1 other backend' if others == 1 else f'are {others} others'} ill."
     return sentence
+
+
+def _about_workers(lost: Sequence[LiveWorker]) -> str:
+    """A sentence for each worker that does not serve; empty where all do."""
+    return " ".join(
+        f"Worker {each['index']} is {each['state']} for {short_duration(each['since_s'])}."
+        for each in lost
+    )
 
 
 def _join(first: str, second: str) -> str:

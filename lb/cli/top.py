@@ -35,6 +35,7 @@ _SHAPES: Final = {
     "disabled": ("-", 36), "standby": ("○", 36), "removing": ("▽", 36),
 }  # fmt: skip
 """By state: its shape, and the colour's number (ECMA-48 SGR)."""
+_WORKER_SHAPES: Final = {"serving": ("●", 0), "silent": ("◆", 33), "away": ("✕", 31)}
 _VERDICTS: Final = {"good": ("●", 32), "degraded": ("▲", 33), "bad": ("✕", 31)}
 _SORTS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "problems": lambda _: 0,  # as the document has them
@@ -45,7 +46,9 @@ _SORTS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mean time": lambda each: -(each["mean_ms"] or 0),
 }
 _ESCAPES: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
-_HELP: Final = "↑↓ select  s sort  m models  c changes  d drain  e enable  q quit"
+_VIEWS: Final = {"m": "models", "w": "workers", "c": "changes"}
+"""By key, beside the backends."""
+_HELP: Final = "↑↓ select  s sort  m models  w workers  c changes  d drain  e enable  q quit"
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class View:
 
     sort: str = "problems"
     shows: str = "backends"
-    """`backends`, `models` or `changes`."""
+    """`backends`, `models`, `workers` or `changes`."""
     selected: int = 0
     """Which row of all."""
     said: str = ""
@@ -172,8 +175,8 @@ def _press(key: str, view: View, drawing: Drawing) -> None:
     elif key == "s":
         names = list(_SORTS)
         view.sort = names[(names.index(view.sort) + 1) % len(names)]
-    elif key in ("m", "c"):
-        wanted = "models" if key == "m" else "changes"
+    elif key in _VIEWS:
+        wanted = _VIEWS[key]
         view.shows, view.selected = "backends" if view.shows == wanted else wanted, 0
     elif key in ("d", "e") and view.shows == "backends" and drawing.rows:
         target, name = drawing.rows[view.selected]
@@ -250,7 +253,12 @@ def _process(
     if reading.error:
         lines.append(paint(_cut(f"✕ {reading.error}", width), 31))
     lines.append("")
-    draw_rows = {"backends": _backends, "models": _models, "changes": _changes}[view.shows]
+    draw_rows = {
+        "backends": _backends,
+        "models": _models,
+        "workers": _workers,
+        "changes": _changes,
+    }[view.shows]
     for name, text, number in draw_rows(document, view):
         line = _cut(text, width)
         if name and len(drawing.rows) == marked:
@@ -342,6 +350,28 @@ def _placement(document: dict[str, Any]) -> Iterator[Row]:
             f"{_cut(printable(each['backend']), 20):20} {each['room']:>8}  {models}"
             + (f"; {printable(each['note'])}" if each["note"] else ""),
             33 if each["note"] else 0,
+        )
+
+
+def _workers(document: dict[str, Any], _view: View) -> Iterator[Row]:
+    yield (
+        "",
+        f"  {'WORKER':>6} {'STATE':8} {'FOR':>7} {'PID':>8} {'CLIENTS':>7} {'IN FL':>5} "
+        f"{'REQ/S':>7} {'CPU':>5} {'RESTARTS':>8}",
+        2,
+    )
+    rows = document.get("workers", ())
+    if not rows:
+        yield "", "One process serves: `workers` is 1.", 0
+    for each in rows:
+        shape, colour = _WORKER_SHAPES.get(each["state"], ("?", 33))
+        cpu = "-" if each["cpu"] is None else f"{100 * each['cpu']:.0f}%"
+        yield (
+            "",
+            f"{shape} {each['index']:6} {each['state']:8} {short_duration(each['since_s']):>7} "
+            f"{each['pid'] or '-':>8} {each['connections']:7} {each['in_flight']:5} "
+            f"{_number(each['requests']):>7} {cpu:>5} {each['restarts']:8}",
+            colour,
         )
 
 

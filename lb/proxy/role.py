@@ -18,7 +18,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.roles import ControlSide
-from lb.domain.schedule import ModelBackendView
+from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
@@ -301,6 +301,18 @@ class RelayRole:
             wait_reasons=queue.wait_reasons,
             unplaced=queue.unplaced,
         )
+
+    def queued(self) -> int:
+        """See `QueueReader`."""
+        return len(self.dispatcher.queue)
+
+    def oldest_s(self, now: float) -> float:
+        """See `QueueReader`."""
+        return self.dispatcher.queue.oldest_s(now)
+
+    def model_queues(self, now: float) -> Iterable[ModelQueueView]:
+        """See `QueueReader`."""
+        return self.dispatcher.queue.scheduler.model_queues(now, idle=False)
 
     def rerun_counts(self) -> RerunCounts:
         """What became of requests that may have run and might go again."""

@@ -47,6 +47,7 @@ from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.counts import LoopLag, Reloads, WorkerStatus
+from lb.telemetry.queue import QueueReader
 from lb.telemetry.record import RequestSink, combine
 from lb.telemetry.span_exporter import SpanExporter
 from lb.wire.hops import new_identity
@@ -222,8 +223,8 @@ class LoadBalancer(RelayHost):
         self.control.attach(self.relay)
         parts = self.parts
         self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
-        self.queue_status = self.relay.queue_status
-        """What there is of requests that wait."""
+        self.queues: QueueReader = self.relay
+        """Knows of requests that wait."""
         self.worker_statuses: Callable[[], Iterable[WorkerStatus]] = tuple
         """The workers, where there are some."""
         self.collector = LoadBalancerCollector(_metric_sources(self))
@@ -286,7 +287,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reloads=balancer.reloads,
         scaling=control.scaling.status,
         standby=control.standby.counts,
-        queue=lambda: balancer.queue_status(),
+        queue=lambda: balancer.queues.queue_status(),
         spans=relay.spans,
         variants=relay.dispatcher.variants.statuses,
         shadows=relay.shadows.statuses,
@@ -324,23 +325,23 @@ def metrics_app(balancer: LoadBalancer, is_ready: Callable[[], bool]) -> web.App
 
 def _live_sources(balancer: LoadBalancer) -> LiveSources:
     """Where the live document reads."""
-    queue, scheduler = balancer.relay.dispatcher.queue, balancer.relay.dispatcher.queue.scheduler
     return LiveSources(
         directory=balancer.control.directory,
         meter=balancer.relay.meter,
         version=version(),
         wall=time.time,  # noqa: TID251  # viewers compare it with their clocks
-        queued=lambda: len(queue),
-        oldest_s=queue.oldest_s,
-        model_queues=lambda now: scheduler.model_queues(now, idle=False),
-        model_backends=scheduler.model_backends,
-        wait_reasons=lambda: queue.wait_reasons,
+        queued=lambda: balancer.queues.queued(),
+        oldest_s=lambda now: balancer.queues.oldest_s(now),
+        model_queues=lambda now: balancer.queues.model_queues(now),
+        model_backends=lambda models: balancer.queues.model_backends(models),
+        wait_reasons=lambda: balancer.relay.dispatcher.queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
         replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,
         shadows=lambda: shadow_rows(balancer.relay.shadows),
         placement=balancer.control.placement.status,
+        workers=lambda: balancer.worker_statuses(),
     )
 
 
@@ -372,7 +373,7 @@ def admin_app(
         access=balancer.access.admin,
         own_addresses=ours,
         sources=balancer.control.discovery.statuses,
-        queue=lambda: balancer.queue_status(),
+        queue=lambda: balancer.queues.queue_status(),
         placement=balancer.control.placement,
         order_standby=balancer.control.standby.order,
         variants=balancer.relay.dispatcher.variants,

@@ -192,6 +192,10 @@ class WorkerStatus:
     """Seconds of CPU that it has used since then."""
     silent_s: float
     """Seconds since it was heard last."""
+    in_flight: int
+    """Gauge: requests of its clients that are not answered yet."""
+    since_s: float
+    """Seconds since it connected to the control process, or since it is away."""
 
 
 def worker_rows(read: Callable[[], Iterable[WorkerStatus]]) -> dict[str, Rows]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lb.domain.backend import Histogram
 from lb.domain.schedule import ModelBackendView, ModelQueueView, PositionHistogram
@@ -28,6 +28,30 @@ class QueueStatus:
     """Requests that had to wait, by model and why."""
     unplaced: int = 0
     """Requests that wait for any backend."""
+
+
+class QueueReader(Protocol):
+    """What knows of queued requests: the relay of this process, or all workers together."""
+
+    def queue_status(self) -> QueueStatus:
+        """Read all there is. Takes as long as there are models on backends."""
+        ...
+
+    def queued(self) -> int:
+        """Count the requests that wait."""
+        ...
+
+    def oldest_s(self, now: float) -> float:
+        """How many seconds the first request in a model queue has waited; 0 without one."""
+        ...
+
+    def model_queues(self, now: float) -> Iterable[ModelQueueView]:
+        """Read the model queues in which requests wait."""
+        ...
+
+    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
+        """Read what the scheduler knows of the copies of these models."""
+        ...
 
 
 class Names:

@@ -104,7 +104,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def row(page: Page, name: str) -> Any:
-    return page.locator("#backends tr").filter(has_text=name)
+    return page.locator("#backends tbody tr").filter(has_text=name)
 
 
 def log_in(page: Page, token: str) -> None:
@@ -173,11 +173,41 @@ def test_names_are_text_and_rows_are_bounded(context: BrowserContext, pool: Pool
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.route("**/api/v1/live/events", send)
     page.goto(pool.url)
-    expect(page.locator("#backends tr")).to_have_count(200)
+    expect(page.locator("#backends tbody tr")).to_have_count(200)
     expect(page.locator("#why")).to_have_text(evil)
     assert page.evaluate("window.harmed") is None
     assert page.locator("#content script, #content img").count() == 0
     assert page.evaluate("document.querySelectorAll('*').length") < 12_000
+    assert errors == []
+
+
+def test_workers_are_shown_where_there_are_some(context: BrowserContext, pool: Pool) -> None:
+    with urllib.request.urlopen(f"{pool.url}/api/v1/live") as answer:
+        document = json.load(answer)
+    assert document["workers"] == []
+    figures = {"restarts": 0, "connections": 7, "in_flight": 3, "requests": 42.0, "cpu": 0.25}
+    served = {"index": 0, "pid": 4242, "state": "serving", "since_s": 90.0} | figures
+    away = {"index": 1, "pid": 0, "state": "away", "since_s": 2.0} | dict.fromkeys(figures, None)
+    away |= {"restarts": 4, "connections": 0, "in_flight": 0}
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(pool.url)
+    expect(page.locator("#backends tbody tr")).to_have_count(2)
+    expect(page.get_by_role("region", name="Workers")).to_be_hidden()
+    body = f"data: {json.dumps(document | {'workers': [served, away]})}\n\n"
+
+    def send(route: Route) -> None:
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    page.route("**/api/v1/live/events", send)
+    page.reload()
+    rows = page.locator("#workers tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("worker 0process 4242●servingfor 90 s73")
+    expect(rows.nth(0)).to_contain_text("25 %")
+    expect(rows.nth(1)).to_have_attribute("data-tone", "bad")
+    expect(rows.nth(1)).to_contain_text("away")
     assert errors == []
 
 
@@ -198,7 +228,7 @@ def test_without_tokens_everybody_may_drain_and_undo_it(
 def test_an_operator_logs_in_drains_and_undoes(context: BrowserContext, guarded: Pool) -> None:
     page = context.new_page()
     page.goto(guarded.url)
-    expect(page.locator("#backends tr")).to_have_count(0)
+    expect(page.locator("#backends tbody tr")).to_have_count(0)
     log_in(page, "wrong-secret-0123456789")
     expect(page.locator("#denied")).to_contain_text("no token with the role")
     log_in(page, OPERATOR)
@@ -222,7 +252,7 @@ def test_a_reader_sees_everything_and_changes_nothing(
     page = context.new_page()
     page.goto(guarded.url)
     log_in(page, READER)
-    expect(page.locator("#backends tr")).to_have_count(2)
+    expect(page.locator("#backends tbody tr")).to_have_count(2)
     expect(page.get_by_role("button", name="Drain gpu-0")).to_be_hidden()
     rights = context.request.get(f"{guarded.url}/api/v1/session").json()
     assert (rights["token"], rights["may_operate"]) == ("reader", False)

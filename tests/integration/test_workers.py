@@ -89,6 +89,12 @@ def value(address: str, series: str) -> float:
     return float(found[0].rpartition(" ")[2]) if found else 0.0
 
 
+def live(address: str) -> dict[str, Any]:
+    """What the page shows."""
+    document: dict[str, Any] = json.loads(get(address, "/api/v1/live")[1])
+    return document
+
+
 def processes(serving: Serving) -> dict[str, int]:
     """Ids of the processes that the supervisor has started last, by role."""
     started = re.findall(r" process started role=(\S+) pid=(\d+)", serving.log)
@@ -147,6 +153,14 @@ def test_both_workers_serve_and_their_counts_are_one(lasting: Serving) -> None:
         assert min(by_worker) > 0
         series = 'triton_lb_connections{protocol="http"}'
         assert value(addresses["metrics"], series) == 16
+        rows = live(addresses["admin"])["workers"]
+        assert sum(row["connections"] for row in rows) == 16
+        assert [row["pid"] for row in rows] == [
+            processes(lasting)["worker-0"], processes(lasting)["worker-1"],
+        ]  # fmt: skip
+        assert {(row["state"], row["restarts"]) for row in rows} == {("serving", 0)}
+        assert min(row["requests"] for row in rows) >= 0
+        assert min(row["cpu"] for row in rows) >= 0
     finally:
         for connection in connections:
             connection.close()
@@ -206,6 +220,7 @@ def test_killed_worker_loses_its_connections_and_nothing_else(serving: Serving) 
     )
     series = 'triton_lb_backend_in_flight{backend="only",protocol="http"}'
     assert value(addresses["metrics"], series) == 0
+    assert [row["restarts"] for row in live(addresses["admin"])["workers"]] == [2, 1]
 
 
 def test_workers_go_on_without_the_control_process(serving: Serving) -> None:
@@ -341,6 +356,13 @@ def test_service_that_cannot_start_says_so(tmp_path: Path, config: dict[str, Any
         serving.process.close()
 
 
+def _is_queued(address: str) -> bool:
+    """Whether the page shows queued requests, in all and of their model."""
+    document = live(address)
+    (model,) = (each for each in document["models"] if each["name"] == "sleeper")
+    return bool(document["summary"]["queued"] and model["queued"])
+
+
 def test_a_limit_of_a_backend_holds_over_all_workers(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
@@ -362,6 +384,20 @@ def test_a_limit_of_a_backend_holds_over_all_workers(
         assert min(by_worker) > 0
         # Two at a time take 1.2 s, two of each worker would take half of that.
         assert took_s > 1.0
+        over = threading.Event()
+
+        def keep_busy(connection: http.client.HTTPConnection) -> None:
+            while not over.is_set():
+                infer(connection, 150)
+
+        with ThreadPoolExecutor(16) as pool:
+            busy = [pool.submit(keep_busy, connection) for connection in connections]
+            try:
+                wait_until(lambda: _is_queued(addresses["admin"]), what="a queue on the page")
+            finally:
+                over.set()
+            for each in busy:
+                each.result()
         for connection in connections:
             connection.close()
     finally:

@@ -7,6 +7,7 @@ the admin API and the page read those. A counter stays when its worker ends; a g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
@@ -156,6 +157,8 @@ class Sums:
         """By worker: what it told last."""
         self._starts: dict[int, int] = {}
         """By worker: which of its processes told that."""
+        self._requests: Counter[int] = Counter()
+        """By worker: requests that this process has finished."""
 
     def take(self, worker: int, rows: list[list[Any]]) -> None:
         """A worker tells values that have changed: of each a path and the value."""
@@ -165,6 +168,8 @@ class Sums:
             change = value - told.get(path, 0)
             told[path] = value
             if change:
+                if path[0] == "operations" and path[-1] != _SUM:
+                    self._requests[worker] += int(change)
                 self._add(path, change)
 
     def meet(self, worker: int, start: int) -> None:
@@ -173,6 +178,7 @@ class Sums:
         if self._starts.get(worker) != start:
             self._starts[worker] = start
             self._told[worker] = {}
+            self._requests[worker] = 0
 
     def end(self, worker: int) -> None:
         """A worker has gone: what it had open is gone."""
@@ -191,9 +197,7 @@ class Sums:
 
     def requests(self, worker: int) -> int:
         """Requests that the present process has finished."""
-        told = self._told.get(worker, {}).items()
-        counts = (n for path, n in told if path[0] == "operations" and path[-1] != _SUM)
-        return int(sum(counts))
+        return self._requests[worker]
 
     def keep_only(self, numbers: Container[int]) -> None:
         """Other backends than those with these numbers are gone."""

@@ -71,7 +71,7 @@ class _Link:
         """Of the snapshot that the worker follows."""
         self.digest: str | None = ""
         """Of the settings that it goes by; None while it is to go by others."""
-        self.heard_at = time.monotonic()
+        self.connected_at = self.heard_at = time.monotonic()
         self.in_flight: dict[int, dict[bytes, int]] = {}
         """Of scheduled requests, by backend and model."""
         self.queues: list[ModelQueueView] = []
@@ -119,7 +119,7 @@ def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBacke
 
 
 class Hub:
-    """Implements `RelaySide`."""
+    """Implements `RelaySide` and `QueueReader`."""
 
     def __init__(self, seat: Seat, balancer: LoadBalancer) -> None:
         """
@@ -149,10 +149,12 @@ class Hub:
         self._log_level = balancer.logs.application.level
         self._server: asyncio.Server | None = None
         self._began_at = time.monotonic()
+        self._lost_at = dict.fromkeys(range(seat.count), self._began_at)
+        """When the connection of each worker ended, or this process began."""
         self._sequences: list[tuple[int, list[Any]]] = []
         """News of this loop iteration, and from which worker."""
         balancer.worker_statuses = self.statuses
-        balancer.queue_status = self._queue_status
+        balancer.queues = self
         balancer.control.attach(self)
         balancer.side.pool.subscribe(self._on_snapshot)
 
@@ -195,34 +197,58 @@ class Hub:
                     requests=sums.requests(index),
                     cpu_s=sums.of(index, ("cpu",)),
                     silent_s=now - (self._began_at if link is None else link.heard_at),
+                    in_flight=int(sums.of(index, ("open",))),
+                    since_s=now - (self._lost_at[index] if link is None else link.connected_at),
                 )
             )
         return found
 
-    def _queue_status(self) -> QueueStatus:
-        """What there is of requests that wait in all workers."""
+    def queue_status(self) -> QueueStatus:
+        """See `QueueReader`: what there is of requests that wait in all workers."""
         own = self._balancer.relay.queue_status()
+        return replace(
+            own,
+            model_queues=tuple(self.model_queues(time.monotonic())),
+            model_backends=tuple(self._model_backends(None)),
+            unplaced=sum([link.unplaced for link in self._links.values()]),
+        )
+
+    def queued(self) -> int:
+        """See `QueueReader`."""
+        return sum(
+            [
+                link.unplaced + sum([sum(view.waiting.values()) for view in link.queues])
+                for link in self._links.values()
+            ]
+        )
+
+    def oldest_s(self, now: float) -> float:
+        """See `QueueReader`. As the workers have told it, which they do every tenth of a second."""
+        views = self.model_queues(now)
+        return max([view.oldest_s for view in views if view.waiting], default=0.0)
+
+    def model_queues(self, now: float) -> Iterable[ModelQueueView]:
+        """See `QueueReader`."""
+        del now  # ages are those that the workers have told
         queues: dict[tuple[bytes, bytes], ModelQueueView] = {}
-        backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
-        unplaced = 0
         for link in self._links.values():
-            unplaced += link.unplaced
             for view in link.queues:
                 key = (view.model, view.version)
                 queues[key] = _both_queues(queues[key], view) if key in queues else view
+        return queues.values()
+
+    def _model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
+        """Put together what the workers have told of these models; None: of all."""
+        backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
+        for link in self._links.values():
             for number, row in link.model_backends:
                 backend = self._numbers.get(number)
-                if backend is None:
+                if backend is None or (models is not None and row["model"] not in models):
                     continue
                 at = ModelBackendView(**{**row, "backend": backend})
                 here = (at.model, at.version, backend)
                 backends[here] = _both_backends(backends[here], at) if here in backends else at
-        return replace(
-            own,
-            model_queues=tuple(queues.values()),
-            model_backends=tuple(backends.values()),
-            unplaced=unplaced,
-        )
+        return backends.values()
 
     async def apply(self, settings: Settings, digest: str, limit_s: float) -> list[int]:
         """Have the workers go by other settings.
@@ -285,8 +311,7 @@ class Hub:
 
     def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
         """See `RelaySide`: those of all workers together."""
-        views = self._queue_status().model_backends
-        return [view for view in views if view.model in models]
+        return self._model_backends(models)
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """See `RelaySide`."""
@@ -431,6 +456,7 @@ class Hub:
         finally:
             if link is not None and self._links.get(link.index) is link:
                 del self._links[link.index]
+                self._lost_at[link.index] = time.monotonic()
                 self._sums.end(link.index)
                 self._release(time.monotonic())
                 _log.info("worker disconnected", extra={"worker": link.index, "pid": link.pid})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from lb.admin.live import LiveView
 from lb.admin.live_document import LiveBackend, LiveDocument
@@ -13,6 +14,7 @@ from lb.domain.outcome import Reason
 from lb.domain.schedule import ModelQueueView
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
+from lb.telemetry.counts import WorkerStatus
 from lb.telemetry.meter import Meter
 from tests.fakes.live import FakeClock, live_sources, read_live
 from tests.fakes.pool import make_pool
@@ -259,3 +261,45 @@ def test_words_of_a_backend_that_are_no_text_do_not_end_it() -> None:
     port.why = "half of a pair: \ud83d"
     document = read_live(LiveView(live_sources(directory), FakeClock(111.0)))
     assert "\ud83d" in document["summary"]["why"]
+
+
+def worker(index: int) -> WorkerStatus:
+    """One that has served for a minute."""
+    return WorkerStatus(
+        index=index, pid=100 + index, starts=1, connections=3, requests=1000, cpu_s=20.0,
+        silent_s=0.1, in_flight=2, since_s=60.0,
+    )  # fmt: skip
+
+
+def test_workers_are_shown_with_their_rates_and_one_that_is_away_is_a_reason_for_alarm() -> None:
+    directory, clock = large_pool(2, now=100.0), FakeClock(111.0)
+    found = [worker(0), worker(1), worker(2)]
+    view = LiveView(live_sources(directory, workers=lambda: found), clock)
+    first = read_live(view)
+    assert [each["requests"] for each in first["workers"]] == [None, None, None]
+    assert first["summary"]["verdict"] == "good"
+    clock.now += 2.0
+    found[0] = replace(found[0], requests=1030, cpu_s=21.0)
+    found[1] = replace(found[1], pid=0, connections=0, in_flight=0, since_s=1.0)
+    found[2] = replace(found[2], pid=777, starts=2, requests=5, cpu_s=0.3, since_s=1.5)
+    second = read_live(view)
+    rows = [
+        (each["state"], each["since_s"], each["restarts"], each["requests"], each["cpu"])
+        for each in second["workers"]
+    ]
+    assert rows == [
+        ("serving", 60.0, 0, 15.0, 0.5),
+        ("away", 1.0, 0, None, None),
+        ("serving", 1.5, 1, None, None),  # another process, which counts from 0
+    ]
+    summary = second["summary"]
+    assert (summary["verdict"], summary["why"]) == ("degraded", "Worker 1 is away for 1.0s.")
+
+
+def test_a_worker_that_tells_nothing_stands_still() -> None:
+    directory, clock = large_pool(1, now=100.0), FakeClock(111.0)
+    silent = replace(worker(0), silent_s=4.0)
+    document = read_live(LiveView(live_sources(directory, workers=lambda: [silent]), clock))
+    (row,) = document["workers"]
+    assert (row["state"], row["since_s"]) == ("silent", 4.0)
+    assert document["summary"]["why"] == "Worker 0 is silent for 4.0s."

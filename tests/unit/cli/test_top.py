@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lb.admin.live import LiveView
@@ -9,6 +10,7 @@ from lb.cli.admin_client import AdminTarget
 from lb.cli.top import Reading, View, draw
 from lb.domain.backend import AdminState
 from lb.domain.schedule import ModelQueueView
+from lb.telemetry.counts import WorkerStatus
 from lb.telemetry.meter import Meter
 from tests.fakes.live import FakeClock, live_sources, read_live
 from tests.fakes.pool import make_pool
@@ -96,3 +98,34 @@ def test_several_processes_are_shown_together_and_a_lost_one_says_so() -> None:
     lines = draw(readings, View(), 80, 0, coloured=False).lines
     assert lines[0].startswith("lb-0:8003  ▲ degraded: b is down")
     assert lines[-1] == "lb-1:8003  ✕ cannot reach the admin API at lb-1:8003"
+
+
+def test_workers_are_listed_with_what_each_does() -> None:
+    serving = WorkerStatus(
+        index=0, pid=4242, starts=3, connections=12, requests=0, cpu_s=1.0, silent_s=0.1,
+        in_flight=5, since_s=90.0,
+    )  # fmt: skip
+    away = WorkerStatus(
+        index=1, pid=0, starts=1, connections=0, requests=0, cpu_s=0.0, silent_s=2.0, in_flight=0,
+        since_s=2.0,
+    )  # fmt: skip
+    found, clock = [serving, away], FakeClock(111.0)
+    live = LiveView(live_sources(make_pool(), workers=lambda: found), clock)
+    read_live(live)
+    clock.now += 2.0
+    found[0] = replace(serving, requests=100, cpu_s=1.5)
+    reading = Reading(AdminTarget("127.0.0.1:8003"), dict(read_live(live)))
+    lines = draw([reading], View(shows="workers"), 80, 0, coloured=False).lines
+    assert "Worker 1 is away for 2.0s." in lines[0]
+    assert [" ".join(line.split()) for line in lines[3:]] == [
+        "WORKER STATE FOR PID CLIENTS IN FL REQ/S CPU RESTARTS",
+        "● 0 serving 1m30s 4242 12 5 50 25% 2",
+        "✕ 1 away 2.0s - 0 0 - - 0",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_without_workers_the_view_of_them_says_why_it_is_empty() -> None:
+    reading = Reading(AdminTarget("127.0.0.1:8003"), document())
+    lines = draw([reading], View(shows="workers"), 80, 0, coloured=False).lines
+    assert lines[4:] == ["One process serves: `workers` is 1."]
