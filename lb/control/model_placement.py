@@ -257,8 +257,11 @@ class ModelPlacement:
             await self._pause()
 
     async def _pause(self) -> None:
+        """Wait until something happens, or time has made a difference."""
+        now = self._clock()
+        due_s = self.planner.due_at(self._wanted_since(), now) - now
         try:
-            async with asyncio.timeout(_LOOK_S if self.is_on else None):
+            async with asyncio.timeout(min(_LOOK_S, due_s) if self.is_on else None):
                 await self._woken.wait()
         except TimeoutError:
             pass
@@ -282,8 +285,7 @@ class ModelPlacement:
         self._forget_wanted(hosts, now)
         if self.is_active:
             self._tell_routes(hosts, now)
-        since = {model: since for model, (since, _) in self._wanted.items()}
-        steps = planner.plan(since, hosts, self._use_of, now)
+        steps = planner.plan(self._wanted_since(), hosts, self._use_of, now)
         if not self.is_active:
             self._observe(steps)
             return
@@ -291,6 +293,9 @@ class ModelPlacement:
             record = records[step.backend]
             self._under_way[record] = step
             self._tasks.spawn(self._carry_out(record, step), name=f"change {step.backend}")
+
+    def _wanted_since(self) -> dict[bytes, float]:
+        return {model: since for model, (since, _) in self._wanted.items()}
 
     def _sample(self, records: Mapping[str, BackendRecord], now: float) -> None:
         """Tell the planner how busy the copies of models are."""
