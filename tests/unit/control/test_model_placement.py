@@ -546,3 +546,13 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
         hangs.set()
         await eventually(lambda: sorted(bench.serving("n")) == ["a", "b"])
         assert bench.placement.counts().loads == {"overdue": 1, "loaded": 2}
+
+
+async def test_a_model_makes_room_as_soon_as_it_is_old_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lb.control.model_placement._LOOK_S", 3600.0)
+    async with placing({"min_age": "300ms"}, a=triton()) as bench:
+        await bench.want("m")
+        await bench.want("n")
+        assert bench.ready() == {"a": "n"}
