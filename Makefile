@@ -14,7 +14,7 @@ WHOLE_TESTS := tests/integration
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak standby study workers triton debian dist release-check stack-test clean
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures soak standby standby-live study workers triton debian dist release-check stack-test clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -158,6 +158,10 @@ placement: $(VENV)/.test triton
 # A thousand days of seven slices, of which five stand by: about 20 minutes.
 standby: $(VENV)/.test
 	$(BIN)/python -m benchmarks.standby
+
+# Step and sine load on Tritons that commands start, and on as many that always serve: ten minutes.
+standby-live: $(VENV)/.test
+	$(BIN)/python -m benchmarks.standby_live
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
 # STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays

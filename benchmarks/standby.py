@@ -2,13 +2,16 @@
 
     python -m benchmarks.standby [--days N] [--first-seed N] [--shape NAME]
 
-Seven slices serve one of three shapes of traffic: `bursts`, that of `benchmarks.scaling`, which goes
-up and down over the day with bursts about once an hour; `steps`, between what one and five slices
-can do, each for 20 to 90 minutes; and `sine`, up and down between the same limits within two hours.
+Seven slices serve traffic of one shape:
+
+- `bursts`, that of `benchmarks.scaling`: up and down over the day, with a burst about once an hour;
+- `steps` between what one and five slices can do, each for 20 to 90 minutes;
+- `sine`, up and down between the same limits within two hours.
+
 Two slices always serve, five stand by and take a minute to start. The code that decides is that of
-the product: `StandbyPlanner`, with the predictions of `Scaling`. The same traffic is played on seven
-slices that always serve, and on two. The exit code is 1 if a slice was activated again within its
-cool-down.
+the product: `StandbyPlanner`, with the predictions of `Scaling`. The same traffic is played on
+seven slices that always serve, and on two. The exit code is 1 if a slice was activated again within
+its cool-down.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
     python -m benchmarks.standby_live [--seconds N] [--shapes step sine]
 
 Each Triton runs four requests of 200 ms at a time, so it can do 20 a second; the budget is 400 ms.
-Two Tritons always serve and two stand by, or all four always serve. The load comes whether requests
-are answered or not: for a quarter of the time the 58 requests a second that take all four, and
-otherwise 20 (`step`), or up and down between 5 and 55 (`sine`). Printed is what part of the requests
-took longer than the budget, and what part of the time the standby Tritons were started or active.
+Two Tritons always serve and two stand by, or all four always serve. The load comes whether
+requests are answered or not. It is 58 a second, which take all four, for a quarter of the time and
+otherwise 20 (`step`), or goes up and down between 5 and 55 (`sine`). Printed is what part of the
+requests took longer than the budget, and what part of the time the standby Tritons were started or
+active.
 """
 
 from __future__ import annotations
@@ -105,10 +106,13 @@ async def play(rate: Callable[[float], float], seconds: float, always: int = ALW
             "standby": {"latency": f"{BUDGET_S}s", "cooldown": f"{COOLDOWN_S}s", "hold": "60s"},
             "backends": backends,
         }
-        async with running_balancer(tree) as balancer, aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
-        ) as client:
+        async with (
+            running_balancer(tree) as balancer,
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            ) as client,
+        ):
             await _started(balancer, always)
             address = balancer.address("http")
             sampling = asyncio.ensure_future(_sample(balancer, outcome))

@@ -53,9 +53,7 @@ class Popularity:
         """The most models that were loaded lately: fewer are ready while some are replaced."""
         self._estimates = [_Estimate(half_life) for half_life in HALF_LIVES]
 
-    def used(
-        self, models: Iterable[Model], loaded: int, load_s: Callable[[Model], float]
-    ) -> None:
+    def used(self, models: Iterable[Model], loaded: int, load_s: Callable[[Model], float]) -> None:
         """Count a use of each model.
 
         Args:
@@ -76,7 +74,7 @@ class Popularity:
                 each.cost += load_s(model)
                 while len(each.loaded) >= math.ceil(places):
                     worth = {one: each.value(one, age) * load_s(one) for one in each.loaded}
-                    each.loaded.remove(min(worth, key=lambda one: (worth[one], one)))  # noqa: B023
+                    each.loaded.remove(min(worth, key=lambda one: (worth[one], one)))
                 each.loaded.add(model)
 
     def of(self, model: Model) -> float:

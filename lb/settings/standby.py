@@ -74,8 +74,8 @@ class StandbySettings(Section):
     """How long the predicted latency must be above the budget before a standby backend is
     activated for that.
 
-    Set this when longer bursts should be ridden out on the backends that serve; otherwise five seconds
-    tell a burst from a slow request or two."""
+    Set this when longer bursts should be ridden out on the backends that serve; otherwise five
+    seconds tell a burst from a slow request or two."""
     cooldown: PositiveDuration = 600.0
     """How long a standby backend must have been unnecessary before it is released. It is at least
     five times its measured cold start.

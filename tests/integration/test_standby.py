@@ -28,6 +28,7 @@ INFER = "/v2/models/simple/infer"
 PATIENCE_S = 90.0
 HELD = 500
 
+
 @pytest.fixture
 def slices(tmp_path: Path) -> Iterator[Slices]:
     made = Slices(tmp_path)

@@ -1,4 +1,4 @@
-"""Load that goes up and down before Tritons that commands start; `make standby-live` plays minutes."""
+"""Load before Tritons that commands start; `make standby-live` plays it for minutes."""
 
 from __future__ import annotations
 
