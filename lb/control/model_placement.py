@@ -149,6 +149,7 @@ class ModelPlacement:
         """Models that were used since the last look."""
         self._under_way: dict[BackendRecord, Step] = {}
         self._observed: tuple[Step, ...] = ()
+        self._looked_at = -math.inf
         self._known: list[BackendRecord] = []
         """Backends that were managed at the last look."""
         self._unsubscribe: Callable[[], None] | None = None
@@ -271,8 +272,8 @@ class ModelPlacement:
 
     async def _pause(self) -> None:
         """Wait until something happens, or time has made a difference."""
-        now = self._clock()
-        due_s = self.planner.due_at(self._wanted_since(), now) - now
+        due_at = self.planner.due_at(self._wanted_since(), self._looked_at)
+        due_s = max(0.0, due_at - self._clock())
         try:
             async with asyncio.timeout(min(_LOOK_S, due_s) if self.is_on else None):
                 await self._woken.wait()
@@ -284,7 +285,7 @@ class ModelPlacement:
         """Begin what is to be done now."""
         if not self.is_on:
             return
-        now = self._clock()
+        now = self._looked_at = self._clock()
         planner = self.planner
         planner.used(self._used, now)
         self._ask_newcomers()
