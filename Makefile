@@ -159,9 +159,10 @@ placement: $(VENV)/.test triton
 standby: $(VENV)/.test
 	$(BIN)/python -m benchmarks.standby
 
-# Step and sine load on Tritons that commands start, and on as many that always serve: ten minutes.
+# Step and sine load on Tritons that commands start, and on as many that always serve: ten minutes;
+# SECONDS=900 for four runs of that length, in which a minute counts less.
 standby-live: $(VENV)/.test
-	$(BIN)/python -m benchmarks.standby_live
+	$(BIN)/python -m benchmarks.standby_live --seconds $(or $(SECONDS),150)
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
 # STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays
