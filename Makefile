@@ -17,7 +17,7 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -176,6 +176,11 @@ standby: $(VENV)/.test
 # A thousand hours of variants that are alike, of which none is to be rolled back, and how soon bad ones are: about 20 minutes.
 rollback: $(VENV)/.test
 	$(BIN)/python -m benchmarks.study.simulate_rollback
+
+# Step and sine load on Tritons that commands start, and on as many that always serve: ten minutes;
+# SECONDS=900 for four runs of that length, in which a minute counts less.
+standby-live: $(VENV)/.test
+	$(BIN)/python -m benchmarks.standby_live --seconds $(or $(SECONDS),150)
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
 # STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays

@@ -3,18 +3,24 @@
     python -m benchmarks.standby_plot
 
 Latency, load and slices that serve over a simulated day: two of seven slices always serve, five
-stand by, and the budget is 50 ms. Beside it the same traffic on seven slices and on two that
-always serve, in turn: with equal slices and equal requests that waits as one queue for all does.
+stand by, and the budget is 50 ms. `benchmarks.standby` plays the day in ticks and decides which
+slices serve. Here each request of it is played: with triton-lb it waits in one queue for the slices
+that serve. Beside it are seven slices and two that always serve behind Envoy's policy LEAST_REQUEST
+with its defaults: of two slices by chance, the one with fewer requests under way gets it. Envoy
+itself is not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log10
+from math import ceil, log10
 from pathlib import Path
+from random import Random
 from typing import Final, NamedTuple
 
-from benchmarks.standby import ALWAYS, SLICES, Outcome, day
+from benchmarks.scaling import SERVICE_S
+from benchmarks.standby import ALWAYS, SLICES, day
+from lb.control.scaling import TICK_S
 
 BUDGET_S: Final = 0.05
 SEED: Final = 3
@@ -28,6 +34,16 @@ _INK, _GRID, _BUDGET = "#333333", "#dddddd", "#c0392b"
 _COLOURS: Final = ("#1f77b4", "#2ca02c", "#ff7f0e")
 
 
+class Tick(NamedTuple):
+    """What the requests were like that came in a tick."""
+
+    at: float
+    count: int
+    time_s: float
+    """On average."""
+    slices: int
+
+
 class Minute(NamedTuple):
     """Means of a minute."""
 
@@ -37,18 +53,58 @@ class Minute(NamedTuple):
     slices: float
 
 
-def minutes(outcome: Outcome) -> list[Minute]:
+def replay(loads: Iterable[tuple[float, float, int]], *, is_shared: bool) -> list[Tick]:
+    """Play a day request by request.
+
+    Args:
+        loads: by tick: seconds, requests a second, slices that serve.
+        is_shared: requests wait in one queue; otherwise at their slice, as behind Envoy.
+    """
+    rng = Random(SEED)
+    free_at = [0.0] * SLICES
+    """When each slice has done all that it has got."""
+    ticks = []
+    for start, rate, slices in loads:
+        count, total_s, arrival = 0, 0.0, start
+        while (arrival := arrival + rng.expovariate(rate)) < start + TICK_S:
+            if is_shared:
+                which = free_at.index(min(free_at[:slices]))
+            else:
+                which = int(rng.random() * slices)
+                other = int(rng.random() * (slices - 1))
+                other += other >= which
+                if _under_way(free_at[other], arrival) < _under_way(free_at[which], arrival):
+                    which = other
+            done_at = free_at[which] = max(free_at[which], arrival) + SERVICE_S
+            total_s += done_at - arrival
+            count += 1
+        ticks.append(Tick(start, count, total_s / max(1, count), slices))
+    return ticks
+
+
+def _under_way(free_at: float, now: float) -> int:
+    """Requests that a slice has, since each takes as long."""
+    return ceil((free_at - now) / SERVICE_S) if free_at > now else 0
+
+
+def late(ticks: Iterable[Tick]) -> float:
+    """Share of the requests in ticks whose mean time was beyond the budget."""
+    counts = [(each.count, each.time_s > BUDGET_S) for each in ticks]
+    return sum(count for count, is_late in counts if is_late) / sum(count for count, _ in counts)
+
+
+def minutes(ticks: Sequence[Tick]) -> list[Minute]:
     """Sum a day up by the minute; times are weighted by requests."""
     found = []
-    for start in range(0, len(outcome.history), _MINUTE):
-        part = outcome.history[start : start + _MINUTE]
-        rates = sum(rate for _, rate, _, _ in part)
+    for start in range(0, len(ticks), _MINUTE):
+        part = ticks[start : start + _MINUTE]
+        count = sum(each.count for each in part)
         found.append(
             Minute(
-                part[0][0] / 3600,
-                rates / len(part),
-                1e3 * sum(rate * time_s for _, rate, time_s, _ in part) / rates,
-                sum(slices for *_, slices in part) / len(part),
+                part[0].at / 3600,
+                count / (len(part) * TICK_S),
+                1e3 * sum(each.count * each.time_s for each in part) / max(1, count),
+                sum(each.slices for each in part) / len(part),
             )
         )
     return found
@@ -119,24 +175,26 @@ def _text(
 
 def picture() -> str:
     """Play the days and draw them."""
-    ours = day(SEED, budget_s=BUDGET_S)
-    seven = day(SEED, SLICES, 0, budget_s=BUDGET_S)
-    two = day(SEED, ALWAYS, 0, budget_s=BUDGET_S)
+    decided = day(SEED, budget_s=BUDGET_S)
+    loads = [(at, rate, slices) for at, rate, _, slices in decided.history]
+    ours = replay(loads, is_shared=True)
+    seven = replay([(at, rate, SLICES) for at, rate, _ in loads], is_shared=False)
+    two = replay([(at, rate, ALWAYS) for at, rate, _ in loads], is_shared=False)
     latency = Panel(0, "Mean latency in ms", (10, 100, 1000, 10_000, 100_000), is_log=True)
     load = Panel(1, "Requests per second", (0, 100, 200, 300, 400, 500), is_log=False)
     serving = Panel(2, "Slices that serve", range(SLICES + 1), is_log=False)
     names = (
-        ("two, and five that stand by", ours),
-        ("round robin over seven", seven),
-        ("round robin over two", two),
+        (f"triton-lb, two and five that stand by (on for {100 * decided.active:.0f} %)", ours),
+        ("least request, as Envoy, over seven", seven),
+        ("least request, as Envoy, over two", two),
     )
     legend = []
-    for (_, outcome), colour in reversed([*zip(names, _COLOURS, strict=True)]):
-        by_minute = minutes(outcome)
+    for (_, ticks), colour in reversed([*zip(names, _COLOURS, strict=True)]):
+        by_minute = minutes(ticks)
         latency.draw(((each.hour, each.latency_ms) for each in by_minute), colour)
         serving.draw(((each.hour, each.slices) for each in by_minute), colour)
-    for at, ((name, outcome), colour) in enumerate(zip(names, _COLOURS, strict=True)):
-        said = f"{name}: {100 * outcome.late:.1f} % beyond the budget"
+    for at, ((name, ticks), colour) in enumerate(zip(names, _COLOURS, strict=True)):
+        said = f"{name}: {100 * late(ticks):.1f} % beyond the budget"
         x, y = _LEFT, _TOP + 3 * (_PANEL + _GAP) + 5 + 18 * at
         legend += [_line(x, y, x + 20, y, colour), _text(x + 26, y + 4, said)]
     load.draw(((each.hour, each.rate) for each in minutes(ours)), _INK)

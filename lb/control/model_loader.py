@@ -181,7 +181,7 @@ class ModelLoader:
             if self._clock() >= give_up_at:
                 raise NotUnloadedError(f"{text(model)} stays loaded")
             await asyncio.sleep(_POLL_S)
-            await self._watch.refreshed([record])
+            await self._watch.listed(record)
         self._evictions[why] += 1
         _log.info("model evicted", extra={**fields, "why": why})
         if before is not None:
@@ -225,7 +225,7 @@ class ModelLoader:
         self._load_s += took_s
         self._planner.loaded(model, record.backend.name, took_s)
         _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
-        await self._watch.refreshed([record])
+        await self._watch.listed(record)
         if before is not None:
             await self._note_grown(record, model, before)
         return ""

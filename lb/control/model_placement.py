@@ -31,7 +31,7 @@ from lb.domain.backend import AdminState, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState, ModelUse
 from lb.domain.operation import Operation, OperationKind
-from lb.domain.pool import OnDemand
+from lb.domain.pool import OnDemand, PoolSnapshot
 from lb.domain.schedule import ModelBackendView
 from lb.net.tasks import TaskOwner
 from lb.placing.copies import Sample
@@ -149,8 +149,14 @@ class ModelPlacement:
         """Models that were used since the last look."""
         self._under_way: dict[BackendRecord, Step] = {}
         self._observed: tuple[Step, ...] = ()
+        self._looked_at = -math.inf
+        self._known: list[BackendRecord] = []
+        """Backends that were managed at the last look."""
+        self._unsubscribe: Callable[[], None] | None = None
         self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
         """Bytes of GPUs that are in use, and when that was asked."""
+        self._asking_memory: set[BackendRecord] = set()
+        """Backends that are asked for it. Nothing is loaded there while it is not known."""
 
     def configure(self, settings: Settings) -> None:
         """Go by other settings from now on."""
@@ -192,6 +198,7 @@ class ModelPlacement:
 
     def start(self) -> None:
         """Begin to look at the pool."""
+        self._unsubscribe = self._directory.ref.subscribe(self._on_snapshot)
         self._loop = self._tasks.spawn(self._run(), name="placement of models")
 
     async def first_round(self, timeout_s: float) -> None:
@@ -209,9 +216,16 @@ class ModelPlacement:
 
     async def aclose(self) -> None:
         """Leave what is under way."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         await self._tasks.aclose()
 
     # News
+
+    def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
+        """Look at backends that come into service before they answer that a model is not there."""
+        if self.is_on and self._managed() != self._known:
+            self._woken.set()
 
     def wanted(self, model: bytes) -> None:
         """A request waits for a model that is loaded nowhere."""
@@ -257,8 +271,11 @@ class ModelPlacement:
             await self._pause()
 
     async def _pause(self) -> None:
+        """Wait until something happens, or time has made a difference."""
+        due_at = self.planner.due_at(self._wanted_since(), self._looked_at)
+        due_s = max(0.0, due_at - self._clock())
         try:
-            async with asyncio.timeout(_LOOK_S if self.is_on else None):
+            async with asyncio.timeout(min(_LOOK_S, due_s) if self.is_on else None):
                 await self._woken.wait()
         except TimeoutError:
             pass
@@ -268,11 +285,12 @@ class ModelPlacement:
         """Begin what is to be done now."""
         if not self.is_on:
             return
-        now = self._clock()
+        now = self._looked_at = self._clock()
         planner = self.planner
         planner.used(self._used, now)
         self._ask_newcomers()
-        records = {record.backend.name: record for record in self._managed()}
+        self._known = self._managed()
+        records = {record.backend.name: record for record in self._known}
         planner.steps = self._watch.ensembles()
         self._ask_memory(records.values(), now)
         hosts = [self._host(record) for record in records.values()]
@@ -282,8 +300,7 @@ class ModelPlacement:
         self._forget_wanted(hosts, now)
         if self.is_active:
             self._tell_routes(hosts, now)
-        since = {model: since for model, (since, _) in self._wanted.items()}
-        steps = planner.plan(since, hosts, self._use_of, now)
+        steps = planner.plan(self._wanted_since(), hosts, self._use_of, now)
         if not self.is_active:
             self._observe(steps)
             return
@@ -291,6 +308,9 @@ class ModelPlacement:
             record = records[step.backend]
             self._under_way[record] = step
             self._tasks.spawn(self._carry_out(record, step), name=f"change {step.backend}")
+
+    def _wanted_since(self) -> dict[bytes, float]:
+        return {model: since for model, (since, _) in self._wanted.items()}
 
     def _sample(self, records: Mapping[str, BackendRecord], now: float) -> None:
         """Tell the planner how busy the copies of models are."""
@@ -321,11 +341,17 @@ class ModelPlacement:
         for record in records:
             at, known = self._memory.get(record, (-math.inf, None))
             if now - at >= _MEMORY_S and record not in self._under_way:
+                if record not in self._memory:
+                    self._asking_memory.add(record)
                 self._memory[record] = now, known
                 self._tasks.spawn(self._keep_memory(record), name=f"memory {record.backend.name}")
 
     async def _keep_memory(self, record: BackendRecord) -> None:
-        self._memory[record] = self._clock(), await self.memory_of(record)
+        try:
+            self._memory[record] = self._clock(), await self.memory_of(record)
+        finally:
+            self._asking_memory.discard(record)
+            self._woken.set()
 
     def _managed(self) -> list[BackendRecord]:
         """Backends that load models on request and may get requests."""
@@ -355,7 +381,7 @@ class ModelPlacement:
             ready=self._ready(record),
             overdue=overdue,
             memory_used=self._memory.get(record, (0.0, None))[1],
-            is_busy=step is not None,
+            is_busy=step is not None or record in self._asking_memory,
             in_flight=record.backend.in_flight,
         )
 

@@ -183,6 +183,14 @@ class ModelWatch:
         watched = [self._watched[record] for record in records if record in self._watched]
         for each in watched:
             each.setup_due = 0.0
+        await self._looked_at(watched)
+
+    async def listed(self, record: BackendRecord) -> None:
+        """Look at the models of a backend, and return when that is done."""
+        if record in self._watched:
+            await self._looked_at([self._watched[record]])
+
+    async def _looked_at(self, watched: Iterable[_Watched]) -> None:
         try:
             async with asyncio.timeout(_REFRESHED_S):
                 await self._wait_for(watched)

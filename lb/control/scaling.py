@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from math import ceil, floor, log2
+from math import ceil, floor, log2, sqrt
 from typing import Final, NamedTuple
 
 from lb.domain.load import LoadSample
@@ -46,6 +46,9 @@ IDLE_S: Final = 300.0
 """Without an inference for so long, no backend is needed."""
 _MEAN_OF: Final = 3
 """Ticks."""
+_STEP_UP: Final = 3.0
+"""Standard deviations of a count by which a tick must exceed the ones before it to count alone: a
+burst must not be averaged away."""
 _PREDICTED_FROM: Final = 60
 """Samples among which one is looked for that is enough inferences old."""
 _LEAST: Final = 20
@@ -247,6 +250,10 @@ class Scaling:
         if came:
             self._seen_at = now
         waiting = min(self._waiting(sample, before) / DRAIN_S, came / seconds)
+        if self._recent:
+            usual = sum(self._recent) / len(self._recent) * seconds
+            if came > usual + _STEP_UP * sqrt(usual):
+                self._recent.clear()
         self._recent.append(came / seconds + waiting)
         self._demands.append((now, sum(self._recent) / len(self._recent)))
         while now - self._demands[0][0] >= HOLD_S:

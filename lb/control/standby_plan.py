@@ -18,9 +18,9 @@ from lb.domain.standby import ActivationCause, StandbyPhase
 COLD_STARTS: Final = 5.0
 """A backend is kept for at least this many times its cold start: otherwise it spends too much of
 its time starting."""
-HEADROOM: Final = 0.8
+HEADROOM: Final = 0.75
 """Part of what the others can do within the budget that the demand may use when one is released.
-Otherwise a little more load would bring it back."""
+Otherwise a little more load would bring it back, and a burst would find too few (0067)."""
 
 
 Wanted = tuple[bytes, AppProtocol]
@@ -67,7 +67,7 @@ class StandbyPlan:
 class StandbyPlanner:
     """Decides. Remembers since when something has been so."""
 
-    def __init__(self, for_s: float = 10.0, cooldown_s: float = 600.0) -> None:
+    def __init__(self, for_s: float = 5.0, cooldown_s: float = 600.0) -> None:
         self.for_s = for_s
         """How long the latency is too high before a backend is activated."""
         self.cooldown_s = cooldown_s

@@ -20,8 +20,9 @@ UP: Final = 0.7
 DOWN: Final = 0.3
 """Part below which a copy is too many. With one copy less than two, the work is below 0.6 of what
 is left, so that the copy does not come back at once."""
-HOLD_S: Final = 600.0
-"""How long the work must be below `DOWN` before copies count as too many."""
+HOLD_S: Final = 60.0
+"""How long the work must be below `DOWN` before copies count as too many. They stay until a place
+is short, and then a model that is loaded once should not have to go instead."""
 _FORGOTTEN: Final = 0.001
 """Mean work below which nothing is kept of a model."""
 

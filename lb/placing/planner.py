@@ -15,11 +15,9 @@ from typing import Final, NamedTuple
 
 from lb.domain.model import ModelUse
 from lb.placing.copies import CopyDemand, Model
+from lb.placing.popularity import Popularity
 from lb.placing.sizes import ModelSizes
 
-HALF_LIFE_S: Final = 300.0
-"""Time after which a use of a model counts half. Use within minutes should decide what stays, and
-one burst should be forgotten within an hour (docs/decisions/0064-placement-of-models.md)."""
 RETRY_AFTER_S: Final = 15.0
 """Pause before a load that failed is tried again on the same backend; doubles with each failure."""
 MAX_RETRY_AFTER_S: Final = 900.0
@@ -110,20 +108,6 @@ class Step(NamedTuple):
     """Models that it calls there, which are loaded before it."""
 
 
-@dataclass(slots=True)
-class _Popularity:
-    """How much a model is used: each use counts half after `HALF_LIFE_S`."""
-
-    uses: float = 0.0
-    at: float = 0.0
-
-    def value(self, now: float) -> float:
-        return self.uses * math.exp2((self.at - now) / HALF_LIFE_S)
-
-    def add(self, now: float) -> None:
-        self.uses, self.at = self.value(now) + 1.0, now
-
-
 class Failure(NamedTuple):
     """The last load of a model on a backend, which failed."""
 
@@ -168,7 +152,9 @@ class ModelPlanner:
     """Since when a model is ready on a backend; -inf if it was when we first looked."""
     stays_until: dict[tuple[Model, str], float] = field(default_factory=dict)
     """Models whose requests did not end when they were to be evicted, by backend."""
-    _popularity: dict[Model, _Popularity] = field(default_factory=dict)
+    _popularity: Popularity = field(default_factory=Popularity)
+    _used_at: dict[Model, float] = field(default_factory=dict)
+    """When each model was used last."""
     _known: dict[str, float] = field(default_factory=dict)
     """Backends that were looked at before, and since when."""
 
@@ -177,8 +163,9 @@ class ModelPlanner:
     def used(self, models: Iterable[Model], now: float) -> None:
         """Count a use of each model. Told once a second at most: the requests of a second would
         wait for the same load."""
-        for model in models:
-            self._popularity.setdefault(model, _Popularity()).add(now)
+        used = sorted(models)
+        self._popularity.used(used, len(self.loaded_at), self._load_s)
+        self._used_at.update(dict.fromkeys(used, now))
 
     def loaded(self, model: Model, backend: str, took_s: float) -> None:
         """A load succeeded."""
@@ -229,9 +216,10 @@ class ModelPlanner:
             # A backend that a load has ended comes back.
             if (key[0] in known and key[1] in names) or (each.is_lost and now < each.until)
         }
-        for memory in (self.load_s, self._popularity):
+        for memory in (self.load_s, self._used_at):
             for model in [each for each in memory if each not in known]:
                 del memory[model]
+        self._popularity.retain(known)
         self.sizes.forget(known, names)
         self.stays_until = {key: until for key, until in self.stays_until.items() if now < until}
         self.kept &= known
@@ -274,6 +262,19 @@ class ModelPlanner:
         """
         return _Plan(self, wanted, hosts, used, now).steps()
 
+    def due_at(self, wanted: Mapping[Model, float], now: float) -> float:
+        """Say when the passing of time alone may change what `plan` decides for models that
+        requests wait for."""
+        if not wanted:
+            return math.inf
+        times = [
+            *(at + self.rules.min_age_s for at in self.loaded_at.values()),
+            *(since + IN_USE_S for since in wanted.values()),
+            *self.stays_until.values(),
+            *(failure.until for failure in self.failures.values()),
+        ]
+        return min((at for at in times if at > now), default=math.inf)
+
     def is_pinned(self, model: Model) -> bool:
         """Whether a model is loaded without being asked for, and never evicted."""
         return self.pins.get(model, self._rules_of(model).is_pinned)
@@ -314,10 +315,12 @@ class ModelPlanner:
         it again takes, shared by the copies. Nothing if there are more than its load needs."""
         if copies > 1 and self.demand.is_surplus(model, now):
             return 0.0
-        popularity = self._popularity.get(model)
-        uses = popularity.value(now) if popularity is not None else 0.0
+        return self._popularity.of(model) * self._load_s(model) / max(1, copies)
+
+    def _load_s(self, model: Model) -> float:
+        """How many seconds loading a model takes, as far as it is known."""
         usual = sum(self.load_s.values()) / len(self.load_s) if self.load_s else _USUAL_LOAD_S
-        return uses * self.load_s.get(model, usual) / max(1, copies)
+        return self.load_s.get(model, usual)
 
     def is_aged(self, model: Model, backend: str, now: float) -> bool:
         """Whether a model has been loaded for long enough to be evicted."""
@@ -328,11 +331,10 @@ class ModelPlanner:
         idle_s = self._rules_of(model).idle_unload_s
         if idle_s is None:
             return False
-        popularity = self._popularity.get(model)
         since = max(
             self._known.get(backend, now),
             self.loaded_at.get((model, backend), now),
-            popularity.at if popularity is not None else -math.inf,
+            self._used_at.get(model, -math.inf),
         )
         return now >= since + idle_s
 

@@ -70,12 +70,12 @@ class StandbySettings(Section):
 
     Set this when an autoscaler or standby backends should keep a latency goal; otherwise the goal
     is twice the idle latency."""
-    for_: PositiveDuration = 10.0
+    for_: PositiveDuration = 5.0
     """How long the predicted latency must be above the budget before a standby backend is
     activated for that.
 
-    Set this when bursts of ten seconds should be ridden out, or the load rises faster than backends
-    start; otherwise ten seconds are enough."""
+    Set this when longer bursts should be ridden out on the backends that serve; otherwise five
+    seconds tell a burst from a slow request or two."""
     cooldown: PositiveDuration = 600.0
     """How long a standby backend must have been unnecessary before it is released. It is at least
     five times its measured cold start.

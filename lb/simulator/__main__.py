@@ -35,6 +35,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
     parser.add_argument("--gpu", metavar="UUID", help="report one of that UUID")
     parser.add_argument("--mig", action="store_true", help="as a slice, of unknown utilisation")
+    parser.add_argument("--explicit", action="store_true", help="load models on request alone")
     return parser.parse_args(arguments)
 
 
@@ -49,7 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     ports = Ports(given.host, given.http_port, given.grpc_port, given.metrics_port)
     gpu = SimulatedGpu(given.gpu, is_slice=given.mig) if given.gpu else None
     try:
-        asyncio.run(serve(ports, tuple(given.models), given.speed, _say, gpu))
+        models, is_explicit = tuple(given.models), given.explicit
+        asyncio.run(serve(ports, models, given.speed, _say, gpu, is_explicit=is_explicit))
     except (OSError, RuntimeError) as error:
         sys.exit(f"simulator: cannot listen: {error}")
 

@@ -11,6 +11,8 @@ INTERVAL_S: Final = 2.0
 """How often Triton looks (`--metrics-interval-ms`)."""
 MEMORY_BYTES: Final = 16 * 2**30
 _USED_BYTES: Final = 2**30
+MODEL_BYTES: Final = 2**30
+"""Memory that a model takes which is loaded on request."""
 
 
 class SimulatedGpu:

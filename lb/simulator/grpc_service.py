@@ -23,7 +23,6 @@ from lb.simulator.server import (
     TRACE_SETTINGS,
     TRITON_VERSION,
     SimulatedTriton,
-    no_model_control,
 )
 from lb.simulator.tensors import Tensor
 
@@ -139,12 +138,14 @@ class _GrpcService:
         return self._triton.index()
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        raise no_model_control()
+        self._triton.load(request.model_name)
+        return pb.RepositoryModelLoadResponse()
 
     async def _unload(
         self, request: pb.RepositoryModelUnloadRequest
     ) -> pb.RepositoryModelUnloadResponse:
-        raise no_model_control()
+        self._triton.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
 
     async def _system_regions(
         self, request: pb.SystemSharedMemoryStatusRequest

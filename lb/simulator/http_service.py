@@ -25,7 +25,6 @@ from lb.simulator.server import (
     TRACE_SETTINGS,
     TRITON_VERSION,
     SimulatedTriton,
-    no_model_control,
 )
 from lb.simulator.tensors import Tensor
 
@@ -67,7 +66,7 @@ class _HttpService:
                 ("POST", f"{model}/generate", self._generate),
                 ("POST", f"{model}/generate_stream", self._generate_stream),
                 ("POST", r"/v2/repository/index", self._index),
-                ("POST", r"/v2/repository/models/[^/]+/(?:load|unload)", self._control),
+                ("POST", r"/v2/repository/models/([^/]+)/(load|unload)", self._control),
                 ("GET", r"/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?/status", self._regions),
                 ("GET", r"/v2/logging", self._log_settings),
                 ("GET", r"/v2/trace/setting", self._trace_settings),
@@ -128,7 +127,9 @@ class _HttpService:
         )
 
     async def _control(self, request: web.Request, match: re.Match[str]) -> web.Response:
-        raise no_model_control()
+        name, verb = match[1], match[2]
+        (self._triton.load if verb == "load" else self._triton.unload)(name)
+        return web.Response(content_type="text/plain")
 
     async def _regions(self, request: web.Request, match: re.Match[str]) -> web.Response:
         return _json_answer([])

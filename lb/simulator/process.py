@@ -114,6 +114,8 @@ async def serve(
     speed: float,
     say: Callable[[str], None],
     gpu: SimulatedGpu | None = None,
+    *,
+    is_explicit: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; `say` gets one line when all ports are open.
 
@@ -124,6 +126,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    async with Simulator(SimulatedTriton(models, speed, gpu), ports) as simulator:
+    triton = SimulatedTriton(models, speed, gpu, is_explicit=is_explicit)
+    async with Simulator(triton, ports) as simulator:
         say(simulator.ports.to_json())
         await ended.wait()

@@ -11,7 +11,7 @@ from typing import Final
 
 from lb.kserve import inference_pb2 as pb
 from lb.simulator.errors import Fault, TritonError, invalid
-from lb.simulator.gpu import SimulatedGpu
+from lb.simulator.gpu import MODEL_BYTES, SimulatedGpu
 from lb.simulator.models import MODELS, VERSION, InferRequest, Model, Respond
 from lb.simulator.statistics import ModelCounters, statistics_of
 from lb.simulator.tensors import Tensor
@@ -63,11 +63,22 @@ class SimulatedTriton:
         models: Iterable[str] = tuple(MODELS),
         speed: float = 1.0,
         gpu: SimulatedGpu | None = None,
+        *,
+        is_explicit: bool = False,
     ) -> None:
+        """
+        Args:
+            models: its repository.
+            speed: see above.
+            gpu: what executions run on, and what loaded models take memory of.
+            is_explicit: models are loaded on request, and none at the start.
+        """
         self._speed = speed
+        self._is_explicit = is_explicit
         self.gpu = gpu
         """What executions run on, which others may use as well."""
         self._models = {name: MODELS[name] for name in sorted(models)}
+        self._loaded = set() if is_explicit else set(self._models)
         self.counters = {name: ModelCounters(name) for name in self._models}
         self._free = {
             name: asyncio.Semaphore(model.instances) for name, model in self._models.items()
@@ -85,7 +96,7 @@ class SimulatedTriton:
                 " (details: stol), version should be an integral value > 0"
             )
         model = self._models.get(name)
-        if model is None:
+        if model is None or name not in self._loaded:
             raise TritonError(Fault.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
         if version not in ("", VERSION):
             raise TritonError(
@@ -109,12 +120,48 @@ class SimulatedTriton:
         return True
 
     def index(self) -> pb.RepositoryIndexResponse:
-        """Return the list of models. All are ready, so asking for ready ones gives the same."""
-        ready = [
-            pb.RepositoryIndexResponse.ModelIndex(name=name, version=VERSION, state="READY")
+        """Return the list of models, also where only ready ones are asked for."""
+        models = [
+            pb.RepositoryIndexResponse.ModelIndex(
+                name=name,
+                version=VERSION,
+                state="READY" if name in self._loaded else "UNAVAILABLE",
+            )
             for name in self._models
         ]
-        return pb.RepositoryIndexResponse(models=ready)
+        return pb.RepositoryIndexResponse(models=models)
+
+    def load(self, name: str) -> None:
+        """Load a model.
+
+        Raises:
+            TritonError: there is none, or models are not loaded on request.
+        """
+        self._check_explicit()
+        if name not in self._models:
+            text = f"failed to load '{name}', failed to poll from model repository"
+            raise TritonError(Fault.INTERNAL, text)
+        if name not in self._loaded:
+            self._loaded.add(name)
+            if self.gpu is not None:
+                self.gpu.memory_used += MODEL_BYTES
+
+    def unload(self, name: str) -> None:
+        """Unload a model. What it runs goes on; that there is none is no error.
+
+        Raises:
+            TritonError: models are not loaded on request.
+        """
+        self._check_explicit()
+        if name in self._loaded:
+            self._loaded.remove(name)
+            if self.gpu is not None:
+                self.gpu.memory_used -= MODEL_BYTES
+
+    def _check_explicit(self) -> None:
+        if not self._is_explicit:
+            text = "explicit model load / unload is not allowed if polling is enabled"
+            raise TritonError(Fault.UNAVAILABLE, text)
 
     def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
         """Return the statistics of one model, or of all for an empty name.
@@ -185,10 +232,3 @@ def _only(wanted: tuple[str, ...], respond: Respond) -> Respond:
         await respond(tuple(tensor for tensor in tensors if tensor.name in wanted))
 
     return respond_with_wanted
-
-
-def no_model_control() -> TritonError:
-    """Return the answer to load and unload: that takes a Triton in explicit mode."""
-    return TritonError(
-        Fault.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
-    )

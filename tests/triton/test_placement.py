@@ -153,8 +153,11 @@ async def test_no_request_is_lost_while_models_replace_each_other(
     most = 0
     at_once = asyncio.Semaphore(count if SECONDS else 4)
 
-    async def request(infer: Callable[[str], Any], name: str) -> None:
+    async def request(infer: Callable[[str], Any], name: str, after_s: float) -> None:
         nonlocal most
+        came = asyncio.Event()
+        asyncio.get_running_loop().call_later(after_s, came.set)
+        await came.wait()
         async with at_once:
             lists = [await asyncio.to_thread(index, triton) for triton in tritons]
             most = max(most, *(len(names_in(each)) for each in lists))
@@ -165,13 +168,10 @@ async def test_no_request_is_lost_while_models_replace_each_other(
             if not is_hit:
                 took_s.append(perf_counter() - began)
 
-    async with client_of(balancer) as infer:
-        running = []
-        for each in requests:
-            running.append(asyncio.ensure_future(request(infer, name_of(each))))
-            if SECONDS:
-                await asyncio.sleep(0.2)
-        await asyncio.gather(*running)
+    gap_s = 0.2 if SECONDS else 0.0
+    async with client_of(balancer) as infer, asyncio.TaskGroup() as tasks:
+        for number, each in enumerate(requests):
+            tasks.create_task(request(infer, name_of(each), gap_s * number))
     assert most <= ROOM
     assert max(loads(records).values()) < len(requests) / 2
     assert "triton_lb_model_evictions_total" in balancer.metrics_text()

@@ -54,6 +54,8 @@ class Bench:
         self.busy: set[tuple[str, bytes]] = set()
         self.now = 0.0
         """Seconds that the clock of placement is ahead."""
+        self.step = 0.0
+        """Seconds by which it goes on whenever it is read."""
         self.sizes: dict[str, int] = {}
         """Memory that models take; empty: backends tell none."""
         self.unreturned = 0
@@ -65,10 +67,14 @@ class Bench:
             self.directory,
             self.watch,
             questions,
-            clock=lambda: monotonic() + self.now,
+            clock=self._clock,
             settle_s=0.0,
         )
         self.configure(placement)
+
+    def _clock(self) -> float:
+        self.now += self.step
+        return monotonic() + self.now
 
     def configure(self, placement: dict[str, Any], **models: Any) -> None:
         settings = {"mode": "on_demand", "max_models": 1, "min_age": "0s", **placement}
@@ -546,3 +552,14 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
         hangs.set()
         await eventually(lambda: sorted(bench.serving("n")) == ["a", "b"])
         assert bench.placement.counts().loads == {"overdue": 1, "loaded": 2}
+
+
+async def test_a_model_makes_room_as_soon_as_it_is_old_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lb.control.model_placement._LOOK_S", 3600.0)
+    async with placing({"min_age": "1s", "wait": "1h"}, a=triton()) as bench:
+        bench.step = 1.5  # it comes of age between a look and the next reading of the clock
+        bench.placement.wanted(b"m")
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.ready() == {"a": "n"})

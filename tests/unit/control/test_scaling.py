@@ -121,6 +121,16 @@ def test_it_finds_what_the_budget_allows_whatever_servers_do_at_once(
     assert found <= 1.25 * enough + 2
 
 
+def test_a_burst_counts_at_once_and_noise_does_not() -> None:
+    play = Play(0.06)
+    for _ in range(12):
+        play.observe(100.0, 0.02, 4)
+    play.observe(105.0, 0.02, 4)
+    assert play.scaling.demand == pytest.approx(101.7, abs=0.1), "the mean of three ticks"
+    play.observe(200.0, 0.02, 4)
+    assert play.scaling.demand == pytest.approx(200.0, abs=1.0)
+
+
 def test_without_a_budget_twice_the_time_of_a_request_alone_is_wanted() -> None:
     server = SINGLE
     play = Play()

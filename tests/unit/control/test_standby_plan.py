@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from lb.control.standby_plan import Load, StandbyBackend, StandbyPlanner, Wanted
@@ -140,3 +142,29 @@ def test_nothing_is_released_before_anything_is_known_of_the_load() -> None:
     unknown = Load(is_late=False, needed=None, serving=1.0)
     planning.at(0.0, unknown)
     assert planning.at(5000.0, unknown) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_backend_is_activated_twice_within_a_cooldown(seed: int) -> None:
+    """Four days of a load by chance."""
+    rng = Random(seed)
+    planning = Planning(*(backend(f"b{rank}", rank) for rank in range(5)))
+    activated_at = dict[str, float]()
+    for now in range(0, 4 * 86_400, 30):
+        for at, each in enumerate(planning.backends):
+            if each.phase is ACTIVATING and now - each.since >= 60.0:
+                planning.backends[at] = each._replace(phase=ACTIVE, since=now)
+        serving = 2.0 + sum(each.phase is ACTIVE for each in planning.backends)
+        # Calm for as long as a cool-down now and then, otherwise wild.
+        wild = rng.random() if now // 900 % 2 else 0.0
+        load = Load(wild > 0.5, wild * 9.0, serving)
+        wanted = [BERT] if rng.random() < 0.01 else []
+        activate, release = planning.at(now, load, *wanted)
+        for at, each in enumerate(planning.backends):
+            if each.name in activate:
+                assert now - activated_at.get(each.name, -1e9) > planning.planner.cooldown_s
+                activated_at[each.name] = now
+                planning.backends[at] = each._replace(phase=ACTIVATING, since=now)
+            elif each.name in release:
+                planning.backends[at] = each._replace(phase=STANDBY, since=now)
+    assert activated_at.keys() == {each.name for each in planning.backends}

@@ -42,11 +42,11 @@ def test_a_burst_loads_no_copy() -> None:
 def test_copies_stay_for_a_while_after_the_load_has_gone_down() -> None:
     demand = CopyDemand()
     now = busy(demand, Sample(running=7, limit=4.0, copies=2), 0.0, 300.0)
-    now = busy(demand, Sample(running=0, limit=4.0, copies=2), now, 300.0)
-    assert not demand.is_surplus(M, now)
+    now = busy(demand, Sample(running=0, limit=4.0, copies=2), now, HOLD_S)
+    assert not demand.is_surplus(M, now), "its mean has just come down"
     now = busy(demand, Sample(running=0, limit=4.0, copies=2), now, HOLD_S)
     assert demand.is_surplus(M, now)
-    busy(demand, Sample(running=0, limit=4.0, copies=2), now, HOLD_S)
+    busy(demand, Sample(running=0, limit=4.0, copies=2), now, 300.0)
     assert demand.followed == frozenset()
 
 

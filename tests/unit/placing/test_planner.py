@@ -10,7 +10,6 @@ import pytest
 
 from lb.domain.model import ModelUse
 from lb.placing.planner import (
-    HALF_LIFE_S,
     MAX_PLACES,
     MAX_RETRY_AFTER_S,
     MIN_OVERDUE_S,
@@ -77,12 +76,29 @@ def test_what_is_used_least_for_what_it_costs_makes_room() -> None:
 
 
 def test_old_use_fades() -> None:
-    planner = ModelPlanner(RULES)
-    for second in range(8):
-        planner.used([M], float(second))
-    now = 4 * HALF_LIFE_S
-    planner.used([N], now)
-    assert steps(planner, host("a", M, N), now=now + 1) == [Step(P, "a", (M,))]
+    """The popularity of models is turned upside down: the planner follows within some loads."""
+    stores = SimulatedStores(count=1, models=[M, N, P], rules=PlannerRules(max_models=2))
+    for popular, until in (([M, N], 300), ([P, N], 600)):
+        loads = len(stores.loads)
+        while len(stores.loads) + stores.hits < until:
+            for each in popular:
+                stores.advance(stores.now + 1.0)
+                stores.ask(each)
+        assert len(stores.loads) - loads <= 4
+
+
+def test_it_is_said_when_time_changes_what_is_decided() -> None:
+    planner = ModelPlanner(PlannerRules(max_models=1, min_age_s=30.0))
+    steps(planner, host("a"), wanted=(), now=90.0)
+    planner.follow([host("a", M)], 100.0)
+    assert planner.due_at({}, 100.0) == inf
+    assert planner.due_at({P: 100.0}, 100.0) == 101.0, "then requests in flight do not matter"
+    assert planner.due_at({P: 100.0}, 101.0) == 130.0, "then it is old enough"
+    planner.failed(P, "a", "no", 101.0)
+    assert planner.due_at({P: 100.0}, 101.0) == 116.0, "then it may be tried again"
+    planner.stayed_in_use(M, "a", 110.0)
+    assert planner.due_at({P: 100.0}, 130.0) == 140.0
+    assert planner.due_at({P: 100.0}, 140.0) == inf
 
 
 def test_a_second_copy_goes_first() -> None:

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from lb.simulator.errors import Fault, TritonError
+from lb.simulator.gpu import MODEL_BYTES, SimulatedGpu
 from lb.simulator.models import MODELS, InferRequest
-from lb.simulator.server import SimulatedTriton, no_model_control
+from lb.simulator.server import SimulatedTriton
 from lb.simulator.tensors import Tensor, make_tensor
 
 ADD = {
@@ -139,7 +140,29 @@ async def test_request_without_a_free_instance_waits_in_the_queue() -> None:
     assert triton.counters["simple"].canceled == instances + 2
 
 
-def test_model_control_is_refused_as_by_a_triton_in_its_default_mode() -> None:
-    error = no_model_control()
-    assert error.fault is Fault.UNAVAILABLE
-    assert error.text.startswith("explicit model load / unload is not allowed")
+def test_model_control_is_refused_as_by_a_triton_in_its_default_mode(
+    triton: SimulatedTriton,
+) -> None:
+    for control in (triton.load, triton.unload):
+        with pytest.raises(TritonError, match="explicit model load / unload") as refused:
+            control("simple")
+        assert refused.value.fault is Fault.UNAVAILABLE
+
+
+def test_models_are_loaded_on_request_and_take_memory() -> None:
+    gpu = SimulatedGpu("GPU-1")
+    used = gpu.memory_used
+    triton = SimulatedTriton(("simple", "sleeper"), gpu=gpu, is_explicit=True)
+    assert not triton.is_model_ready("simple")
+    for _ in range(2):
+        triton.load("simple")
+    states = {each.name: each.state for each in triton.index().models}
+    assert states == {"simple": "READY", "sleeper": "UNAVAILABLE"}
+    assert triton.is_model_ready("simple")
+    assert gpu.memory_used == used + MODEL_BYTES
+    with pytest.raises(TritonError, match="failed to load 'other'"):
+        triton.load("other")
+    for name in ("simple", "simple", "other"):
+        triton.unload(name)
+    assert not triton.is_model_ready("simple")
+    assert gpu.memory_used == used
