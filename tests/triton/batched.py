@@ -1,7 +1,7 @@
 """Models whose batches are cut, for Tritons under explicit model control.
 
-`echo` takes eight rows, `echo_whole` any number. Both answer with those inputs that came, whatever
-their data type, and with sums of numbers and of texts. `versioned` adds a million times its version.
+`echo` takes eight rows, `echo_whole` any number. Both answer with those inputs that came, of any
+data type, and with sums of numbers and of texts. `versioned` adds a million times its version.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALL_ROWS: Final = 8192
 """What the models that take a batch whole take."""
 STEP: Final = 1_000_000
 DATA_TYPES: Final = (
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32",
-    "FP64", "BF16", "BYTES",
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
+    "FP32", "FP64", "BF16", "BYTES",
 )  # fmt: skip
 SUMMED: Final = {"LEFT": "INT32", "RIGHT": "INT32", "FIRST": "BYTES", "SECOND": "BYTES"}
 """Inputs that `SUM`, `DIFFERENCE` and `TEXT` are made of."""

@@ -425,11 +425,11 @@ class SplitRequest:
         exchange, plan = self.exchange, self.plan
         if error.is_of_model:
             exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
-            if not plan.must:
-                self._drop_answers()
-                exchange.particulars = self.particulars
-                self._pass_on()
-                return
+        if not plan.must:
+            self._drop_answers()
+            exchange.particulars = self.particulars
+            self._pass_on()
+            return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))

@@ -545,11 +545,11 @@ class SplitSession(CallPart):
         call = self.call
         if error.is_of_model:
             self._splits.unfit(call.model, self.plan)
-            if not self.plan.must:
-                self._drop_answers()
-                call.particulars = self.particulars
-                self._give_back()
-                return
+        if not self.plan.must:
+            self._drop_answers()
+            call.particulars = self.particulars
+            self._give_back()
+            return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
