@@ -82,9 +82,8 @@ def given(datatype: str, rows: int, name: str = "") -> Given:
     if datatype == "BYTES":
         texts = [str(number).encode() * (number % 3) for number in numbers.flat]
         return Given(name, datatype, np.array(texts, dtype=np.object_).reshape(numbers.shape))
-    kind = np.float32 if datatype == "BF16" else triton_to_np_dtype(datatype)
     most = 2 if datatype == "BOOL" else 61
-    return Given(name, datatype, (numbers * 7 % most).astype(kind))
+    return Given(name, datatype, (numbers * 7 % most).astype(triton_to_np_dtype(datatype)))
 
 
 def column(texts: list[bytes]) -> Given:
