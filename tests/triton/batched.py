@@ -1,7 +1,8 @@
 """Models whose batches are cut, for Tritons under explicit model control.
 
 `echo` takes eight rows, `echo_whole` any number. Both answer with those inputs that came, of any
-data type, and with sums of numbers and of texts. `versioned` adds a million times its version.
+data type, and with sums of numbers and of texts. `classes` and `classes_whole` answer with scores
+of classes that have names. `versioned` adds a million times its version.
 """
 
 from __future__ import annotations
@@ -50,6 +51,19 @@ class TritonPythonModel:
         if "FIRST" in given:
             yield pb_utils.Tensor("TEXT", given["FIRST"].as_numpy() + given["SECOND"].as_numpy())
 """
+_CLASSES: Final = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor("SCORES", pb_utils.get_input_tensor_by_name(each, "IN").as_numpy())
+            ])
+            for each in requests
+        ]
+"""
+LABELS: Final = ("cat", "dog", "hen", "owl")
 _VERSIONED: Final = f"""
 import time
 import triton_python_backend_utils as pb_utils
@@ -94,6 +108,12 @@ def write_repository(root: Path) -> None:
             1,
         )
         _write(root / model, config, _ECHO)
+    for model, rows in (("classes", MAX_ROWS), ("classes_whole", ALL_ROWS)):
+        shape = f"data_type: TYPE_FP32 dims: [ {len(LABELS)} ]"
+        outputs_of = f'{{ name: "SCORES" {shape} label_filename: "labels.txt" }}'
+        config = _config(rows, [f'{{ name: "IN" {shape} }}'], [outputs_of], 1)
+        _write(root / model, config, _CLASSES)
+        (root / model / "labels.txt").write_text("\n".join(LABELS))
     config = _config(MAX_ROWS, [_tensor("IN", "INT32")], [_tensor("OUT", "INT32")], 2)
     _write(root / "versioned", config, _VERSIONED)
 
