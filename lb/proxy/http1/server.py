@@ -432,9 +432,7 @@ class ServerConnection(ClientSide):
             if self.is_plain:
                 self._start_pump()
 
-    def _new_exchange(
-        self, plan: RequestPlan, now: float, pieces: list[Payload]
-    ) -> Http1Exchange:
+    def _new_exchange(self, plan: RequestPlan, now: float, pieces: list[Payload]) -> Http1Exchange:
         relay = self.relay
         exchange = Http1Exchange(relay, self, plan, now)
         turn = self._turn
