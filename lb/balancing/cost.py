@@ -43,8 +43,8 @@ class Cost:
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_line", "_line_count",
         "_outlasted", "_recent", "_recent_rows", "_recent_sizes", "_row_cov", "_row_mean",
-        "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s",
-        "surprises", "unsure_s",
+        "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count",
+        "deviation_s", "mean_s", "row_s", "surprises", "unsure_s",
     )  # fmt: skip
 
     def __init__(self, instances: int = 1) -> None:
@@ -105,8 +105,8 @@ class Cost:
         return took_s if took_s < most_s else most_s
 
     def line(self) -> tuple[float, float]:
-        """Describe recent samples by a line: unlike `predict` it leaves out nothing that seems unusual,
-        as the first parts of batches are that had been whole.
+        """Describe recent samples by a line: unlike `predict` it leaves out nothing that seems
+        unusual, as the first parts of batches are that had been whole.
 
         Where all had about the same number of rows, nobody knows what a row costs. Then all of
         their time counts as that of rows: one batch that is divided shows what is true.
