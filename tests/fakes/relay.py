@@ -75,6 +75,7 @@ from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
 from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
 from lb.proxy.sniff import Sniffer
+from lb.proxy.split import SplitRule
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
 from lb.proxy.variants import NameRules, VariantOptions, VariantRules
@@ -603,6 +604,24 @@ class Relay:
             compare=None,
         )
         self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
+
+    def split(self, model: bytes, rule: SplitRule, max_rows: int) -> None:
+        """Cut batches of a model, on connections that are made from now on.
+
+        Args:
+            model: that all backends have.
+            rule: how they are cut.
+            max_rows: of one execution.
+        """
+        snapshot = self.pool.current
+        route = snapshot.routes[model]
+        route = replace(route, facts=replace(route.facts, max_rows=max_rows))
+        self.pool.publish(replace(snapshot, routes={**snapshot.routes, model: route}))
+        self.parts.dispatcher.splits.configure({model: rule})
+        models = frozenset({model})
+        http1, http2 = self.parts.http1, self.parts.http2
+        http1.configure(replace(http1.options, split_models=models))
+        http2.configure(replace(http2.options, split_models=models))
 
     def variant_counts(self) -> list[tuple[int, int]]:
         """Answers and errors of each variant."""

@@ -8,7 +8,6 @@ import json
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -16,9 +15,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
-from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.split import SplitRule
 from tests.fakes.gated import until
@@ -28,7 +25,6 @@ from tests.fakes.relay import (
     RunningRelay,
     running_http1_relay,
     running_relay,
-    snapshot_of,
 )
 from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 
@@ -129,11 +125,7 @@ class Scene:
         self.relay = relay
         self.backends = backends
         self.protocol = protocol
-        dispatcher = relay.parts.dispatcher
-        dispatcher.splits.configure({b"m": SplitRule(at_once=8, max_bytes=2**20)})
-        facts = ModelFacts(is_stateful=False, is_decoupled=False, max_rows=MAX_ROWS)
-        route = ModelRoute(facts=facts, ready_versions=frozenset({b"1"}), is_uniform=True)
-        relay.pool.publish(replace(snapshot_of(relay.backends), routes={b"m": route}))
+        relay.split(b"m", SplitRule(at_once=8, max_bytes=2**20), MAX_ROWS)
 
     @property
     def is_grpc(self) -> bool:
@@ -206,19 +198,19 @@ class Scene:
 
 
 Backend = Callable[[RowsBackend], Any]
-STARTS: dict[AppProtocol, tuple[Backend, Callable[..., Any], dict[str, Any]]] = {
-    AppProtocol.GRPC: (grpc_backend, running_relay, {"split_models": frozenset({b"m"})}),
-    AppProtocol.HTTP: (http_backend, running_http1_relay, {"split_models": frozenset({b"m"})}),
+STARTS: dict[AppProtocol, tuple[Backend, Callable[..., Any]]] = {
+    AppProtocol.GRPC: (grpc_backend, running_relay),
+    AppProtocol.HTTP: (http_backend, running_http1_relay),
 }
 
 
 @pytest.fixture(params=STARTS, ids=lambda protocol: protocol.name.lower())
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
-    start_backend, start_relay, options = STARTS[request.param]
+    start_backend, start_relay = STARTS[request.param]
     backends = [RowsBackend() for _ in PARTS]
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(start_backend(each)) for each in backends]
-        relay = await stack.enter_async_context(start_relay(*targets, options=options))
+        relay = await stack.enter_async_context(start_relay(*targets))
         yield Scene(relay, backends, request.param)
         for backend in backends:
             backend.gate.set()
