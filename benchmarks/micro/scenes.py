@@ -37,7 +37,6 @@ from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn
 from lb.domain.pool import Picker
 from lb.domain.schedule import Plan
-from lb.proxy.split import SplitRule
 from lb.telemetry.meter import Meter
 from lb.wire.grpc.message import frame_message, model_name
 from lb.wire.http1.body import ChunkedDecoder
@@ -397,13 +396,11 @@ def tickets(lanes: int, waiting: int = 0) -> Make:
 
 # Batches that may be cut
 
-_SPLIT: Final = SplitRule(at_once=8, max_bytes=2**26, is_auto=True)
-
 
 def http1_split(clock: Clock) -> Scene:
     """A request of one row for a model whose batches are cut, and its answer, one read each."""
     sides = Http1Sides(clock)
-    sides.relay.split(MODEL, _SPLIT, 8)
+    sides.relay.split(MODEL, 8, is_auto=True)
     sides.server = sides.connect()
     return _same(_exchange(sides), (SMALL + JSON_BODY, _ANSWER))
 
@@ -411,7 +408,7 @@ def http1_split(clock: Clock) -> Scene:
 def grpc_split(clock: Clock) -> Scene:
     """A call of one row for such a model, and its answer."""
     sides = Http2Sides(clock)
-    sides.relay.split(MODEL, _SPLIT, 8)
+    sides.relay.split(MODEL, 8, is_auto=True)
 
     def call(pair: tuple[bytes, bytes]) -> None:
         sides.client_sends(pair[0])

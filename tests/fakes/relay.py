@@ -605,19 +605,20 @@ class Relay:
         )
         self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
 
-    def split(self, model: bytes, rule: SplitRule, max_rows: int) -> None:
+    def split(self, model: bytes, max_rows: int, **rule: Any) -> None:
         """Cut batches of a model, on connections that are made from now on.
 
         Args:
             model: that all backends have.
-            rule: how they are cut.
             max_rows: of one execution.
+            rule: values of `SplitRule`, beside the usual limits.
         """
         snapshot = self.pool.current
         route = snapshot.routes[model]
         route = replace(route, facts=replace(route.facts, max_rows=max_rows))
         self.pool.publish(replace(snapshot, routes={**snapshot.routes, model: route}))
-        self.parts.dispatcher.splits.configure({model: rule})
+        limits = {"at_once": 8, "max_bytes": 2**26, **rule}
+        self.parts.dispatcher.splits.configure({model: SplitRule(**limits)})
         models = frozenset({model})
         http1, http2 = self.parts.http1, self.parts.http2
         http1.configure(replace(http1.options, split_models=models))

@@ -17,7 +17,6 @@ from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.split import SplitRule
 from tests.fakes.gated import until
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import (
@@ -125,7 +124,7 @@ class Scene:
         self.relay = relay
         self.backends = backends
         self.protocol = protocol
-        relay.split(b"m", SplitRule(at_once=8, max_bytes=2**20), MAX_ROWS)
+        relay.split(b"m", MAX_ROWS)
 
     @property
     def is_grpc(self) -> bool:
