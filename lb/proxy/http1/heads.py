@@ -88,10 +88,9 @@ class RequestPlan:
     __slots__ = (
         "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
         "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
-        "is_plain_whole",
-        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "may_split",
-        "method", "model", "noted", "operation", "origin", "path", "request_id", "route",
-        "sampled", "share", "state", "timeout_s", "upstream",
+        "is_plain_whole", "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop",
+        "may_split", "method", "model", "noted", "operation", "origin", "path", "request_id",
+        "route", "sampled", "share", "state", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -149,7 +148,7 @@ class RequestPlan:
         self.may_split = False
         """It is an inference of a model whose batches may be cut."""
         self.is_plain_whole = False
-        """Nothing else about it needs a second look."""
+        """It may be cut, and nothing else about it needs a second look."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
