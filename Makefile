@@ -17,7 +17,7 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -164,6 +164,10 @@ SOAK_MINUTES ?= 60
 soak: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.faults --soak $(SOAK_MINUTES) --proxies triton-lb
+
+# Cut batches on three real Tritons that die, freeze, and lose and change the model, under 5 minutes.
+split-chaos: $(VENV)/.test triton
+	SPLIT_BATCHES=$(or $(BATCHES),10000) TEST_LIMIT_S=1200 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=1300 tests/triton/test_split_chaos.py
 
 # Twenty models on three real Tritons with room for four each; SECONDS=60 is shorter.
 placement: $(VENV)/.test triton

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.scaling import SERVICE_S
 from benchmarks.standby import ALWAYS, SLICES, day
+from benchmarks.svg import COLOURS, GRID, INK, document, line, polyline, text
 from lb.control.scaling import TICK_S
 
 BUDGET_S: Final = 0.05
@@ -30,8 +31,7 @@ _MINUTE: Final = 12
 _WIDTH: Final = 960
 _LEFT, _RIGHT, _TOP = 70, 20, 30
 _PANEL, _GAP = 170, 40
-_INK, _GRID, _BUDGET = "#333333", "#dddddd", "#c0392b"
-_COLOURS: Final = ("#1f77b4", "#2ca02c", "#ff7f0e")
+_BUDGET: Final = "#c0392b"
 
 
 class Tick(NamedTuple):
@@ -117,14 +117,14 @@ class Panel:
         self._top = _TOP + number * (_PANEL + _GAP)
         self._ticks = ticks
         self._is_log = is_log
-        self.parts = [_text(_LEFT, self._top - 8, title, weight="bold")]
+        self.parts = [text(_LEFT, self._top - 8, title, weight="bold")]
         for tick in ticks:
             y = self.y(tick)
-            self.parts.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, _GRID))
-            self.parts.append(_text(_LEFT - 8, y + 4, f"{tick:g}", anchor="end"))
+            self.parts.append(line(_LEFT, y, _WIDTH - _RIGHT, y, GRID))
+            self.parts.append(text(_LEFT - 8, y + 4, f"{tick:g}", anchor="end"))
         for hour in range(0, 25, 3):
             x, bottom = _x(hour), self._top + _PANEL
-            self.parts.append(_text(x, bottom + 15, f"{hour}:00", anchor="middle"))
+            self.parts.append(text(x, bottom + 15, f"{hour}:00", anchor="middle"))
 
     def y(self, value: float) -> float:
         """Where a value is."""
@@ -138,39 +138,18 @@ class Panel:
 
     def draw(self, points: Iterable[tuple[float, float]], colour: str) -> None:
         """Add a line."""
-        path = " ".join(f"{_x(hour):.1f},{self.y(value):.1f}" for hour, value in points)
-        self.parts.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="1.2" points="{path}"/>'
-        )
+        places = ((_x(hour), self.y(value)) for hour, value in points)
+        self.parts.append(polyline(places, colour, width=1.2))
 
-    def mark(self, value: float, colour: str, text: str) -> None:
+    def mark(self, value: float, colour: str, name: str) -> None:
         """Add a level."""
         y = self.y(value)
-        self.parts.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, colour, dashes="6 4"))
-        self.parts.append(_text(_WIDTH - _RIGHT, y - 4, text, anchor="end", colour=colour))
+        self.parts.append(line(_LEFT, y, _WIDTH - _RIGHT, y, colour, dashes="6 4"))
+        self.parts.append(text(_WIDTH - _RIGHT, y - 4, name, anchor="end", colour=colour))
 
 
 def _x(hour: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * hour / 24
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, dashes: str = "") -> str:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    where = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {where} stroke="{colour}"{dashed}/>'
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "start",
-    weight: str = "normal",
-    colour: str = _INK,
-) -> str:
-    style = f'fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{text}</text>'
 
 
 def picture() -> str:
@@ -189,29 +168,19 @@ def picture() -> str:
         ("least request, as Envoy, over two", two),
     )
     legend = []
-    for (_, ticks), colour in reversed([*zip(names, _COLOURS, strict=True)]):
+    for (_, ticks), colour in reversed([*zip(names, COLOURS, strict=True)]):
         by_minute = minutes(ticks)
         latency.draw(((each.hour, each.latency_ms) for each in by_minute), colour)
         serving.draw(((each.hour, each.slices) for each in by_minute), colour)
-    for at, ((name, ticks), colour) in enumerate(zip(names, _COLOURS, strict=True)):
+    for at, ((name, ticks), colour) in enumerate(zip(names, COLOURS, strict=True)):
         said = f"{name}: {100 * late(ticks):.1f} % beyond the budget"
         x, y = _LEFT, _TOP + 3 * (_PANEL + _GAP) + 5 + 18 * at
-        legend += [_line(x, y, x + 20, y, colour), _text(x + 26, y + 4, said)]
-    load.draw(((each.hour, each.rate) for each in minutes(ours)), _INK)
+        legend += [line(x, y, x + 20, y, colour), text(x + 26, y + 4, said)]
+    load.draw(((each.hour, each.rate) for each in minutes(ours)), INK)
     latency.mark(1e3 * BUDGET_S, _BUDGET, "budget: 50 ms")
     height = _TOP + 3 * (_PANEL + _GAP) + 20 + 18 * (len(names) - 1)
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-            'font-family="sans-serif" font-size="12">',
-            f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-            *latency.parts,
-            *load.parts,
-            *serving.parts,
-            *legend,
-            "</svg>\n",
-        )
-    )
+    parts = [*latency.parts, *load.parts, *serving.parts, *legend]
+    return document(_WIDTH, height, parts)
 
 
 def main() -> None:

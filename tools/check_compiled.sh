@@ -23,4 +23,4 @@ cd "$out/tree"
   tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
   tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py \
   tests/integration/test_{grpc_relay,http1_relay,http1_life,http1_mixed,http1_bad_requests,http1_bad_backends}.py \
-  tests/integration/test_{http2_lifecycle,http2_flow,http2_backends,queue_uploads,stream_sequences,process}.py
+  tests/integration/test_{http2_lifecycle,http2_flow,http2_backends,queue_uploads,stream_sequences,split_attempts,process}.py

@@ -31,7 +31,7 @@ from benchmarks.bench_schedule import (
 )
 from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
-from benchmarks.micro.sides import Clock, Http1Sides, Http2Sides
+from benchmarks.micro.sides import MODEL, Clock, Http1Sides, Http2Sides
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn
@@ -394,6 +394,29 @@ def tickets(lanes: int, waiting: int = 0) -> Make:
     return make
 
 
+# Batches that may be cut
+
+
+def http1_split(clock: Clock) -> Scene:
+    """A request of one row for a model whose batches are cut, and its answer, one read each."""
+    sides = Http1Sides(clock)
+    sides.relay.split(MODEL, 8, is_auto=True)
+    sides.server = sides.connect()
+    return _same(_exchange(sides), (SMALL + JSON_BODY, _ANSWER))
+
+
+def grpc_split(clock: Clock) -> Scene:
+    """A call of one row for such a model, and its answer."""
+    sides = Http2Sides(clock)
+    sides.relay.split(MODEL, 8, is_auto=True)
+
+    def call(pair: tuple[bytes, bytes]) -> None:
+        sides.client_sends(pair[0])
+        sides.backend_sends(pair[1])
+
+    return Scene(call, _calls(unique=False, message=lambda _: MESSAGE))
+
+
 # Picks
 
 
@@ -526,6 +549,8 @@ SCENES: dict[str, Make] = {
     "gRPC call, scheduled": grpc_scheduled(),
     "gRPC call, scheduled, new id": grpc_scheduled(message=numbered_message),
     "gRPC call, scheduled, 8 per read": grpc_scheduled(8, WIDE_PLAN),
+    "HTTP/1.1 request, split: auto": http1_split,
+    "gRPC call, split: auto": grpc_split,
     "ticket, 3 lanes": tickets(3),
     "ticket, 200 lanes": tickets(200),
     "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),

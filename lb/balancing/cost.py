@@ -41,10 +41,10 @@ class Cost:
     """The learnt cost of an execution on one model backend."""
 
     __slots__ = (
-        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_outlasted", "_recent",
-        "_recent_rows", "_recent_sizes", "_row_cov", "_row_mean", "_row_var", "_surprises",
-        "_weight", "assumed", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s",
-        "surprises", "unsure_s",
+        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_line", "_line_count",
+        "_outlasted", "_recent", "_recent_rows", "_recent_sizes", "_row_cov", "_row_mean",
+        "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count",
+        "deviation_s", "mean_s", "row_s", "surprises", "unsure_s",
     )  # fmt: skip
 
     def __init__(self, instances: int = 1) -> None:
@@ -74,6 +74,10 @@ class Cost:
         self._recent_sizes = [0.0] * WINDOW
         self._least_ratio = 0.0
         """The result of `least_ratio`; 0 if something was learnt since."""
+        self._line = (0.0, 0.0)
+        """The last result of `line`."""
+        self._line_count = -1
+        """The `count` then."""
         self._outlasted = -1
         """The `count` when an execution was given up: nothing is sure until another ends."""
         self._weight = 0
@@ -101,8 +105,8 @@ class Cost:
         return took_s if took_s < most_s else most_s
 
     def line(self) -> tuple[float, float]:
-        """Fit a line to recent samples: unlike `predict` it leaves out nothing that seems unusual,
-        as the first parts of batches are that had been whole.
+        """Describe recent samples by a line: unlike `predict` it leaves out nothing that seems
+        unusual, as the first parts of batches are that had been whole.
 
         Where all had about the same number of rows, nobody knows what a row costs. Then all of
         their time counts as that of rows: one batch that is divided shows what is true.
@@ -110,17 +114,29 @@ class Cost:
         Returns:
             Seconds of an execution without rows, and those that each row adds.
         """
-        samples = [
-            each for each in zip(self._recent_rows, self._recent, strict=True) if each[1] < inf
-        ]
-        if not samples:
+        if self._line_count != self.count:
+            self._line, self._line_count = self._fit_line(), self.count
+        return self._line
+
+    def _fit_line(self) -> tuple[float, float]:
+        """Fit the line of `line`."""
+        count = 0
+        rows = took_s = squares = products = 0.0
+        for its_rows, its_s in zip(self._recent_rows, self._recent, strict=True):
+            if its_s < inf:
+                count += 1
+                rows += its_rows
+                took_s += its_s
+                squares += its_rows * its_rows
+                products += its_rows * its_s
+        if not count:
             return self.base_s, self.row_s
-        rows = sum([each for each, _ in samples]) / len(samples)
-        took_s = sum([each for _, each in samples]) / len(samples)
-        varies = sum([(each - rows) ** 2 for each, _ in samples])
-        if varies <= _VARIES * rows * rows * len(samples):
+        rows /= count
+        took_s /= count
+        varies = squares - count * rows * rows
+        if varies <= _VARIES * rows * rows * count:
             return 0.0, took_s / rows
-        with_rows = sum([(each - rows) * (its_s - took_s) for each, its_s in samples])
+        with_rows = products - count * rows * took_s
         row_s = min(max(with_rows / varies, 0.0), took_s / rows)
         return took_s - row_s * rows, row_s
 
@@ -148,6 +164,7 @@ class Cost:
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what the backend has measured itself. A few samples outweigh it."""
         self.count = self.assumed = MIN_SAMPLES
+        self._line_count = -1
         self._weight = 1
         self.at = now
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)

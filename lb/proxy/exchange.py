@@ -98,7 +98,10 @@ class SplitParticulars(Particulars):
     __slots__ = ("parts",)
 
     def __init__(self, whole: Particulars | None, parts: int) -> None:
-        super().__init__(*(() if whole is None else (whole.version, 0, whole.priority)))
+        if whole is None:
+            super().__init__()
+        else:
+            super().__init__(whole.version, 0, whole.priority)
         self.parts = parts
 
 

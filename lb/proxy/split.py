@@ -138,10 +138,12 @@ class Splits:
         Returns:
             None where it goes on as it is.
         """
+        if rows < 2:
+            return None
         model = exchange.model
         rule = self.rules.get(model)
         facts = self._facts(model)
-        if rule is None or facts is None or rows < 2:
+        if rule is None or facts is None:
             return None
         limit = facts.max_rows
         must = rows > limit

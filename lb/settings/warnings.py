@@ -10,7 +10,8 @@ from lb.settings.listening import is_loopback
 from lb.settings.model import Settings
 from lb.settings.placement import PlacementMode
 from lb.settings.problems import Problem
-from lb.settings.scheduling import PolicyName
+from lb.settings.retry import RetryMode
+from lb.settings.scheduling import PolicyName, SplitMode
 from lb.settings.shared_addresses import shared_addresses
 from lb.settings.units import format_duration, format_size
 
@@ -30,7 +31,19 @@ def warnings_of(settings: Settings, backends: Sequence[BackendSettings]) -> list
         *_impossible_placement(settings, backends),
         *_doubtful_standby(settings, backends),
         *_per_worker(settings),
+        *_useless_splits(settings),
     ]
+
+
+def _useless_splits(settings: Settings) -> Iterator[Problem]:
+    """Models whose batches are never cut although they are to be."""
+    for name, own in settings.models.items():
+        if own.split is SplitMode.OFF:
+            continue
+        if own.variants:
+            yield Problem(f"models.{name}.split", "has no effect on a name with variants")
+        elif own.retry is RetryMode.NEVER:
+            yield Problem(f"models.{name}.split", "has no effect with retry: never")
 
 
 def _doubtful_standby(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

@@ -75,6 +75,7 @@ from lb.proxy.reruns import Reruns
 from lb.proxy.retry import Misplaced
 from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
 from lb.proxy.sniff import Sniffer
+from lb.proxy.split import SplitRule
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
 from lb.proxy.variants import NameRules, VariantOptions, VariantRules
@@ -605,6 +606,25 @@ class Relay:
             compare=None,
         )
         self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
+
+    def split(self, model: bytes, max_rows: int, **rule: Any) -> None:
+        """Cut batches of a model, on connections that are made from now on.
+
+        Args:
+            model: that all backends have.
+            max_rows: of one execution.
+            rule: values of `SplitRule`, beside the usual limits.
+        """
+        snapshot = self.pool.current
+        route = snapshot.routes[model]
+        route = replace(route, facts=replace(route.facts, max_rows=max_rows))
+        self.pool.publish(replace(snapshot, routes={**snapshot.routes, model: route}))
+        limits = {"at_once": 8, "max_bytes": 2**26, **rule}
+        self.parts.dispatcher.splits.configure({model: SplitRule(**limits)})
+        models = frozenset({model})
+        http1, http2 = self.parts.http1, self.parts.http2
+        http1.configure(replace(http1.options, split_models=models))
+        http2.configure(replace(http2.options, split_models=models))
 
     def variant_counts(self) -> list[tuple[int, int]]:
         """Answers and errors of each variant."""

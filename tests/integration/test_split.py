@@ -316,3 +316,39 @@ def test_each_part_is_a_span_of_the_trace(tritons: tuple[Triton, ...], protocol:
     assert {(span.parent_id, span.name) for span in parts} == {(whole.span_id, whole.name)}
     assert {span.attributes["triton_lb.why"] for span in parts} == {"part"}
     assert len({span.span_id for span in found}) == 4
+
+
+# Beside variants and shadow
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_batches_for_a_name_with_variants_are_not_cut(
+    tritons: tuple[Triton, ...], protocol: str
+) -> None:
+    """What one Triton takes is answered and copied to the shadow; more is for Triton to refuse."""
+    own = {
+        "split": "auto",
+        "variants": [{"name": "stable", "model": "simple", "weight": 1}],
+        "shadow": {"model": "simple", "version": "1", "percent": 100, "compare": False},
+    }
+    too_large = "batch-size must be <= 8"
+    with running(tritons, {"models": {"simple": own}}) as balancer:
+        if protocol == "grpc":
+            with grpc.insecure_channel(balancer.grpc) as channel:
+                assert list(ask(channel, batch(8)).raw_output_contents) == expected(8)
+                with pytest.raises(grpc.RpcError, match=too_large):
+                    ask(channel, batch(20))
+        else:
+            status, headers, body = post(balancer.http, *http_body(8, binary=True))
+            assert status == 200
+            size = int(headers["inference-header-content-length"])
+            assert body[size:] == b"".join(expected(8))
+            status, _, body = post(balancer.http, *http_body(20, binary=True))
+            assert status == 400
+            assert too_large in json.loads(body)["error"]
+        wait_until(
+            lambda: metric(balancer, "triton_lb_shadow_copies_total") >= 1,
+            timeout_s=LIMIT_S,
+            what="a request is copied",
+        )
+        assert metric(balancer, "triton_lb_split_batches_total") == 0

@@ -216,6 +216,11 @@ class RunningBalancer:
         """What runs: after an upgrade another one."""
         return psutil.Process(self._pid())
 
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._process.log.read_text()
+
     def open_files(self) -> int:
         """File descriptors that its process holds."""
         return self.process().num_fds()

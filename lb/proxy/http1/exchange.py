@@ -789,7 +789,7 @@ class Http1Attempt(Attempt, AnswerSink):
         body = self.body
         if (
             client is None
-            or not plan.is_plain
+            or not (plan.is_plain or plan.is_plain_whole)
             or not body.ended
             or client.is_leaving
             or owner.form is not None

@@ -88,9 +88,9 @@ class RequestPlan:
     __slots__ = (
         "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
         "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
-        "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop", "may_split",
-        "method", "model", "noted", "operation", "origin", "path", "request_id", "route",
-        "sampled", "share", "state", "timeout_s", "upstream",
+        "is_plain_whole", "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop",
+        "may_split", "method", "model", "noted", "operation", "origin", "path", "request_id",
+        "route", "sampled", "share", "state", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +147,8 @@ class RequestPlan:
         twice for one request."""
         self.may_split = False
         """It is an inference of a model whose batches may be cut."""
+        self.is_plain_whole = False
+        """It may be cut, and nothing else about it needs a second look."""
         self.known_rows: KnownRows | None = None
         """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
@@ -203,6 +205,7 @@ class RequestPlan:
         plan.loop = self.loop
         plan.has_variants = self.has_variants
         plan.may_split = self.may_split
+        plan.is_plain_whole = self.is_plain_whole
         plan.share = self.share
         plan.is_sampled = self.is_sampled
         sampled = self.sampled
@@ -386,7 +389,8 @@ class HeadReader:
         if self._looks_further:
             self._look_further(plan, head, request, line)
         if share:
-            plan.share, plan.is_sampled, plan.is_plain = share, True, False
+            plan.share, plan.is_sampled = share, True
+            plan.is_plain = plan.is_plain_whole = False
             return plan
         if self._payloads is not None and plan.operation.kind is OperationKind.INFERENCE:
             plan.share = self._payloads.share_of(plan.model)
@@ -414,6 +418,7 @@ class HeadReader:
             and request.target.startswith(b"/v2/models/")
         )
         if plan.may_split or plan.has_variants:
+            plan.is_plain_whole = plan.is_plain and not plan.has_variants
             plan.is_plain = False
 
     def _is_ordinary(self, head: bytes) -> bool:

@@ -33,7 +33,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
-from lb.proxy.http1.split_request import SplitRequest
+from lb.proxy.http1.split_request import SplitRequest, stays_whole
 from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
@@ -213,7 +213,11 @@ class ServerConnection(ClientSide):
                 plan = self._known_plan(head)
                 if plan is None and (end <= ORDINARY_HEAD or self.relay.iteration.left > 0):
                     plan = self._plan(head)
-                if plan is not None and plan.is_plain and plan.length == len(data) - end:
+                if (
+                    plan is not None
+                    and plan.length == len(data) - end
+                    and (plan.is_plain or (plan.is_plain_whole and self._is_whole(plan, data, end)))
+                ):
                     self.state = _BUSY
                     relay = self.relay
                     now = relay.clock()
@@ -238,6 +242,11 @@ class ServerConnection(ClientSide):
         self._pending = self._pending[self._at :] + data if self._pending else data
         self._at = 0
         self._process()
+
+    def _is_whole(self, plan: RequestPlan, data: bytes, end: int) -> bool:
+        """Whether a batch that came with its head in one read goes on as it is."""
+        exchange = Http1Exchange(self.relay, self, plan, self.relay.clock())
+        return stays_whole(exchange, memoryview(data)[end:])
 
     def eof_received(self) -> bool:
         """asyncio: the client sends nothing more (FIN, or the goodbye of TLS)."""
@@ -402,7 +411,7 @@ class ServerConnection(ClientSide):
         pieces = self._decode(decoder) if self._pending and not decoder.ended else []
         self.since = now = relay.clock()
         self.served = True
-        exchange = self._new_exchange(plan, now)
+        exchange = self._new_exchange(plan, now, pieces)
         self.exchange = exchange
         if decoder.ended:
             self.state = _BUSY
@@ -423,7 +432,7 @@ class ServerConnection(ClientSide):
             if self.is_plain:
                 self._start_pump()
 
-    def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
+    def _new_exchange(self, plan: RequestPlan, now: float, pieces: list[Payload]) -> Http1Exchange:
         relay = self.relay
         exchange = Http1Exchange(relay, self, plan, now)
         turn = self._turn
@@ -443,7 +452,11 @@ class ServerConnection(ClientSide):
             front = self.front
             by_platform = front is not None and front.chooses_variants
             exchange.handler = VariantHandler(exchange, by_platform=by_platform)
-        elif plan.may_split and exchange.handler is None:
+        elif (
+            plan.may_split
+            and exchange.handler is None
+            and not (pieces and stays_whole(exchange, pieces[0]))
+        ):
             exchange.handler = SplitRequest(exchange)
         if plan.is_sampled and not plan.may_split:
             recording = relay.parts.payloads.record(exchange, plan.upstream)

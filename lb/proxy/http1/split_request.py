@@ -55,6 +55,22 @@ _JSON_SIZE: Final = b"Inference-Header-Content-Length"
 _ERRORS: Final = 400
 
 
+def stays_whole(exchange: Http1Exchange, first: Payload) -> bool:
+    """Whether an inference goes on as it comes, as far as the first read of its body tells.
+
+    Args:
+        exchange: of a model whose batches may be cut.
+        first: of its body.
+    """
+    plan = exchange.plan
+    if plan.is_compressed or plan.length < 0:
+        return False
+    rows, end = json_rows(bytes(first[:_LOOKED_AT]))
+    if not end and len(first) < min(plan.length, _LOOKED_AT):
+        return False
+    return exchange.relay.dispatcher.splits.plan(exchange, rows, plan.length) is None
+
+
 class PartSide(ClientSide):
     """Stands in the place of a client for a part: takes answers of ours, and is told of the end of
     a backend's."""
@@ -425,11 +441,11 @@ class SplitRequest:
         exchange, plan = self.exchange, self.plan
         if error.is_of_model:
             exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
-            if not plan.must:
-                self._drop_answers()
-                exchange.particulars = self.particulars
-                self._pass_on()
-                return
+        if not plan.must:
+            self._drop_answers()
+            exchange.particulars = self.particulars
+            self._pass_on()
+            return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))

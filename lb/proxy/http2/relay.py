@@ -149,7 +149,7 @@ class Http2Relay(Http2Shared):
         ):
             return False
         data = b"".join((*(call.request.queue or ()), payload))
-        rows = rows_of_first(data, is_all=is_all)
+        rows = rows_of_first(data, call.model, is_all=is_all)
         if rows is None:
             return None
         splits = self.dispatcher.splits

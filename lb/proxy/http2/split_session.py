@@ -15,6 +15,7 @@ from typing import Any, Final
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.inspect import inspect_quickly
 from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.split.messages import MessageCut, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
@@ -22,7 +23,7 @@ from lb.net.steps import between_others
 from lb.proxy.exchange import Exchange, SplitParticulars
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.look import LOOK_BYTES, NAME_AT
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.split import (
     JOINED_AT_ONCE,
@@ -545,11 +546,11 @@ class SplitSession(CallPart):
         call = self.call
         if error.is_of_model:
             self._splits.unfit(call.model, self.plan)
-            if not self.plan.must:
-                self._drop_answers()
-                call.particulars = self.particulars
-                self._give_back()
-                return
+        if not self.plan.must:
+            self._drop_answers()
+            call.particulars = self.particulars
+            self._give_back()
+            return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
@@ -619,11 +620,12 @@ def _inflated(data: Rope, limit: int) -> Rope | None:
     return None if message is None else Rope([message])
 
 
-def rows_of_first(data: bytes, *, is_all: bool) -> int | None:
+def rows_of_first(data: bytes, model: bytes, *, is_all: bool) -> int | None:
     """The rows of the message that a request begins with.
 
     Args:
         data: what has come, prefix included.
+        model: that it names.
         is_all: there is no more to come.
 
     Returns:
@@ -632,6 +634,10 @@ def rows_of_first(data: bytes, *, is_all: bool) -> int | None:
     is_enough = is_all or len(data) >= LOOK_BYTES
     if len(data) < PREFIX_SIZE:
         return 1 if is_enough else None
+    if not data[0] and data.startswith(model, NAME_AT) and data[NAME_AT - 1] == len(model):
+        quick = inspect_quickly(data, NAME_AT + len(model))
+        if quick is not None:
+            return quick[1]
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     if data[0]:

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from lb.balancing.sequences import Affinity
+from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import (
     AffinityName,
@@ -12,6 +13,26 @@ from lb.settings.scheduling import (
     SequenceSettings,
     read_concurrency,
 )
+from lb.settings.warnings import warnings_of
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"variants": [{"name": "a", "model": "m", "weight": 1}]}, "on a name with variants"),
+        ({"retry": "never"}, "with retry: never"),
+        ({}, ""),
+    ],
+)
+def test_a_split_without_effect_is_doubted(own: dict[str, object], why: str) -> None:
+    tree = {
+        "listen": {"http": "127.0.0.1:0"},
+        "backends": [{"http": "127.0.0.1:18010"}],
+        "models": {"m": {"split": "auto", **own}},
+    }
+    settings = Settings.model_validate(tree)
+    found = [str(each) for each in warnings_of(settings, settings.backends)]
+    assert found == ([f"models.m.split: has no effect {why}"] if why else [])
 
 
 def test_nothing_is_refused_for_waiting_unless_somebody_says_so() -> None:
