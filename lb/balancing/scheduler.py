@@ -804,6 +804,7 @@ class Scheduler:
         """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
         ticket.terms = terms
+        terms.model_queue = model_queue
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)

@@ -33,8 +33,7 @@ from lb.runtime.sockets import OWN, Bound, Listeners
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
-from lb.sharing.board import clear
-from lb.sharing.memory import attach, create
+from lb.sharing.memory import attach, clear, create
 from lb.wire.hops import new_identity
 
 _log = logging.getLogger(__name__)
@@ -250,7 +249,7 @@ class Supervisor:
         code = await asyncio.to_thread(process.wait)
         child.process = None
         if child.role == WORKER:
-            clear(self._memory, child.index)  # what it had in flight
+            clear(self._memory, child.index, self._count)  # what it had in flight
         return str(code)
 
     def _greet(self, child: Child, ours: socket.socket) -> None:
