@@ -535,7 +535,7 @@ class Scheduler:
                 or eligible_set.idle(ticket, now, is_reserved=is_reserved) is None
             ):
                 return self._begin_if_idle(ticket, model_queue, eligible_set, now)
-        if model_queue.waits >= rules.max_waiting:
+        if model_queue.waits + model_queue.others_waiting >= rules.max_waiting:
             victim = model_queue.victim(ticket, eligible_set)
             if victim is None:
                 raise ScheduleRefused(Refusal.FULL, model_queue.room_in(eligible_set, now))

@@ -71,16 +71,13 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "gave_way_at", "gave_way_to", "others", "others_waiting", "own_entry", "told_arrivals",
-        "told_at",
+        "gave_way_at", "gave_way_to", "others", "own_entry", "told_arrivals", "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
         self.own_entry = Entry(key)
         self.others: dict[int, Waits] = {}
         """What each worker has queued that has anything."""
-        self.others_waiting = 0
-        """Requests that others have queued."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
         self.told_arrivals = 0
@@ -377,9 +374,9 @@ class SharedScheduler(Scheduler):
     ) -> None:
         """Note what another worker has queued of a model."""
         queue = self._queues[model_queue]
-        queue.others_waiting += change
+        model_queue.others_waiting += change
         for eligible_set in model_queue.eligible_sets.values():
-            eligible_set.others_waiting = queue.others_waiting
+            eligible_set.others_waiting = model_queue.others_waiting
         if values[1]:
             queue.others[worker] = values[2], values[6], values[7]
         elif queue.others.pop(worker, None) is not None:
@@ -460,7 +457,7 @@ class SharedScheduler(Scheduler):
             self._queues[model_queue] = _SharedQueue(key)
             self._queue_keys[key] = model_queue
             self._apply_again(key, now)
-        eligible_set.others_waiting = self._queues[model_queue].others_waiting
+        eligible_set.others_waiting = model_queue.others_waiting
         known = self._keys.get(model_queue)
         if known is None or len(known) < len(model_queue.model_backends):
             for model_backend in model_queue.model_backends.values():
