@@ -305,3 +305,8 @@ def clear(memory: memoryview, index: int) -> None:
     cells[base + _QUEUED] = 0
     # Whoever reads it next reads all of it.
     cells[base + _POSITION] += _RING
+
+
+def last_tick(memory: memoryview, index: int) -> float:
+    """When a worker has said last that it runs, in monotonic seconds."""
+    return memory.cast("B").cast("d")[index * _REGION + _ALIVE_AT]

@@ -25,6 +25,7 @@ from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
+GONE = (OSError, http.client.HTTPException)
 _DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="http"}'
 
 
@@ -244,6 +245,23 @@ def test_stopped_worker_does_not_stop_the_service(lasting: Serving) -> None:
     finally:
         os.kill(worker, signal.SIGCONT)
     wait_until(lambda: value(addresses["metrics"], silent) < 1, what="the worker heard again")
+
+
+def test_worker_that_stands_still_for_long_is_killed_and_replaced(serving: Serving) -> None:
+    address = serving.until_serving()["http"]
+    with ThreadPoolExecutor() as pool:
+        connections = [http.client.HTTPConnection(address, timeout=60) for _ in range(8)]
+        assert {infer(connection) for connection in connections} == {200}
+        os.kill(processes(serving)["worker-0"], signal.SIGSTOP)
+        answers = [pool.submit(infer, connection) for connection in connections]
+        serving.until_logged("worker stands still and is killed role=worker-0")
+        serving.until_logged("process serves again role=worker-0")
+        # Its clients hear that their connections are gone; those of the other worker are answered.
+        for answer in answers:
+            lost = answer.exception()
+            assert answer.result() == 200 if lost is None else isinstance(lost, GONE)
+    assert "killed role=worker-1" not in serving.log
+    assert {ask(address) for _ in range(10)} == {200}
 
 
 def test_stopped_control_process_does_not_stop_the_service(lasting: Serving) -> None:
