@@ -260,6 +260,8 @@ def test_worker_that_stands_still_for_long_is_killed_and_replaced(serving: Servi
         for answer in answers:
             lost = answer.exception()
             assert answer.result() == 200 if lost is None else isinstance(lost, GONE)
+        for connection in connections:
+            connection.close()
     assert "killed role=worker-1" not in serving.log
     assert {ask(address) for _ in range(10)} == {200}
 
@@ -390,6 +392,52 @@ def test_a_limit_of_a_backend_holds_over_all_workers(
         assert min(by_worker) > 0
         # Two at a time take 1.2 s, two of each worker would take half of that.
         assert took_s > 1.0
+        for connection in connections:
+            connection.close()
+    finally:
+        serving.process.close()
+
+
+def test_limits_of_a_client_hold_over_all_workers(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["workers"] = 4
+    config["access"] = {
+        "limits": [
+            {"by": "header:x-rate", "requests_per_second": 100, "burst": 20},
+            {"by": "header:x-count", "max_concurrent_requests": 3},
+        ]
+    }
+    serving = Serving(tmp_path, config)
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [0]}
+
+    def asked(connection: http.client.HTTPConnection, rate: str, count: str, sleep: int = 0) -> int:
+        body = json.dumps({"inputs": [{**tensor, "data": [sleep]}]})
+        headers = {"x-rate": rate, "x-count": count}
+        connection.request("POST", "/v2/models/sleeper/infer", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    try:
+        address = serving.until_serving()["http"]
+        connections = [http.client.HTTPConnection(address, timeout=60) for _ in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+
+            def ask_many(number: int) -> list[int]:
+                return [asked(connections[number], "a", str(number)) for _ in range(100)]
+
+            began = time.monotonic()
+            found = [status for each in pool.map(ask_many, range(16)) for status in each]
+            took_s = time.monotonic() - began
+            assert set(found) == {200, 429}
+            # One for each of the workers may have been under way when the time was taken.
+            assert 20 <= found.count(200) <= 100 * took_s + 20 + 4
+            together = [
+                pool.submit(asked, each, str(number), "b", 1500)
+                for number, each in enumerate(connections)
+            ]
+            passed = [answer.result() for answer in together].count(200)
+            # Workers that decide at once may each let one pass.
+            assert 3 <= passed <= 3 + 3
         for connection in connections:
             connection.close()
     finally:
