@@ -406,7 +406,7 @@ class SharedScheduler(Scheduler):
             shared.high += high
             model_backend.high += high
         model_backend.count_others(change, work_s, since, ends, rows, now)
-        if model_queue.index is not None or model_queue.reserves:
+        if (change and model_queue.index is not None) or model_queue.reserves:
             model_queue.count_others(model_backend, change, now)
         if (change < 0 or ends) and model_queue.waiting:
             self._mark_ready((model_queue,), now)
