@@ -123,7 +123,7 @@ class SharedScheduler(Scheduler):
     def offer(self, ticket: Ticket, now: float) -> Backend | None:
         """Place a request; see `Scheduler`. It is queued behind requests of other workers that are
         queued already."""
-        # HOT PATH (benchmarks/bench_sharing.py). Nearly always the eligible set is known.
+        # Nearly always the eligible set is known, and `_prepare` would change nothing.
         terms = ticket.terms
         eligible_set: EligibleSet | None = terms.eligible_set
         if eligible_set is None or eligible_set.is_retired or ticket.tried:
@@ -195,7 +195,6 @@ class SharedScheduler(Scheduler):
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of an attempt; see `Scheduler`. Ring for the worker whose next request is
         the most urgent."""
-        # HOT PATH (benchmarks/bench_sharing.py).
         is_fresh = 0.0 <= now - self._read_at < _FRESH_S
         if not is_fresh or (not self._waiting and self._board.has_queued_elsewhere()):
             self.rung(now)
@@ -570,7 +569,6 @@ class SharedScheduler(Scheduler):
             now: the time.
             ended: requests that have ended.
         """
-        # HOT PATH (benchmarks/bench_sharing.py).
         shared = model_backend.shared
         if shared is None or shared.counted_at is not model_backend:
             shared = self._know(model_queue, model_backend, now)

@@ -19,7 +19,7 @@ from lb.domain.schedule import (
     Terms,
     Ticket,
 )
-from lb.sharing.board import STALE_S, Board, Entry, clear, size
+from lb.sharing.board import STALE_S, Board, Entry, Values, clear, size
 from tests.fakes.backends import make_backend
 
 NAMES: Final = ("a", "b")
@@ -299,6 +299,38 @@ def test_nothing_is_left_when_all_has_ended() -> None:
             assert not worker.scheduler.in_flight_by_model(worker.backends[0])[b"model"]
             assert all(backend.in_flight == 0 for backend in worker.backends)
             assert list(worker.scheduler.model_queues(now, idle=False)) == []
+
+
+class CountingBoard(Board):
+    """Counts what is read of others."""
+
+    reads = 0
+
+    def read(self, worker: int, number: int) -> Values:
+        self.reads += 1
+        return super().read(worker, number)
+
+
+@pytest.mark.interpreted("a class of its own")
+def test_busy_neighbours_are_read_a_few_times_in_a_millisecond() -> None:
+    memory = memoryview(bytearray(size(3)))
+    boards = [CountingBoard(memory, index, 3) for index in range(3)]
+    workers = [
+        Worker(board, NAMES, Capacity(64, is_auto=True, instances=64), QueueRules(), 0)
+        for board in boards
+    ]
+    for _ in range(2):
+        for worker in workers:
+            worker.scheduler.tick(1.0)
+    running: list[tuple[Worker, Ticket]] = []
+    for number in range(300):
+        now = 1.0 + number * 0.00001
+        running.append((workers[number % 3], workers[number % 3].begin(now)))
+        if number > 30:
+            ended, ticket = running.pop(0)
+            ended.complete(ticket, now)
+    # 3 ms with 570 changes: two backends of two neighbours, 15 times.
+    assert 0 < max(board.reads for board in boards) <= 2 * 2 * 16
 
 
 class BusyBoard(Board):
