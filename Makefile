@@ -168,7 +168,7 @@ study: $(VENV)/.test triton
 
 # 1,000 sequences before four workers, each step over another connection and protocol.
 sequences: $(VENV)/.test
-	SEQUENCES=1000 $(BIN)/python -m pytest -q -p no:cacheprovider tests/integration/test_worker_sequences.py
+	SEQUENCES=1000 TEST_LIMIT_S=600 $(BIN)/python -m pytest -q -p no:cacheprovider tests/integration/test_worker_sequences.py
 
 # Several workers before the same backends, in simulated time, beside one worker and beside workers that know nothing of each other.
 # Some hours with 200 seeds; make workers WORKERS="--seeds 16 --workers 2 4" takes minutes.

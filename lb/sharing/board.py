@@ -263,7 +263,7 @@ class Board:
     def _changed_by(self, other: _Neighbour, position: int) -> Collection[int]:
         cells = self._cells
         since, other.seen = other.seen, position
-        if since < 0 or position - since >= _RING:
+        if since < 0 or not 0 < position - since < _RING:
             other.used = max(other.used, min(cells[other.base + _USED], MAX_ENTRIES))
             return range(other.used)
         ring = other.base + _HEADER
