@@ -444,6 +444,53 @@ def test_limits_of_a_client_hold_over_all_workers(tmp_path: Path, config: dict[s
         serving.process.close()
 
 
+def test_the_queue_is_one_for_all_workers(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Its size is that of all, and urgent requests go before those of other workers."""
+    config["workers"] = 4
+    config["scheduling"] = {
+        "max_requests_per_backend": 1, "max_queue_size": 16, "priority_header": "x-priority",
+    }  # fmt: skip
+    serving = Serving(tmp_path, config)
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [300]}
+    body = json.dumps({"inputs": [tensor]})
+    ended: list[str] = []
+
+    def ask_with(connection: http.client.HTTPConnection, priority: str) -> int:
+        headers = {"x-priority": priority}
+        connection.request("POST", "/v2/models/sleeper/infer", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:
+            ended.append(priority)
+        return answer.status
+
+    def queued(metrics: str) -> float:
+        text = get(metrics, "/metrics/own")[1]
+        found = re.findall(r"^triton_lb_queue_length\{[^}]*\} (\S+)", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    try:
+        addresses = serving.until_serving()
+        with ThreadPoolExecutor(32) as pool:
+            connections = [
+                http.client.HTTPConnection(addresses["http"], timeout=90) for _ in range(32)
+            ]
+            low = [pool.submit(ask_with, each, "3") for each in connections[:12]]
+            wait_until(lambda: queued(addresses["metrics"]) >= 9, what="requests queued")
+            high = [pool.submit(ask_with, each, "1") for each in connections[12:15]]
+            assert [each.result() for each in (*high, *low)] == [200] * 15
+            assert ended[-1] == "3"
+            many = [pool.submit(ask_with, each, "2") for each in connections]
+            found = [each.result() for each in many]
+        assert set(found) == {200, 503}
+        # One runs, 16 are queued. With a queue for each worker all 32 would be.
+        assert found.count(200) >= 16
+        for connection in connections:
+            connection.close()
+    finally:
+        serving.process.close()
+
+
 class KeepingAsTriton(Keeping):
     """The same in the words of a Triton, upon which the next backend by the hash is asked."""
 
