@@ -71,7 +71,7 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "gave_way_at", "gave_way_to", "others", "own_entry", "told_arrivals", "told_at",
+        "gave_way_at", "gave_way_to", "others", "own_entry", "rang_at", "told_arrivals", "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -80,6 +80,8 @@ class _SharedQueue:
         """What each worker has queued that has anything."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
+        self.rang_at: dict[int, float] = {}
+        """When this worker rang for others last."""
         self.told_arrivals = 0
         """Arrivals that the tail was learnt from when others were told of one last."""
         self.told_at = 0.0
@@ -216,7 +218,10 @@ class SharedScheduler(Scheduler):
             first = shared.first(eligible_set, now)
             own = _waits(model_queue, now)
             urgency = eligible_set.order(shared.others[first], now)
-            if own is None or urgency < eligible_set.order(own, now):
+            is_more_urgent = own is None or urgency < eligible_set.order(own, now)
+            # One that was rung for a moment ago reads what has changed since, too.
+            if is_more_urgent and not 0.0 <= now - shared.rang_at.get(first, 0.0) < _FRESH_S:
+                shared.rang_at[first] = now
                 self.ring(first)
 
     def drop(self, ticket: Ticket) -> None:
