@@ -5,8 +5,8 @@
 `wrk` sends small inferences over 32 connections, through triton-lb, to three simulated Tritons
 whose model is scheduled. Both services run all the time and are measured in turns. Printed are
 microseconds of CPU (user and system) per request of the processes that serve clients, the median of
-all rounds, and the scaling: N times the CPU of one process, divided by the CPU with N workers and
-by how unevenly these were used.
+all rounds, what they take without requests, and the scaling: N times the CPU of one process,
+divided by the CPU with N workers and by how unevenly these were used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,13 +50,20 @@ class Service:
     """A running triton-lb."""
 
     def __init__(self, folder: Path, backends: list[dict[str, str]], workers: int) -> None:
-        self.workers = workers
+        self.rates: list[float] = []
+        """Requests per second of each measurement."""
         listen = dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0")
         config: dict[str, Any] = {"workers": workers, "listen": listen, "backends": backends}
         self.serving = Serving(folder, config, name=f"workers-{workers}")
         self.address = self.serving.until_serving()["http"]
         started = re.findall(r"process started role=worker-\d+ pid=(\d+)", self.serving.log)
         self.pids = [int(pid) for pid in started] or [self.serving.process.pid]
+
+    def idle(self, seconds: float) -> float:
+        """Milliseconds of CPU per second that all take without requests."""
+        before = sum([cpu_s(pid) for pid in self.pids])
+        time.sleep(seconds)
+        return (sum([cpu_s(pid) for pid in self.pids]) - before) / seconds * 1e3
 
     def measure(self, script: Path, seconds: int) -> tuple[float, float]:
         """Microseconds of CPU per request, and the busiest process's part times their number."""
@@ -69,6 +77,7 @@ class Service:
         requests = re.search(r"(\d+) requests in", said)
         if requests is None or "Non-2xx" in said:
             sys.exit(said)
+        self.rates.append(int(requests[1]) / seconds)
         spent = [cpu_s(pid) - since for pid, since in zip(self.pids, before, strict=True)]
         total = sum(spent)
         return total / int(requests[1]) * 1e6, max(spent) * len(spent) / total
@@ -115,12 +124,17 @@ def main() -> None:
                 took[place].append(cpu)
                 if place:
                     uneven.append(share)
-    one, several = median(took[0]), median(took[1])
-    print("| workers | CPU per request | unevenness | scaling |")
-    print("|---:|---:|---:|---:|")
-    print(f"| 1 | {one:.1f} | | |")
+        one, several = median(took[0]), median(took[1])
+        rates = [median(service.rates) for service in services]
+        idle = [service.idle(_SECONDS) for service in services]
+    print("| workers | requests/s | idle, ms/s | CPU per request | unevenness | scaling |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    print(f"| 1 | {rates[0]:.0f} | {idle[0]:.1f} | {one:.1f} | | |")
     scaling = options.workers * one / several / median(uneven)
-    print(f"| {options.workers} | {several:.1f} | {median(uneven):.2f} | {scaling:.2f} |")
+    print(
+        f"| {options.workers} | {rates[1]:.0f} | {idle[1]:.1f} | {several:.1f} | "
+        f"{median(uneven):.2f} | {scaling:.2f} |"
+    )
 
 
 if __name__ == "__main__":
