@@ -19,6 +19,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -83,6 +84,11 @@ class Service:
         return total / int(requests[1]) * 1e6, max(spent) * len(spent) / total
 
 
+def has_line(log: Path) -> bool:
+    """Whether a log has a whole line."""
+    return log.read_text().endswith("\n")
+
+
 def simulators(stack: ExitStack, folder: Path, count: int) -> list[dict[str, str]]:
     """Start simulated Tritons, as backends of a configuration."""
     found = []
@@ -93,7 +99,7 @@ def simulators(stack: ExitStack, folder: Path, count: int) -> list[dict[str, str
         command = (sys.executable, "-m", "lb.simulator", *map(str, ports), "--models", "simple")
         process = ChildProcess(command, log=log, env=ENVIRONMENT)
         stack.callback(process.close)
-        wait_until(lambda log=log: log.read_text().endswith("\n"), what="the simulator")  # type: ignore[misc]
+        wait_until(partial(has_line, log), what="the simulator")
         found.append({"name": f"triton-{number}", "http": f"127.0.0.1:{http}"})
     return found
 
