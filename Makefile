@@ -17,7 +17,7 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos
+.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -192,6 +192,10 @@ standby-live: $(VENV)/.test
 study: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.study $(STUDY)
+
+# 1,000 sequences before four workers, each step over another connection and protocol.
+sequences: $(VENV)/.test
+	SEQUENCES=1000 TEST_LIMIT_S=600 $(BIN)/python -m pytest -q -p no:cacheprovider tests/integration/test_worker_sequences.py
 
 # Several workers before the same backends, in simulated time, beside one worker and beside workers that know nothing of each other.
 # Some hours with 200 seeds; make workers WORKERS="--seeds 16 --workers 2 4" takes minutes.

@@ -18,6 +18,7 @@ from lb.balancing.division import Share
 from lb.balancing.estimate import Estimate
 from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
+from lb.balancing.shared_load import SharedLoad
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
@@ -57,7 +58,7 @@ class ModelBackend:
     __slots__ = (
         "_ends", "_ends_at", "_rule", "alone_s", "backend", "capacity", "explore_s",
         "external_load", "high", "instances", "is_exact", "is_watched", "last_pick", "lateness_s",
-        "lead_s", "limit", "load", "penalty", "slots", "stamp", "stats", "unanswered",
+        "lead_s", "limit", "load", "penalty", "shared", "slots", "stamp", "stats", "unanswered",
     )  # fmt: skip
 
     def __init__(self, penalty: BackendPenalty, capacity: Capacity, stats: ModelStats) -> None:
@@ -83,6 +84,8 @@ class ModelBackend:
         """After so long without an answer the estimate is doubted, more and more."""
         self.external_load: BackendExternalLoad | None = None
         """What other clients do there, where there is anything to say of it."""
+        self.shared: SharedLoad | None = None
+        """What `load` contains of other workers; None with one worker."""
         self.is_watched = False
         """Its model queue has to know what begins and ends here."""
         self.stamp = 0

@@ -52,8 +52,8 @@ class ModelQueue:
 
     __slots__ = (
         "_busy", "_high", "_low", "_slots", "_used", "eligible_sets", "index", "is_pressed",
-        "model", "model_backends", "penalties", "plan", "reserves", "retired", "runs_in_order",
-        "stats", "version", "waiting",
+        "model", "model_backends", "others_waiting", "penalties", "plan", "reserves", "retired",
+        "runs_in_order", "stats", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class ModelQueue:
         """Requests of the highest priority use reserved slots; set by `is_reserved`."""
         self.runs_in_order = True
         """All its model backends execute one request after the other."""
+        self.others_waiting = 0
+        """Requests of the model that are queued by other workers."""
         self.eligible_sets: dict[tuple[Backend, ...], EligibleSet] = {}
         self.index: ModelBackendIndex | None = None
         """An index of all model backends, where they are many."""
@@ -381,7 +383,7 @@ class ModelQueue:
     def room_in(self, eligible_set: EligibleSet, now: float) -> float:
         """Predict in how many seconds all that are queued now will have begun."""
         rate = eligible_set.rate(now)
-        return max((self.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
+        return max((self.waits + self.others_waiting + 1) / rate if rate else 0.0, _MIN_RETRY_S)
 
     def is_late(self, ticket: Ticket, eligible_set: EligibleSet, now: float) -> bool:
         """Whether a request that is queued behind others would miss its deadline even if every

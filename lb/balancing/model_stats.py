@@ -30,8 +30,18 @@ class ModelStats:
     """What is learnt of one version of a model, over all its model backends."""
 
     __slots__ = (
-        "_arrivals", "_arrived_at", "_mean_s", "_off_s", "_side_by_side",
-        "best", "best_s", "tail_s", "usual", "version",
+        "_arrived_at",
+        "_known",
+        "_mean_s",
+        "_off_s",
+        "_side_by_side",
+        "arrival_s",
+        "arrivals",
+        "best",
+        "best_s",
+        "tail_s",
+        "usual",
+        "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,7 +60,12 @@ class ModelStats:
         self.tail_s = 0.0
         """Seconds that few requests would exceed if all were dispatched in the order of arrival.
         0: not known, or requests are not executed one after the other."""
-        self._arrivals = 0
+        self.arrivals = 0
+        """Requests of this process that the tail was learnt from."""
+        self.arrival_s = 0.0
+        """Seconds that the last of them would have taken."""
+        self._known = 0
+        """Requests that the tail follows from, with those of other workers."""
         self._arrived_at = 0.0
         self._mean_s = 0.0
         self._off_s = 0.0
@@ -77,16 +92,22 @@ class ModelStats:
 
     def on_arrival(self, takes_s: float, now: float) -> None:
         """Note a new request that would take so long if all went in order."""
+        self.arrivals += 1
+        self.arrival_s = takes_s
+        self.learn_tail(takes_s, now)
+
+    def learn_tail(self, takes_s: float, now: float) -> None:
+        """Learn the tail from a request, of this process or of another worker."""
         if now - self._arrived_at > _TAIL_FOR_S:
-            self._arrivals = 0
+            self._known = 0
             self.tail_s = 0.0
         self._arrived_at = now
-        self._arrivals += 1
-        part = max(_TAIL_PART, 1.0 / self._arrivals)
+        self._known += 1
+        part = max(_TAIL_PART, 1.0 / self._known)
         off_s = takes_s - self._mean_s
         self._mean_s += part * off_s
         self._off_s += part * (abs(off_s) - self._off_s)
-        if self._arrivals >= _TAIL_KNOWN:
+        if self._known >= _TAIL_KNOWN:
             self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
 
 

@@ -535,7 +535,7 @@ class Scheduler:
                 or eligible_set.idle(ticket, now, is_reserved=is_reserved) is None
             ):
                 return self._begin_if_idle(ticket, model_queue, eligible_set, now)
-        if model_queue.waits >= rules.max_waiting:
+        if model_queue.waits + model_queue.others_waiting >= rules.max_waiting:
             victim = model_queue.victim(ticket, eligible_set)
             if victim is None:
                 raise ScheduleRefused(Refusal.FULL, model_queue.room_in(eligible_set, now))
@@ -804,6 +804,7 @@ class Scheduler:
         """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
         ticket.terms = terms
+        terms.model_queue = model_queue
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)

@@ -18,6 +18,7 @@ from lb.balancing.eligible_set import EligibleSet, Waits, overtakes
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
+from lb.balancing.shared_load import SharedLoad
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, ModelBackendView, Ticket
@@ -25,27 +26,27 @@ from lb.sharing.board import Board, Entry, Values, key_of
 
 _CONFIDENT_SAMPLES: Final = TUNING.confident_samples
 _NEWS_S: Final = TUNING.learn_after_s
-_NOTHING: Final[Values] = (0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _GIVE_WAY_S: Final = TUNING.give_way_s
 _GIVE_WAY_AGAIN_S: Final = TUNING.give_way_again_s
+_FRESH_S: Final = TUNING.fresh_s
+_TELL_ARRIVAL_S: Final = TUNING.tell_arrival_s
 
 
-class _BoardModelBackend:
-    """One model on one backend: what was written of it, and what others have in flight there."""
+class _SeenEntry:
+    """An entry of another worker as it was counted here."""
 
-    __slots__ = (
-        "backend", "count", "counted_at", "high", "model_queue", "own_entry", "rows", "work_s",
-    )  # fmt: skip
+    __slots__ = ("count", "ends", "high", "key", "number", "rows", "samples", "work_s", "worker")
 
-    def __init__(self, key: int, model_queue: ModelQueue, backend: Backend) -> None:
-        self.own_entry = Entry(key)
-        self.model_queue = model_queue
-        self.backend = backend
-        self.counted_at: ModelBackend | None = None
-        """The model backend whose load contains the next four."""
+    def __init__(self, worker: int, number: int) -> None:
+        self.worker = worker
+        self.number = number
+        self.key = 0
+        """0: nothing was read."""
         self.count = 0
         self.high = 0
         self.rows = 0
+        self.ends = 0
+        self.samples = 0
         self.work_s = 0.0
 
 
@@ -69,16 +70,22 @@ class _SharedBackend:
 class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
-    __slots__ = ("gave_way_at", "gave_way_to", "others", "others_waiting", "own_entry")
+    __slots__ = (
+        "gave_way_at", "gave_way_to", "others", "own_entry", "rang_at", "told_arrivals", "told_at",
+    )  # fmt: skip
 
     def __init__(self, key: int) -> None:
         self.own_entry = Entry(key)
         self.others: dict[int, Waits] = {}
         """What each worker has queued that has anything."""
-        self.others_waiting = 0
-        """Requests that others have queued."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
+        self.rang_at: dict[int, float] = {}
+        """When this worker rang for others last."""
+        self.told_arrivals = 0
+        """Arrivals that the tail was learnt from when others were told of one last."""
+        self.told_at = 0.0
+        """When that was."""
 
     def first(self, eligible_set: EligibleSet, now: float) -> int:
         """The worker with the most urgent request; others must have some."""
@@ -96,7 +103,7 @@ class SharedScheduler(Scheduler):
     def __init__(self, board: Board) -> None:
         super().__init__()
         self._board = board
-        self._shared: dict[int, _BoardModelBackend] = {}
+        self._shared: dict[int, SharedLoad] = {}
         """By key."""
         self._keys: dict[ModelQueue, dict[Backend, int]] = {}
         self._limited: dict[int, _SharedBackend] = {}
@@ -105,8 +112,11 @@ class SharedScheduler(Scheduler):
         """What `_limited` has, by backend."""
         self._queues: dict[ModelQueue, _SharedQueue] = {}
         self._queue_keys: dict[int, ModelQueue] = {}
-        self._read: dict[tuple[int, int], Values] = {}
+        self._seen: list[list[_SeenEntry]] = []
         """What was read last, by worker and number."""
+        self._read_at = 0.0
+        """When all changes were read last."""
+        self._told_waiting = 0
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
 
@@ -115,15 +125,40 @@ class SharedScheduler(Scheduler):
     def offer(self, ticket: Ticket, now: float) -> Backend | None:
         """Place a request; see `Scheduler`. It is queued behind requests of other workers that are
         queued already."""
-        model_queue = self._prepare(ticket, now)
-        eligible_set: EligibleSet = model_queue.eligible_set(ticket, now)
-        if self._queues[model_queue].others and not eligible_set.queue.count:
+        # Nearly always the eligible set is known, and `_prepare` would change nothing.
+        terms = ticket.terms
+        eligible_set: EligibleSet | None = terms.eligible_set
+        if eligible_set is None or eligible_set.is_retired or ticket.tried:
+            model_queue = self._prepare(ticket, now)
+            eligible_set = model_queue.eligible_set(ticket, now)
+        else:
+            model_queue = terms.model_queue
+            if not 0.0 <= now - self._read_at < _FRESH_S:
+                self.rung(now)
+        queue = self._queues[model_queue]
+        if queue.others and not eligible_set.queue.count:
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
         else:
             backend = super().offer(ticket, now)
+        arrivals = model_queue.stats.arrivals
+        if arrivals != queue.told_arrivals and now - queue.told_at > _TELL_ARRIVAL_S:
+            queue.told_arrivals = arrivals
+            queue.told_at = now
+            entry = queue.own_entry
+            entry.took_s = model_queue.stats.arrival_s
+            entry.samples += 1
+            self._board.write_sample(entry)
+            self._board.write(entry)
+        if backend is None:
+            is_first = not self._told_waiting
+            self._tell(ticket, now)
+            if is_first:
+                # Others that have ended something before they were told have not rung.
+                self.rung(now)
+            return None
         self._tell(ticket, now)
-        if backend is not None and backend.max_in_flight and self._is_one_too_many(backend, now):
+        if self._is_one_too_many(ticket, backend, now):
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
@@ -162,17 +197,20 @@ class SharedScheduler(Scheduler):
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of an attempt; see `Scheduler`. Ring for the worker whose next request is
         the most urgent."""
-        self.rung(now)
+        is_fresh = 0.0 <= now - self._read_at < _FRESH_S
+        if not is_fresh or (not self._waiting and self._board.has_queued_elsewhere()):
+            self.rung(now)
         model_backend: ModelBackend | None = ticket.model_backend
         backend = ticket.backend
         learnt = 0 if model_backend is None else model_backend.load.cost.count
         super().complete(ticket, now, ending)
-        model_queue = self._model_queues.get((ticket.terms.model, ticket.terms.version))
+        model_queue: ModelQueue | None = ticket.terms.model_queue
         if model_queue is None or backend is None:
             return
-        model_backend = model_queue.model_backends.get(backend)
-        if model_backend is None:
-            return
+        if model_backend is None or model_backend.shared is None:
+            model_backend = model_queue.model_backends.get(backend)
+            if model_backend is None:
+                return
         self._tell_load(model_queue, model_backend, learnt, now, ended=1)
         shared = self._queues.get(model_queue)
         if shared is not None and shared.others:
@@ -180,7 +218,10 @@ class SharedScheduler(Scheduler):
             first = shared.first(eligible_set, now)
             own = _waits(model_queue, now)
             urgency = eligible_set.order(shared.others[first], now)
-            if own is None or urgency < eligible_set.order(own, now):
+            is_more_urgent = own is None or urgency < eligible_set.order(own, now)
+            # One that was rung for a moment ago reads what has changed since, too.
+            if is_more_urgent and not 0.0 <= now - shared.rang_at.get(first, 0.0) < _FRESH_S:
+                shared.rang_at[first] = now
                 self.ring(first)
 
     def drop(self, ticket: Ticket) -> None:
@@ -190,13 +231,13 @@ class SharedScheduler(Scheduler):
 
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
-        if self._waiting:
+        if self._waiting and not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         while (ticket := super().next_due(now)) is not None:
             self._tell(ticket, now)
             backend = ticket.backend
             assert backend is not None
-            if not backend.max_in_flight or not self._is_one_too_many(backend, now):
+            if not self._is_one_too_many(ticket, backend, now):
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.terms.model_queue
@@ -250,42 +291,79 @@ class SharedScheduler(Scheduler):
         second."""
         self._board.tick(now)
         # What was read amiss, or half, is read again.
-        again = [place for place, values in self._read.items() if values[1]]
-        for worker, number in again:
-            self._on_change(worker, number, now)
+        for entries in self._seen:
+            for seen in entries:
+                if seen.count:
+                    self._on_change(seen, now)
         for limited in self._limits.values():
             self._tell_limited(limited, 0)
         self.rung(now)
 
     def rung(self, now: float) -> None:
-        """Take over what other workers have changed."""
+        """Take over what other workers have changed.
+
+        Requests that begin and end do so once in `_FRESH_S`: what they decide by is younger than
+        any execution, and reading more often costs more than it is worth.
+        """
+        self._read_at = now
         for worker, number in self._board.changes():
-            self._on_change(worker, number, now)
+            self._on_change(self._seen_entry(worker, number), now)
 
-    def _on_change(self, worker: int, number: int, now: float) -> None:
-        values = self._board.read(worker, number)
-        place = worker, number
-        before = self._read.get(place, _NOTHING)
-        self._read[place] = values
-        if before[0] != values[0]:
-            if before[0]:
-                self._apply(worker, before, (before[0], *_NOTHING[1:]), now)
-            before = _NOTHING
-        self._apply(worker, before, values, now)
+    def _seen_entry(self, worker: int, number: int) -> _SeenEntry:
+        while worker >= len(self._seen):
+            self._seen.append([])
+        entries = self._seen[worker]
+        while number >= len(entries):
+            entries.append(_SeenEntry(worker, len(entries)))
+        return entries[number]
 
-    def _apply(self, worker: int, before: Values, values: Values, now: float) -> None:
-        """Count what a worker has changed of one entry."""
+    def _on_change(self, seen: _SeenEntry, now: float) -> None:
+        values = self._board.read(seen.worker, seen.number)
         key = values[0]
+        if seen.key != key:
+            if seen.key:
+                self._apply(seen, (seen.key, 0, 0, 0, seen.ends, seen.samples, 0.0, 0.0), now)
+            seen.key = 0
+            seen.count = seen.high = seen.rows = seen.ends = seen.samples = 0
+            seen.work_s = 0.0
+        self._apply(seen, values, now)
+        _, seen.count, seen.high, seen.rows, seen.ends, seen.samples, seen.work_s, _ = values
+        seen.key = key
+
+    def _apply(self, seen: _SeenEntry, values: Values, now: float) -> None:
+        """Count what a worker has changed of one entry."""
+        key, count, high, rows, ends, samples, work_s, since = values
         shared = self._shared.get(key)
         if shared is not None:
-            model_backend = shared.model_queue.model_backends.get(shared.backend)
-            if model_backend is not None:
-                self._count(shared, model_backend, before, values, now)
+            model_queue: ModelQueue = shared.model_queue
+            model_backend = model_queue.model_backends.get(shared.backend)
+            if model_backend is None:
+                return
+            if shared.counted_at is not model_backend:
+                self._count_anew(shared, model_backend, now)
+            # What is new of it, or was begun anew, has no ends that are to be counted now.
+            ended = ends - seen.ends if seen.key and ends > seen.ends else 0
+            self._count(
+                shared,
+                model_backend,
+                count - seen.count,
+                high - seen.high,
+                rows - seen.rows,
+                work_s - seen.work_s,
+                since,
+                ended,
+                now,
+            )
+            if samples > seen.samples:
+                self._learn(seen, model_backend, now)
             return
-        change = values[1] - before[1]
-        model_queue = self._queue_keys.get(key)
-        if model_queue is not None:
-            self._on_queue(worker, model_queue, values, change, now)
+        change = count - seen.count
+        queue = self._queue_keys.get(key)
+        if queue is not None:
+            self._on_queue(seen.worker, queue, values, change, now)
+            if samples > seen.samples:
+                took_s, _, _ = self._board.read_sample(seen.worker, seen.number)
+                queue.stats.learn_tail(took_s, now)
             return
         limited = self._limited.get(key)
         if limited is not None:
@@ -300,11 +378,11 @@ class SharedScheduler(Scheduler):
     ) -> None:
         """Note what another worker has queued of a model."""
         queue = self._queues[model_queue]
-        queue.others_waiting += change
+        model_queue.others_waiting += change
         for eligible_set in model_queue.eligible_sets.values():
-            eligible_set.others_waiting = queue.others_waiting
+            eligible_set.others_waiting = model_queue.others_waiting
         if values[1]:
-            queue.others[worker] = values[2], values[8], values[9]
+            queue.others[worker] = values[2], values[6], values[7]
         elif queue.others.pop(worker, None) is not None:
             # It may have left room.
             self._mark_ready((model_queue,), now)
@@ -312,60 +390,65 @@ class SharedScheduler(Scheduler):
 
     def _count(
         self,
-        shared: _BoardModelBackend,
+        shared: SharedLoad,
         model_backend: ModelBackend,
-        before: Values,
-        values: Values,
+        change: int,
+        high: int,
+        rows: int,
+        work_s: float,
+        since: float,
+        ends: int,
         now: float,
     ) -> None:
-        """Add what a worker has changed to the load of a model backend."""
-        if shared.counted_at is not model_backend and self._count_anew(shared, model_backend, now):
-            return
-        _, old_count, old_high, old_rows, old_ends, old_samples, _, _, old_work_s, _, _ = before
-        _, count, high, rows, ends, samples, sample_rows, sample_size, work_s, since, took_s = (
-            values
-        )
-        change = count - old_count
-        rows -= old_rows
-        work_s -= old_work_s
-        # What is new of it, or was begun anew, has no ends that are to be counted now.
-        ends = ends - old_ends if before[0] and ends > old_ends else 0
-        model_queue = shared.model_queue
+        """Add what a worker has changed to the load of a model backend; see
+        `ModelBackend.count_others`."""
+        model_queue: ModelQueue = shared.model_queue
         shared.count += change
         shared.rows += rows
         shared.work_s += work_s
-        if high != old_high:
-            shared.high += high - old_high
-            model_backend.high += high - old_high
+        if high:
+            shared.high += high
+            model_backend.high += high
         model_backend.count_others(change, work_s, since, ends, rows, now)
-        if model_queue.index is not None or model_queue.reserves:
+        if (change and model_queue.index is not None) or model_queue.reserves:
             model_queue.count_others(model_backend, change, now)
-        if samples > old_samples:
-            cost = model_backend.load.cost
-            if cost.count <= _CONFIDENT_SAMPLES or now - cost.at > _NEWS_S:
-                model_backend.learn(took_s, int(sample_rows), int(sample_size), now)
         if (change < 0 or ends) and model_queue.waiting:
             self._mark_ready((model_queue,), now)
             self.on_room()
 
-    def _count_anew(
-        self, shared: _BoardModelBackend, model_backend: ModelBackend, now: float
-    ) -> bool:
-        """Count what others have in flight in a model backend that is new, or that took the place
-        of another one.
+    def _learn(self, seen: _SeenEntry, model_backend: ModelBackend, now: float) -> None:
+        """Learn from the last execution that another worker tells of, unless it is no news."""
+        cost = model_backend.load.cost
+        if cost.count <= _CONFIDENT_SAMPLES or now - cost.at > _NEWS_S:
+            took_s, rows, size = self._board.read_sample(seen.worker, seen.number)
+            model_backend.learn(took_s, int(rows), int(size), now)
 
-        Returns:
-            Whether it was new. Otherwise it has been handed over what was counted there.
-        """
+    def _count_anew(self, shared: SharedLoad, model_backend: ModelBackend, now: float) -> None:
+        """Count what others have in flight in a model backend that is new. One that took the place
+        of another one has been handed over what was counted there."""
         shared.counted_at = model_backend
+        model_backend.shared = shared
         if model_backend.load.in_flight != len(model_backend.unanswered.tickets):
-            return False
+            return
         shared.count = shared.high = shared.rows = 0
         shared.work_s = 0.0
-        for values in self._read.values():
-            if values[0] == shared.own_entry.key:
-                self._count(shared, model_backend, _NOTHING, values, now)
-        return True
+        for entries in self._seen:
+            for seen in entries:
+                if seen.key != shared.own_entry.key:
+                    continue
+                self._count(
+                    shared,
+                    model_backend,
+                    seen.count,
+                    seen.high,
+                    seen.rows,
+                    seen.work_s,
+                    0.0,
+                    0,
+                    now,
+                )
+                if seen.samples:
+                    self._learn(seen, model_backend, now)
 
     # This worker
 
@@ -378,7 +461,7 @@ class SharedScheduler(Scheduler):
             self._queues[model_queue] = _SharedQueue(key)
             self._queue_keys[key] = model_queue
             self._apply_again(key, now)
-        eligible_set.others_waiting = self._queues[model_queue].others_waiting
+        eligible_set.others_waiting = model_queue.others_waiting
         known = self._keys.get(model_queue)
         if known is None or len(known) < len(model_queue.model_backends):
             for model_backend in model_queue.model_backends.values():
@@ -388,13 +471,13 @@ class SharedScheduler(Scheduler):
 
     def _apply_again(self, key: int, now: float) -> None:
         """Count what was read of a key before it was known what it stands for."""
-        for (worker, _), values in self._read.items():
-            if values[0] == key:
-                self._apply(worker, _NOTHING, values, now)
+        for worker, entries in enumerate(self._seen):
+            for number, seen in enumerate(entries):
+                if seen.key == key:
+                    entries[number] = _SeenEntry(worker, number)
+                    self._on_change(entries[number], now)
 
-    def _know(
-        self, model_queue: ModelQueue, model_backend: ModelBackend, now: float
-    ) -> _BoardModelBackend:
+    def _know(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
         """Count what others have in flight at a model backend from now on."""
         keys = self._keys.setdefault(model_queue, {})
         key = keys.get(model_backend.backend)
@@ -402,7 +485,7 @@ class SharedScheduler(Scheduler):
             name = model_backend.backend.spec.name.encode()
             key = key_of(b"backend", name, model_queue.model, model_queue.version)
             keys[model_backend.backend] = key
-            self._shared[key] = _BoardModelBackend(key, model_queue, model_backend.backend)
+            self._shared[key] = SharedLoad(key, model_queue, model_backend.backend)
             self._limit(model_backend.penalty, now)
         shared = self._shared[key]
         if shared.counted_at is not model_backend:
@@ -421,11 +504,18 @@ class SharedScheduler(Scheduler):
         self._limited[key] = limited
         self._apply_again(key, now)
 
-    def _is_one_too_many(self, backend: Backend, now: float) -> bool:
-        """Whether a request that begins exceeds the limit of its backend, since another worker has
-        begun one meanwhile. Both have told, so at least one of them sees it."""
+    def _is_one_too_many(self, ticket: Ticket, backend: Backend, now: float) -> bool:
+        """Whether a request that begins exceeds a limit that somebody gave, since another worker
+        has begun one meanwhile. Both have told, so at least one of them sees it."""
+        model_backend: ModelBackend = ticket.model_backend
+        if not (backend.max_in_flight or model_backend.is_exact):
+            return False
+        count = model_backend.load.in_flight
         self.rung(now)
-        return backend.in_flight + self._penalties[backend].due >= backend.max_in_flight
+        if count < model_backend.load.in_flight > model_backend.limit and model_backend.is_exact:
+            return True
+        limit = backend.max_in_flight
+        return bool(limit) and backend.in_flight + self._penalties[backend].due >= limit
 
     def _tell_limited(self, limited: _SharedBackend, beginning: int) -> None:
         """Tell the others what this worker has in flight at a backend, and begins now."""
@@ -438,28 +528,33 @@ class SharedScheduler(Scheduler):
         """Tell the others what has become of a ticket."""
         model_queue: ModelQueue = ticket.terms.model_queue
         if ticket.backend is not None:
-            model_backend = model_queue.model_backends.get(ticket.backend)
+            model_backend: ModelBackend | None = ticket.model_backend
+            if model_backend is None or model_backend.shared is None:
+                model_backend = model_queue.model_backends.get(ticket.backend)
             if model_backend is not None:
                 learnt = model_backend.load.cost.count
                 self._tell_load(model_queue, model_backend, learnt, now, ended=0)
-        self._tell_queue(model_queue, now)
-
-    def _tell_queue(self, model_queue: ModelQueue, now: float) -> None:
         shared = self._queues.get(model_queue)
-        if shared is None:
-            return
+        if shared is not None and (model_queue.waiting or shared.own_entry.count):
+            self._tell_queue(model_queue, shared, now)
+
+    def _tell_queue(self, model_queue: ModelQueue, shared: _SharedQueue, now: float) -> None:
+        """Tell the others what is queued here of a model."""
         entry = shared.own_entry
         found = _waits(model_queue, now)
         if found is None:
             if entry.count:
                 entry.count = 0
                 self._board.write(entry)
-            return
-        waits = model_queue.waits
-        if entry.count != waits or found != (entry.high, entry.work_s, entry.since):
-            entry.count = waits
-            entry.high, entry.work_s, entry.since = found
-            self._board.write(entry)
+        else:
+            waits = model_queue.waits
+            if entry.count != waits or found != (entry.high, entry.work_s, entry.since):
+                entry.count = waits
+                entry.high, entry.work_s, entry.since = found
+                self._board.write(entry)
+        if self._told_waiting != self._waiting:
+            self._told_waiting = self._waiting
+            self._board.write_queued(self._waiting)
 
     def _tell_load(
         self,
@@ -479,7 +574,9 @@ class SharedScheduler(Scheduler):
             now: the time.
             ended: requests that have ended.
         """
-        shared = self._know(model_queue, model_backend, now)
+        shared = model_backend.shared
+        if shared is None or shared.counted_at is not model_backend:
+            shared = self._know(model_queue, model_backend, now)
         entry = shared.own_entry
         load = model_backend.load
         entry.count = len(model_backend.unanswered.tickets)
@@ -489,12 +586,14 @@ class SharedScheduler(Scheduler):
         entry.since = load.busy_since
         entry.ends += ended
         cost = load.cost
-        limited = self._limits.get(model_backend.backend)
-        if limited is not None:
-            self._tell_limited(limited, 0 if ended else 1)
+        if model_backend.backend.max_in_flight:
+            limited = self._limits.get(model_backend.backend)
+            if limited is not None:
+                self._tell_limited(limited, 0 if ended else 1)
         if cost.count > learnt:
             entry.samples += 1
             entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
+            self._board.write_sample(entry)
         self._board.write(entry)
 
     # Changes
@@ -513,8 +612,8 @@ class SharedScheduler(Scheduler):
                 del self._keys[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
-        for model_queue in self._queues:
-            self._tell_queue(model_queue, now)
+        for model_queue, shared in self._queues.items():
+            self._tell_queue(model_queue, shared, now)
         return gone
 
     def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:

@@ -220,6 +220,10 @@ class Tuning:
     busy event loop."""
     give_way_again_s: float = 0.04
     """Seconds after which room is left again to a worker that did not use it."""
+    fresh_s: float = 0.0002
+    """Seconds for which what other workers have in flight is not read again."""
+    tell_arrival_s: float = 0.001
+    """Seconds after which others are told of another arrival, so that they learn the tail."""
 
     # Load that others cause
 

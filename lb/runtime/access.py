@@ -18,6 +18,7 @@ from lb.net.files import read_text
 from lb.settings.access import AccessSettings, ClientLimitSettings, TokenSettings, is_token
 from lb.settings.model import Settings
 from lb.settings.problems import shown
+from lb.sharing.usage import UsageTable
 
 _log = logging.getLogger(__name__)
 
@@ -150,18 +151,21 @@ class Access:
         self.admin.replace(*other.admin_rules)
 
 
-def make_access(settings: Settings, before: Access | None = None) -> Access:
+def make_access(
+    settings: Settings, before: Access | None = None, table: UsageTable | None = None
+) -> Access:
     """Make what the settings ask for.
 
     Args:
         settings: those.
         before: what is in force. What clients have used up of limits that stay is taken over.
+        table: by which workers tell each other what clients have used up; None: there are none.
 
     Raises:
         TokenFileError: a file of tokens cannot be used.
     """
     access = settings.access
-    rules = _rules(access, settings.listen.proxies, before)
+    rules = _rules(access, settings.listen.proxies, before, table)
     if before is not None and before.settings == access and before.gate.rules == rules:
         tokens, gate = before.tokens, before.gate
     else:
@@ -171,7 +175,12 @@ def make_access(settings: Settings, before: Access | None = None) -> Access:
     return Access(access, tokens, gate, admin, AdminAccess(admin.tokens, hosts=admin.hosts))
 
 
-def _rules(access: AccessSettings, proxies: TrustedProxies, before: Access | None) -> GateRules:
+def _rules(
+    access: AccessSettings,
+    proxies: TrustedProxies,
+    before: Access | None,
+    table: UsageTable | None,
+) -> GateRules:
     control = access.control
     known: dict[ClientLimitSettings, LimitRule] = {}
     if before is not None:
@@ -182,16 +191,20 @@ def _rules(access: AccessSettings, proxies: TrustedProxies, before: Access | Non
         header=access.header.lower().encode(),
         open_health=access.open_health,
         strict_shared_memory=access.strict_shared_memory,
-        limits=tuple(known.pop(each) if each in known else _limit(each) for each in access.limits),
+        limits=tuple(
+            known.pop(each) if each in known else _limit(each, table) for each in access.limits
+        ),
         proxies=proxies,
     )
 
 
-def _limit(settings: ClientLimitSettings) -> LimitRule:
+def _limit(settings: ClientLimitSettings, table: UsageTable | None) -> LimitRule:
     limit = Limit(
         rate=settings.requests_per_second,
         burst=settings.depth,
         concurrent=settings.max_concurrent_requests,
+        table=table,
+        name=repr(settings).encode(),
     )
     return LimitRule(limit, by_token=settings.by == "token", by_header=settings.header.encode())
 

@@ -108,7 +108,7 @@ def prepare(balancer: RelayHost, known: Iterable[Bound], settings: Settings) -> 
         return []
 
     security = attempt(lambda: make_security(settings, balancer.security))
-    access = attempt(lambda: make_access(settings, balancer.access))
+    access = attempt(lambda: make_access(settings, balancer.access, balancer.usage))
     log_files = attempt(lambda: open_log_files(settings, balancer.settings, logs.files))
     listeners = attempt(lambda: Listeners(settings, known))
     if reasons:

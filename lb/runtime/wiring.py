@@ -44,6 +44,7 @@ from lb.settings.effective import effective
 from lb.settings.model import Settings
 from lb.settings.placement import PlacementMode
 from lb.settings.relations import own_addresses
+from lb.sharing.usage import UsageTable
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.counts import LoopLag, Reloads, WorkerStatus
@@ -94,6 +95,7 @@ class RelayHost:
         identity: bytes = b"",
         workers: int = 1,
         scheduler: Scheduler | None = None,
+        usage: UsageTable | None = None,
     ) -> None:
         """Make all parts. Needs a running loop; nothing listens or connects yet.
 
@@ -105,6 +107,7 @@ class RelayHost:
             identity: in hop markers; empty: a new one.
             workers: how many processes share the limits of the settings.
             scheduler: one that knows of other workers; otherwise there are none.
+            usage: what workers tell each other of limits per client; None: there are no others.
         """
         self.settings = settings
         """The settings in force, as the file has them."""
@@ -113,7 +116,8 @@ class RelayHost:
         self.logs = logs
         self.workers = workers
         self.security = make_security(settings)
-        self.access = make_access(settings)
+        self.usage = usage
+        self.access = make_access(settings, table=usage)
         loop = asyncio.get_running_loop()
         self.parts = parts = ProcessParts(
             loop=loop,

@@ -133,8 +133,6 @@ def _per_worker(settings: Settings) -> Iterator[Problem]:
     if settings.workers == 1:
         return
     alone = "counts in each worker alone, so that all together may let through `workers` times this"
-    if settings.access.limits:
-        yield Problem("access.limits", alone)
     if settings.limits.max_connections_per_client:
         yield Problem("limits.max_connections_per_client", alone)
     for name, own in settings.models.items():

@@ -2,8 +2,8 @@
 
 The memory is divided into one region per worker. Only that worker writes there, so no operation has
 to be atomic. Every entry holds absolute numbers, which are written anew and never incremented in
-place. A reader that sees half of a change sees the rest with the next change, or in the next
-`tick` of the writer. A dead worker's region is emptied by the process that has waited for it.
+place. A reader that sees half of a change sees the rest with the next change, or in its own next
+tick. A dead worker's region is emptied by the process that has waited for it.
 
 A region has a header, a ring of the numbers of changed entries, and the entries. An entry belongs
 to a key, a hash of names, so workers agree on keys without numbers that somebody assigns. The ring
@@ -27,6 +27,8 @@ MAX_ENTRIES: Final = 8192
 """Entries per worker: 200 backends with 40 models each. Entries without load are used again."""
 _HEADER: Final = 8
 _ENTRY: Final = 12
+_SAMPLE_AT: Final = 8
+"""The first cell of an entry's sample."""
 _REGION: Final = _HEADER + _RING + MAX_ENTRIES * _ENTRY
 STALE_S: Final = 1.0
 """A worker that has not told for so long that it runs is not counted."""
@@ -39,6 +41,8 @@ _USED: Final = 1
 """Entries that have ever been used."""
 _ALIVE_AT: Final = 2
 """When the worker ran last, in monotonic seconds."""
+_QUEUED: Final = 3
+"""Requests that the worker has queued, of all models."""
 
 
 def size(count: int) -> int:
@@ -60,12 +64,14 @@ class Entry:
     """What one worker says of one key. Which fields are used depends on what the key stands for."""
 
     __slots__ = (
-        "count", "ends", "high", "key", "rows", "sample_rows", "sample_size", "samples", "since",
-        "took_s", "work_s",
+        "count", "ends", "high", "key", "number", "rows", "sample_rows", "sample_size", "samples",
+        "since", "took_s", "work_s",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
         self.key = key
+        self.number = -1
+        """Its place in the writer's region; -1: it has none."""
         self.count = 0
         """Requests in flight or queued."""
         self.high = 0
@@ -76,10 +82,6 @@ class Entry:
         """Requests that have ended since the worker began."""
         self.samples = 0
         """Executions that were learnt from since the worker began."""
-        self.sample_rows = 0.0
-        """Rows of the last of them."""
-        self.sample_size = 0.0
-        """Bytes of the last of them."""
         self.work_s = 0.0
         """Seconds of execution in flight. Of a queue: the key that sorts its first request."""
         self.since = 0.0
@@ -87,12 +89,26 @@ class Entry:
         that sorts its last request."""
         self.took_s = 0.0
         """Seconds that the last of the samples took."""
+        self.sample_rows = 0.0
+        """Rows of the last of them."""
+        self.sample_size = 0.0
+        """Bytes of the last of them."""
 
 
-Values = tuple[int, int, int, int, int, int, float, float, float, float, float]
-"""An entry as readers have it: key, count, high, rows, ends, samples, sample_rows, sample_size,
-work_s, since, took_s; see `Entry`."""
-_READ: Final = Struct("6q5d").unpack_from
+Values = tuple[int, int, int, int, int, int, float, float]
+"""An entry as readers have it: key, count, high, rows, ends, samples, work_s, since; see `Entry`.
+"""
+Sample = tuple[float, float, float]
+"""The last sample of an entry: took_s, sample_rows, sample_size."""
+# A native number is copied by one store or load of 8 bytes. The names are bound methods, since a
+# call of them is the largest part of what sharing costs.
+_VALUES: Final = Struct("6q2d")
+_READ: Final = _VALUES.unpack_from
+_WRITE: Final = Struct("5q2d").pack_into
+"""All but the key."""
+_SAMPLE: Final = Struct("3d")
+_READ_SAMPLE: Final = _SAMPLE.unpack_from
+_WRITE_SAMPLE: Final = _SAMPLE.pack_into
 
 
 class _Neighbour:
@@ -129,9 +145,13 @@ class Board:
         self._neighbours = [_Neighbour(each) for each in range(count) if each != index]
         self._numbers: dict[int, int] = {}
         """The number of each own entry, by key."""
+        self._entries: list[Entry] = []
+        """The last entry that was written at each number."""
         self._free: list[int] = []
         clear(memory, index)
         self._cells[self._base + _USED] = 0
+        self._position: int = self._cells[self._base + _POSITION]
+        """Changes so far. The supervisor changes the cell only while no worker has this region."""
 
     def tick(self, now: float) -> bool:
         """Say that this worker runs, and find out which others do. To be called ten times a second.
@@ -155,39 +175,63 @@ class Board:
         Returns:
             False: all entries are in use, so nobody is told.
         """
-        number = self._numbers.get(entry.key)
-        if number is None:
-            number = self._claim(entry.key)
-            if number is None:
+        number = entry.number
+        if number < 0:
+            number = self._claim(entry)
+            if number < 0:
                 return False
-        cells, times = self._cells, self._times
-        at = self._base + _HEADER + _RING + number * _ENTRY
-        cells[at] = entry.key
-        cells[at + 1] = entry.count
-        cells[at + 2] = entry.high
-        cells[at + 3] = entry.rows
-        cells[at + 4] = entry.ends
-        times[at + 6] = entry.sample_rows
-        times[at + 7] = entry.sample_size
-        times[at + 8] = entry.work_s
-        times[at + 9] = entry.since
-        times[at + 10] = entry.took_s
-        cells[at + 5] = entry.samples
-        self._changed(number)
+        _WRITE(
+            self._memory,
+            (self._base + _HEADER + _RING + number * _ENTRY + 1) * _CELL,
+            entry.count,
+            entry.high,
+            entry.rows,
+            entry.ends,
+            entry.samples,
+            entry.work_s,
+            entry.since,
+        )
+        cells = self._cells
+        position = self._position
+        cells[self._base + _HEADER + position % _RING] = number
+        self._position = position + 1
+        cells[self._base] = position + 1
         return True
 
-    def _claim(self, key: int) -> int | None:
-        """Find an entry for a key that has none."""
-        if len(self._numbers) < MAX_ENTRIES and not self._free:
-            number = len(self._numbers)
+    def write_sample(self, entry: Entry) -> None:
+        """Have others learn from another execution. They are told of it by the next `write`."""
+        if entry.number < 0:
+            self._claim(entry)
+        if entry.number >= 0:
+            at = self._base + _HEADER + _RING + entry.number * _ENTRY + _SAMPLE_AT
+            _WRITE_SAMPLE(
+                self._memory, at * _CELL, entry.took_s, entry.sample_rows, entry.sample_size
+            )
+
+    def write_queued(self, count: int) -> None:
+        """Tell the others how many requests are queued here."""
+        self._cells[self._base + _QUEUED] = count
+
+    def _claim(self, entry: Entry) -> int:
+        """Find a number for an entry that has none; -1: all are in use."""
+        key = entry.key
+        number = self._numbers.get(key, -1)
+        if number >= 0:
+            self._entries[number] = entry
+        elif len(self._entries) < MAX_ENTRIES:
+            number = len(self._entries)
+            self._entries.append(entry)
             self._cells[self._base + _USED] = number + 1
         else:
             if not self._free:
                 self._reuse()
             if not self._free:
-                return None
+                return -1
             number = self._free.pop()
+            self._entries[number] = entry
         self._numbers[key] = number
+        self._cells[self._base + _HEADER + _RING + number * _ENTRY] = key
+        entry.number = number
         return number
 
     def _reuse(self) -> None:
@@ -196,13 +240,13 @@ class Board:
             at = self._base + _HEADER + _RING + number * _ENTRY
             if not self._cells[at + 1]:
                 del self._numbers[key]
+                self._entries[number].number = -1
                 self._free.append(number)
 
-    def _changed(self, number: int) -> None:
+    def has_queued_elsewhere(self) -> bool:
+        """Whether any other worker that runs has requests queued."""
         cells = self._cells
-        position = cells[self._base + _POSITION]
-        cells[self._base + _HEADER + position % _RING] = number
-        cells[self._base + _POSITION] = position + 1
+        return any(cells[other.base + _QUEUED] and other.is_alive for other in self._neighbours)
 
     def changes(self) -> list[tuple[int, int]]:
         """The worker and the number of each entry of others that may have changed since the last
@@ -219,7 +263,7 @@ class Board:
     def _changed_by(self, other: _Neighbour, position: int) -> Collection[int]:
         cells = self._cells
         since, other.seen = other.seen, position
-        if since < 0 or position - since >= _RING:
+        if since < 0 or not 0 < position - since < _RING:
             other.used = max(other.used, min(cells[other.base + _USED], MAX_ENTRIES))
             return range(other.used)
         ring = other.base + _HEADER
@@ -241,7 +285,13 @@ class Board:
             and 0 <= values[3] < _MOST
         ):
             return values
-        return (values[0], 0, 0, 0, *values[4:8], 0.0, *values[9:])
+        return (values[0], 0, 0, 0, values[4], values[5], 0.0, values[7])
+
+    def read_sample(self, worker: int, number: int) -> Sample:
+        """The last sample that another worker has told of."""
+        at = worker * _REGION + _HEADER + _RING + number * _ENTRY + _SAMPLE_AT
+        sample: Sample = _READ_SAMPLE(self._memory, at * _CELL)
+        return sample
 
 
 def clear(memory: memoryview, index: int) -> None:
@@ -252,5 +302,11 @@ def clear(memory: memoryview, index: int) -> None:
     for number in range(min(cells[base + _USED], MAX_ENTRIES)):
         at = base + _HEADER + _RING + number * _ENTRY
         cells[at + 1] = cells[at + 2] = cells[at + 3] = 0
+    cells[base + _QUEUED] = 0
     # Whoever reads it next reads all of it.
     cells[base + _POSITION] += _RING
+
+
+def last_tick(memory: memoryview, index: int) -> float:
+    """When a worker has said last that it runs, in monotonic seconds."""
+    return memory.cast("B").cast("d")[index * _REGION + _ALIVE_AT]

@@ -9,7 +9,12 @@ from __future__ import annotations
 import os
 from mmap import mmap
 
-from lb.sharing.board import size
+from lb.sharing import board, usage
+
+
+def size(count: int) -> int:
+    """The bytes that a number of workers share."""
+    return board.size(count) + usage.size(count)
 
 
 def create(count: int) -> int:
@@ -41,3 +46,15 @@ def attach(descriptor: int, count: int) -> memoryview:
         ValueError: it was made for fewer workers.
     """
     return memoryview(mmap(descriptor, size(count)))
+
+
+def usage_part(memory: memoryview, count: int) -> memoryview:
+    """The part of the memory that tells what clients have used up of limits."""
+    return memory[board.size(count) :]
+
+
+def clear(memory: memoryview, index: int, count: int) -> None:
+    """Take all that a worker has in flight, queued and open off the counts. To be called by the
+    process that has waited for its end."""
+    board.clear(memory, index)
+    usage.clear(usage_part(memory, count), index)

@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "benchmarks/ablate/table.py": _BENCHMARK,
     "benchmarks/ablate/variants.py": _BENCHMARK,
     "benchmarks/bench_pick.py": _BENCHMARK,
+    "benchmarks/bench_sharing.py": _BENCHMARK,
     "benchmarks/micro/scenes.py": _BENCHMARK + ": the `pick` methods",
     "benchmarks/replicas.py": _BENCHMARK,
     "benchmarks/study/simulate_goals.py": _BENCHMARK,

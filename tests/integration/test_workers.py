@@ -25,6 +25,7 @@ from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
+GONE = (OSError, http.client.HTTPException)
 _DONE = 'triton_lb_request_duration_seconds_count{kind="inference",protocol="http"}'
 
 
@@ -251,6 +252,25 @@ def test_stopped_worker_does_not_stop_the_service(lasting: Serving) -> None:
     wait_until(lambda: value(addresses["metrics"], silent) < 1, what="the worker heard again")
 
 
+def test_worker_that_stands_still_for_long_is_killed_and_replaced(serving: Serving) -> None:
+    address = serving.until_serving()["http"]
+    with ThreadPoolExecutor() as pool:
+        connections = [http.client.HTTPConnection(address, timeout=60) for _ in range(8)]
+        assert {infer(connection) for connection in connections} == {200}
+        os.kill(processes(serving)["worker-0"], signal.SIGSTOP)
+        answers = [pool.submit(infer, connection) for connection in connections]
+        serving.until_logged("worker stands still and is killed role=worker-0")
+        serving.until_logged("process serves again role=worker-0")
+        # Its clients hear that their connections are gone; those of the other worker are answered.
+        for answer in answers:
+            lost = answer.exception()
+            assert answer.result() == 200 if lost is None else isinstance(lost, GONE)
+        for connection in connections:
+            connection.close()
+    assert "killed role=worker-1" not in serving.log
+    assert {ask(address) for _ in range(10)} == {200}
+
+
 def test_stopped_control_process_does_not_stop_the_service(lasting: Serving) -> None:
     addresses = lasting.until_serving()
     control = processes(lasting)["control"]
@@ -398,6 +418,99 @@ def test_a_limit_of_a_backend_holds_over_all_workers(
                 over.set()
             for each in busy:
                 each.result()
+        for connection in connections:
+            connection.close()
+    finally:
+        serving.process.close()
+
+
+def test_limits_of_a_client_hold_over_all_workers(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["workers"] = 4
+    config["access"] = {
+        "limits": [
+            {"by": "header:x-rate", "requests_per_second": 100, "burst": 20},
+            {"by": "header:x-count", "max_concurrent_requests": 3},
+        ]
+    }
+    serving = Serving(tmp_path, config)
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [0]}
+
+    def asked(connection: http.client.HTTPConnection, rate: str, count: str, sleep: int = 0) -> int:
+        body = json.dumps({"inputs": [{**tensor, "data": [sleep]}]})
+        headers = {"x-rate": rate, "x-count": count}
+        connection.request("POST", "/v2/models/sleeper/infer", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    try:
+        address = serving.until_serving()["http"]
+        connections = [http.client.HTTPConnection(address, timeout=60) for _ in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+
+            def ask_many(number: int) -> list[int]:
+                return [asked(connections[number], "a", str(number)) for _ in range(100)]
+
+            began = time.monotonic()
+            found = [status for each in pool.map(ask_many, range(16)) for status in each]
+            took_s = time.monotonic() - began
+            assert set(found) == {200, 429}
+            # One for each of the workers may have been under way when the time was taken.
+            assert 20 <= found.count(200) <= 100 * took_s + 20 + 4
+            together = [
+                pool.submit(asked, each, str(number), "b", 4000)
+                for number, each in enumerate(connections)
+            ]
+            passed = [answer.result() for answer in together].count(200)
+            # Workers that decide at once may each let one pass.
+            assert 3 <= passed <= 3 + 3
+        for connection in connections:
+            connection.close()
+    finally:
+        serving.process.close()
+
+
+def test_the_queue_is_one_for_all_workers(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Its size is that of all, and urgent requests go before those of other workers."""
+    config["workers"] = 4
+    config["scheduling"] = {
+        "max_requests_per_backend": 1, "max_queue_size": 16, "priority_header": "x-priority",
+    }  # fmt: skip
+    serving = Serving(tmp_path, config)
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [500]}
+    body = json.dumps({"inputs": [tensor]})
+    ended: list[str] = []
+
+    def ask_with(connection: http.client.HTTPConnection, priority: str) -> int:
+        headers = {"x-priority": priority}
+        connection.request("POST", "/v2/models/sleeper/infer", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:
+            ended.append(priority)
+        return answer.status
+
+    def queued(metrics: str) -> float:
+        text = get(metrics, "/metrics/own")[1]
+        found = re.findall(r"^triton_lb_queue_length\{[^}]*\} (\S+)", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    try:
+        addresses = serving.until_serving()
+        with ThreadPoolExecutor(32) as pool:
+            connections = [
+                http.client.HTTPConnection(addresses["http"], timeout=90) for _ in range(32)
+            ]
+            low = [pool.submit(ask_with, each, "3") for each in connections[:12]]
+            wait_until(lambda: queued(addresses["metrics"]) >= 5, what="requests queued")
+            high = [pool.submit(ask_with, each, "1") for each in connections[12:15]]
+            assert [each.result() for each in (*high, *low)] == [200] * 15
+            assert ended[-1] == "3"
+            many = [pool.submit(ask_with, each, "2") for each in connections]
+            found = [each.result() for each in many]
+        assert set(found) == {200, 503}
+        # One runs, 16 are queued. With a queue for each worker all 32 would be.
+        assert found.count(200) >= 16
         for connection in connections:
             connection.close()
     finally:

@@ -33,8 +33,8 @@ from lb.runtime.sockets import OWN, Bound, Listeners
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
-from lb.sharing.board import clear
-from lb.sharing.memory import attach, create
+from lb.sharing.board import last_tick
+from lb.sharing.memory import attach, clear, create
 from lb.wire.hops import new_identity
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,11 @@ _LIVED_S: Final = 10.0
 _PAUSE_S: Final = 0.1
 """Before the second start in a row; doubled for each further one."""
 _MOST_PAUSE_S: Final = 10.0
+LOOK_S: Final = 1.0
+"""Between two looks at whether workers run."""
+HUNG_S: Final = 10.0
+"""A worker that has stood still for so long is killed: its clients do better with another one. No
+iteration of its event loop takes as long, on a machine without free cores either."""
 _MARGIN_S: Final = 5.0
 """How much longer than requests may take a process may take to end, before it is killed."""
 
@@ -59,6 +64,7 @@ class Child:
         """Starts in a row that came to an early end."""
         self.process: subprocess.Popen[bytes] | None = None
         self.is_ready = False
+        self.hang = HangDetector()
         self.writer: asyncio.StreamWriter | None = None
 
     @property
@@ -75,6 +81,27 @@ class Child:
         """End it at once."""
         if self.process is not None:
             self.process.kill()
+
+
+class HangDetector:
+    """Finds out that a worker stands still: its ticks on the board do not go on.
+
+    What counts are looks of the supervisor. If all processes were frozen together, as by `docker
+    pause`, the ticks go on before the supervisor has looked often enough.
+    """
+
+    def __init__(self) -> None:
+        self._tick = 0.0
+        self._looks = 0
+
+    def look(self, tick: float) -> bool:
+        """Look at the last tick of a worker that serves, once in `LOOK_S`. Whether it hangs."""
+        if tick != self._tick:
+            self._tick = tick
+            self._looks = 0
+        else:
+            self._looks += 1
+        return self._looks * LOOK_S >= HUNG_S
 
 
 class Supervisor:
@@ -133,6 +160,7 @@ class Supervisor:
         try:
             for child in (self.control, *self.workers):
                 self._keep(child)
+            self._tasks.spawn(self._watch(), name="hung workers")
             await self._stop.wait()
             await self._end()
         finally:
@@ -211,6 +239,17 @@ class Supervisor:
             except TimeoutError:
                 continue
 
+    async def _watch(self) -> None:
+        """Kill workers that stand still. They are started again as after any other death."""
+        while not self._stop.is_set():
+            await asyncio.sleep(LOOK_S)
+            for worker in self.workers:
+                tick = last_tick(self._memory, worker.index)
+                if worker.is_ready and worker.hang.look(tick):
+                    worker.hang = HangDetector()
+                    _log.error("worker stands still and is killed", extra={"role": worker.name})
+                    worker.kill()
+
     def _fail(self, why: str) -> None:
         """Give up the start."""
         _log.error("service does not start", extra={"why": why})
@@ -250,7 +289,7 @@ class Supervisor:
         code = await asyncio.to_thread(process.wait)
         child.process = None
         if child.role == WORKER:
-            clear(self._memory, child.index)  # what it had in flight
+            clear(self._memory, child.index, self._count)  # what it had in flight
         return str(code)
 
     def _greet(self, child: Child, ours: socket.socket) -> None:

@@ -19,7 +19,8 @@ from lb.runtime.wiring import RelayHost
 from lb.runtime.workers.seat import Seat, SupervisorChannel
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
-from lb.sharing.memory import attach
+from lb.sharing.memory import attach, usage_part
+from lb.sharing.usage import UsageTable
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class WorkerProcess:
         """Start, serve, shut down."""
         seat = self._seat
         side = WorkerSide(seat, self._on_settings)
-        neighbours = Neighbours(attach(seat.board, seat.count), seat.index, seat.count)
+        memory = attach(seat.board, seat.count)
+        neighbours = Neighbours(memory, seat.index, seat.count)
         host = RelayHost(
             self._settings,
             self._logs,
@@ -64,6 +66,7 @@ class WorkerProcess:
             identity=seat.identity,
             workers=seat.count,
             scheduler=neighbours.scheduler,
+            usage=UsageTable(usage_part(memory, seat.count), seat.index, seat.count),
         )
         neighbours.start(host.parts.loop, host.parts.timers, seat.hub, time.monotonic)
         side.attach(host)

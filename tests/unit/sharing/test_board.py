@@ -9,6 +9,7 @@ import pytest
 
 from lb.sharing.board import MAX_ENTRIES, STALE_S, Board, Entry, clear, key_of, size
 from lb.sharing.memory import attach, create
+from lb.sharing.memory import size as whole_size
 
 KEY = key_of(b"backend", b"model")
 
@@ -38,16 +39,29 @@ def counts(reader: Board) -> dict[int, int]:
 
 def test_a_reader_gets_all_that_was_written() -> None:
     _, (one, two) = boards()
-    fields = {
-        "high": 1, "rows": 7, "ends": 9, "samples": 3, "sample_rows": 4.0, "sample_size": 100.0,
-        "work_s": 0.25, "since": 12.5, "took_s": 0.125,
-    }  # fmt: skip
-    one.write(told(KEY, 2, **fields))
+    fields = {"high": 1, "rows": 7, "ends": 9, "samples": 3, "work_s": 0.25, "since": 12.5}
+    sample = {"took_s": 0.125, "sample_rows": 4.0, "sample_size": 100.0}
+    entry = told(KEY, 2, **fields, **sample)
+    one.write_sample(entry)
+    one.write(entry)
     (place,) = two.changes()
-    entry = two.read(*place)
     assert place == (0, 0)
-    assert entry == (KEY, 2, *fields.values())
+    assert two.read(*place) == (KEY, 2, *fields.values())
+    assert two.read_sample(*place) == tuple(sample.values())
     assert two.changes() == []
+
+
+def test_others_know_that_a_worker_has_queued_something_as_long_as_it_lives() -> None:
+    memory, (one, two) = boards()
+    assert not two.has_queued_elsewhere()
+    one.write_queued(3)
+    assert two.has_queued_elsewhere()
+    assert not one.has_queued_elsewhere()
+    clear(memory, 0)
+    assert not two.has_queued_elsewhere()
+    one.write_queued(1)
+    two.tick(STALE_S)
+    assert not two.has_queued_elsewhere()
 
 
 def test_a_late_reader_learns_the_last_of_more_changes_than_the_ring_has() -> None:
@@ -135,6 +149,8 @@ def test_missing_memory_is_an_error_that_says_how_much_is_needed(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(OSError, match=rf"no {size(2)} bytes of shared memory for 2 workers: No sp"):
+    with pytest.raises(
+        OSError, match=rf"no {whole_size(2)} bytes of shared memory for 2 workers: No sp"
+    ):
         create(2)
     assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,124 @@
+"""Sequences before four workers: each step comes over another connection and the other protocol.
+
+A few of them run in CI; `make sequences` has 1,000.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from lb.kserve import inference_pb2 as pb
+from tests.fakes.serving import Serving
+from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
+
+_COUNT: Final = int(os.environ.get("SEQUENCES", "60"))
+_STEPS: Final = 6
+_CONNECTIONS: Final = 12
+_REFUSAL: Final = (
+    "inference request for sequence 1 to model 'simple_sequence' must specify the START flag on "
+    "the first request of the sequence"
+)
+
+
+class KeepingAsTriton(Keeping):
+    """A Triton's words for a step of a sequence that did not begin there."""
+
+    refusal = b'{"error":"%b"}' % _REFUSAL.encode()
+
+
+@contextmanager
+def grpc_side(known: set[int]) -> Iterator[int]:
+    """The gRPC port of a server that keeps these sequences."""
+
+    def infer(request: Any, context: grpc.ServicerContext) -> Any:
+        sequence = request.parameters["sequence_id"].int64_param
+        if request.parameters["sequence_start"].bool_param:
+            known.add(sequence)
+        if sequence not in known:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, _REFUSAL)
+        return pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        infer, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
+    )
+    server = grpc.server(ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers(
+        [
+            grpc.method_handlers_generic_handler(
+                "inference.GRPCInferenceService", {"ModelInfer": handler}
+            )
+        ]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+def grpc_step(channel: grpc.Channel, sequence: int) -> None:
+    """Send a step of a sequence that goes on.
+
+    Raises:
+        grpc.RpcError: it was not answered.
+    """
+    request = pb.ModelInferRequest(model_name="simple_sequence")
+    request.parameters["sequence_id"].int64_param = sequence
+    call = channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )
+    call(request, timeout=60)
+
+
+def test_steps_over_any_connection_and_protocol_are_right_before_four_workers(
+    tmp_path: Path,
+) -> None:
+    config: dict[str, Any] = {
+        "workers": 4,
+        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
+        # A step may be quicker than the news of its START: then a hash finds its backend.
+        "sequences": {"affinity": "rendezvous"},
+    }
+    with ExitStack() as stack:
+        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
+        for server, backend in zip(servers, config["backends"], strict=True):
+            port = stack.enter_context(grpc_side(server.known))  # type: ignore[attr-defined]
+            backend["grpc"] = f"127.0.0.1:{port}"
+        serving = Serving(tmp_path, config)
+        stack.callback(serving.process.close)
+        addresses = serving.until_serving()
+        over_http = [
+            http.client.HTTPConnection(addresses["http"], timeout=60) for _ in range(_CONNECTIONS)
+        ]
+        over_grpc = [
+            stack.enter_context(
+                grpc.insecure_channel(
+                    addresses["grpc"], options=[("grpc.use_local_subchannel_pool", 1)]
+                )
+            )
+            for _ in range(_CONNECTIONS)
+        ]
+        for connection in over_http:
+            stack.callback(connection.close)
+        for number in range(1, _COUNT + 1):
+            for at in range(_STEPS):
+                place = (number * 5 + at * 7) % _CONNECTIONS
+                if at % 2:
+                    grpc_step(over_grpc[place], number)
+                else:
+                    assert step(over_http[place], number, start=not at) == 200, (number, at)
+        kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
+        assert sum(kept) == _COUNT  # each at one server
+        # The hash of their numbers is 1.10 times the mean at most with 1,000.
+        assert max(kept) <= 1.2 * _COUNT / len(kept) + 3, kept
