@@ -145,7 +145,7 @@ class Dispatcher:
             reruns = Reruns(pool, clock, options.retry)
         self.reruns = reruns
         """Requests that may have run and go again."""
-        self.splits = Splits(pool, queue)
+        self.splits = Splits(pool, queue, clock)
         """Batches that are cut."""
         self.splits.configure(options.splits)
         self.blame = blame = Blame(conduct or NoConduct(), clock)

@@ -7,9 +7,10 @@ limits, and in the log: those know the whole. What is done with messages and bod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
@@ -23,6 +24,12 @@ from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.ledger import Ledger
 from lb.wire.rope import Payload, Rope
 
+_log = logging.getLogger(__name__)
+
+_UNFIT_S: Final = 60.0
+"""How long batches of a model are not cut whose answers could not be joined. Twice as long each
+time that it turns out so again."""
+_MAX_UNFIT_S: Final = 3600.0
 _MAX_PARTS: Final = 1024
 """Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
 ask for millions."""
@@ -90,20 +97,31 @@ class Divider(Protocol):
         ...
 
 
+class _Unfit(NamedTuple):
+    """A model whose answers could not be joined."""
+
+    facts: ModelFacts
+    """What was known of it."""
+    pause_s: float
+    until: float
+    """In monotonic seconds."""
+
+
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 
-    __slots__ = ("_divider", "_fit", "_pool", "_unfit", "counts", "rules")
+    __slots__ = ("_clock", "_divider", "_fit", "_pool", "_unfit", "counts", "rules")
 
-    def __init__(self, pool: PoolRef, divider: Divider) -> None:
+    def __init__(self, pool: PoolRef, divider: Divider, clock: Callable[[], float]) -> None:
         self._pool = pool
+        self._clock = clock
         self._divider = divider
         self.rules: Mapping[bytes, SplitRule] = {}
         """By model; most have none."""
         self._fit: dict[bytes, ModelFacts] = {}
         """What was known of models whose answers to unequal parts could be joined."""
-        self._unfit: dict[bytes, ModelFacts] = {}
-        """What was known of models whose answers turned out not to be by rows."""
+        self._unfit: dict[bytes, _Unfit] = {}
+        """Models whose answers seem not to be by rows."""
         self.counts = SplitCounts()
 
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
@@ -123,7 +141,10 @@ class Splits:
     def _facts(self, model: bytes) -> ModelFacts | None:
         """What is known of a model whose batches may be cut."""
         route = self._pool.current.routes.get(model)
-        if route is None or not route.facts.max_rows or self._unfit.get(model) == route.facts:
+        if route is None or not route.facts.max_rows:
+            return None
+        unfit = self._unfit.get(model)
+        if unfit is not None and unfit.facts == route.facts and self._clock() < unfit.until:
             return None
         return route.facts
 
@@ -165,11 +186,23 @@ class Splits:
         """Note that the answers to the parts of a batch could be joined."""
         if len(set(plan.parts)) > 1:
             self._fit[model] = plan.facts
+            self._unfit.pop(model, None)
 
-    def unfit(self, model: bytes, plan: SplitPlan) -> None:
-        """Cut no batch of a model any more, until its configuration changes."""
-        self._unfit[model] = plan.facts
+    def unfit(self, model: bytes, plan: SplitPlan, why: str) -> None:
+        """Note that the answers to the parts of a batch are not by rows. No batch of the model is
+        cut for a while; if some could be joined before, one answer was wrong, and nothing changes.
+        """
+        if self._fit.get(model) == plan.facts:
+            return
+        before = self._unfit.get(model)
+        pause_s = _UNFIT_S
+        if before is not None and before.facts == plan.facts:
+            pause_s = min(2 * before.pause_s, _MAX_UNFIT_S)
+        self._unfit[model] = _Unfit(plan.facts, pause_s, self._clock() + pause_s)
         self.counts.unfit += 1
+        name = model.decode(errors="backslashreplace")
+        fields = {"model": name, "why": why, "seconds": pause_s}
+        _log.warning("batches of the model are not cut for a while", extra=fields)
 
 
 def even_parts(rows: int, limit: int) -> tuple[int, ...]:

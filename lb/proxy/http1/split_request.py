@@ -440,7 +440,7 @@ class SplitRequest:
     def _not_merged(self, error: NotMerged) -> None:
         exchange, plan = self.exchange, self.plan
         if error.is_of_model:
-            exchange.relay.dispatcher.splits.unfit(exchange.model, plan)
+            exchange.relay.dispatcher.splits.unfit(exchange.model, plan, str(error))
         if not plan.must:
             self._drop_answers()
             exchange.particulars = self.particulars

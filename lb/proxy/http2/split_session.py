@@ -545,7 +545,7 @@ class SplitSession(CallPart):
     def _not_merged(self, error: NotMerged) -> None:
         call = self.call
         if error.is_of_model:
-            self._splits.unfit(call.model, self.plan)
+            self._splits.unfit(call.model, self.plan, str(error))
         if not self.plan.must:
             self._drop_answers()
             call.particulars = self.particulars

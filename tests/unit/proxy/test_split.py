@@ -31,6 +31,7 @@ from lb.proxy.split import (
 )
 from lb.settings.model import Settings
 from lb.wire.ledger import Ledger
+from tests.fakes.live import FakeClock
 
 RULE = SplitRule(at_once=2, max_bytes=1000)
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, max_rows=8)
@@ -53,13 +54,16 @@ def exchange(model: bytes = b"m") -> Exchange:
 
 
 def splits(
-    facts: ModelFacts = FACTS, rule: SplitRule = RULE, parts: tuple[int, ...] = ()
+    facts: ModelFacts = FACTS,
+    rule: SplitRule = RULE,
+    parts: tuple[int, ...] = (),
+    clock: FakeClock | None = None,
 ) -> Splits:
     nowhere = Placement((), None, None)  # type: ignore[arg-type]
     plan = Plan(limits={}) if parts else None
     routes = {b"m": ModelRoute(facts=facts, plan=plan)}
     pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
-    made = Splits(pool, Divided(*parts))
+    made = Splits(pool, Divided(*parts), clock or FakeClock(100.0))
     made.configure({b"m": rule})
     return made
 
@@ -139,16 +143,30 @@ def test_a_batch_of_very_many_parts_is_not_cut() -> None:
     assert parts_of(made, 8 * 1024 + 1) is None
 
 
-def test_a_model_that_turned_out_unfit_is_left_whole() -> None:
+def test_a_model_that_turned_out_unfit_is_left_whole_for_longer_each_time() -> None:
+    clock = FakeClock(100.0)
+    made = splits(clock=clock)
+    for times, pause_s in enumerate([60, 120, 240, 480, 960, 1920, 3600, 3600], 1):
+        plan = made.plan(exchange(), 9, 100)
+        assert plan is not None
+        made.unfit(b"m", plan, "output 'y' has no batch dimension")
+        assert made.counts.unfit == times
+        clock.now += pause_s - 1
+        assert parts_of(made, 9) is None
+        assert not made.may_cut(b"m", 9)
+        clock.now += 1
+    made.configure({b"m": RULE})
+    assert parts_of(made, 9) is not None
+
+
+def test_one_wrong_answer_keeps_no_batch_of_a_model_whole_whose_answers_could_be_joined() -> None:
     made = splits()
     plan = made.plan(exchange(), 9, 100)
     assert plan is not None
-    made.unfit(b"m", plan)
-    assert parts_of(made, 9) is None
-    assert not made.may_cut(b"m", 9)
-    assert made.counts.unfit == 1
-    made.configure({b"m": RULE})
+    made.fit(b"m", plan)
+    made.unfit(b"m", plan, "output 'y' has no batch dimension")
     assert parts_of(made, 9) is not None
+    assert made.counts.unfit == 0
 
 
 def test_the_settings_name_models_whose_batches_are_cut() -> None:
