@@ -55,8 +55,15 @@ class RequestHead:
         "passed", "path", "request_id", "route", "size", "timeout_s", "untraced", "unusable",
     )  # fmt: skip
 
+    method: bytes
+    path: bytes
+    authority: bytes
+    request_id: bytes
     block: bytes
     """What to send upstream: self-contained, no dynamic table."""
+    cacheable: bool
+    content_length: int
+    is_grpc: bool
     timeout_s: float | None
     unusable: str
     """Why no gRPC server could make anything of it; empty for all others."""
