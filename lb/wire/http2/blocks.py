@@ -116,7 +116,8 @@ class BlockReader:
         return caches.traced.find(self._parent_name, block) or caches.requests.get(block)
 
     def request(self, block: bytes) -> RequestHead:
-        """The head of a request. A malformed one of gRPC has a `fault`.
+        """The head of a request that `known_request` does not know. A malformed one of gRPC has a
+        `fault`.
 
         Raises:
             Http2Error: the block cannot be decoded; the connection is lost.
@@ -128,11 +129,11 @@ class BlockReader:
             fields, plain = self._plain(block)
             return self._build(fields, plain)
         requests = self._caches.requests
-        head = self.known_request(block) or requests.revive(block)
+        head = requests.get(block) or requests.revive(block)
         if head is not None:
             return head
         beginnings = self._caches.beginnings
-        key = self._caches.traced.key(self._parent_name, block)
+        key = self._caches.traced.missed if self._parent_name else b""
         if key and not beginnings.came_before(key):
             key = b""
         beginning = self._beginning

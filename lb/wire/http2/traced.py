@@ -49,7 +49,7 @@ class TracedHeads:
     whose client writes the same name.
     """
 
-    __slots__ = ("_heads", "_is_noted", "_is_private", "_private")
+    __slots__ = ("_heads", "_is_noted", "_is_private", "_private", "missed")
 
     def __init__(self, private: frozenset[bytes], noted: frozenset[bytes]) -> None:
         """The names are those of `HeadCaches`. A `traceparent` that is private is the head's
@@ -58,6 +58,8 @@ class TracedHeads:
         self._is_private = TRACEPARENT in private
         self._is_noted = TRACEPARENT in noted
         self._heads: HeadCache[_Untraced] = HeadCache()
+        self.missed = b""
+        """The key of the last block, if it was not found; empty if it has none."""
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -70,14 +72,19 @@ class TracedHeads:
             block: a whole one.
         """
         # HOT PATH (benchmarks/bench_http2_headers.py). No field but the one is looked at.
+        self.missed = b""
         start = block.find(name)
         at = start + len(name)
         if start < 0 or at >= len(block):
             return None
         length = block[at]
         end = at + 1 + (length & _LENGTH)
-        known = self._heads.get(block[:at] + block[end:])
-        if known is None or known.name != name or end > len(block):
+        key = block[:at] + block[end:]
+        known = self._heads.get(key)
+        if known is None:
+            self.missed = key
+            return None
+        if known.name != name or end > len(block):
             return None
         value = block[at + 1 : end]
         if length & _CODED:
@@ -100,23 +107,11 @@ class TracedHeads:
             head.noted += ((TRACEPARENT, value),)
         return head
 
-    def key(self, name: bytes, block: bytes) -> bytes:
-        """By which a block would be found; empty if it has no such name.
-
-        Args:
-            name: as of `find`; empty for a client that sends no `traceparent`.
-            block: that `find` does not know.
-        """
-        at = block.find(name) + len(name)
-        if not name or not len(name) <= at < len(block):
-            return b""
-        return block[:at] + block[at + 1 + (block[at] & _LENGTH) :]
-
     def learn(self, key: bytes, head: RequestHead, fields: list[Field]) -> None:
         """Keep what a block says beside its `traceparent`.
 
         Args:
-            key: of the block.
+            key: that `find` missed.
             head: of the block.
             fields: of the block, in order.
         """
