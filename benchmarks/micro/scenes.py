@@ -484,6 +484,16 @@ def codec_fields(_: Clock) -> Scene:
     return Scene(FieldCache().split, _new_blocks(REQUEST))
 
 
+def codec_request_block(_: Clock) -> Scene:
+    """The head of a request of ten fields, the last two of them new."""
+    blocks = (
+        block + encode_field(b"x-request-id", b"%d" % number)
+        for number, block in enumerate(_new_blocks(REQUEST))
+    )
+    reader = stateless()
+    return Scene(lambda block: reader.known_request(block) or reader.request(block), blocks)
+
+
 def codec_answer(_: Clock) -> Scene:
     """The head of an answer of three fields, one of them new."""
     return Scene(stateless().response, _new_blocks(RESPONSE))
@@ -571,6 +581,7 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request head, 12 fields": codec_request,
     "HTTP/1.1 response head, 3 fields": codec_response,
     "header block, one new field": codec_fields,
+    "header block of a request, two new fields": codec_request_block,
     "header block of an answer, one new field": codec_answer,
     "Huffman code, 55 bytes": codec_huffman,
 }

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from lb.domain.backend import parse_address
 from lb.kserve.payloads import binary_of, numbers_of, read_http, tensors_of
-from lb.payloads.lines import REQUEST, RESPONSE
+from lb.payloads.lines import REQUEST, RESPONSE, STREAM_PATH
 
 _TIMEOUT_S: Final = 300.0
 """For connecting, and for each pause in an answer; models may be slow."""
@@ -109,17 +109,29 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
 
 
 def exchanges(lines: Iterable[str]) -> Iterator[tuple[Event, Event]]:
-    """Requests and responses of a payload log; a response follows its request.
+    """Requests and responses of a payload log.
+
+    A response follows its request. On streams it has the same id, and messages without an id of
+    their own are left out.
 
     Raises:
         ValueError: a line is no event.
     """
     request: Event | None = None
+    unanswered: dict[str, Event] = {}
+    """Requests on streams, by their ids."""
     for line in lines:
         event = json.loads(line)
         if not isinstance(event, dict):
             raise ValueError("a line is no event of a payload log")
-        if event.get("type") == REQUEST:
+        if event.get("path") == STREAM_PATH.decode():
+            if "/" not in event["id"]:
+                continue
+            if event["type"] == REQUEST:
+                unanswered[event["id"]] = event
+            elif event["id"] in unanswered:
+                yield unanswered.pop(event["id"]), event
+        elif event.get("type") == REQUEST:
             request = event
         elif event.get("type") == RESPONSE and request is not None:
             if event.get("id") == request["id"]:

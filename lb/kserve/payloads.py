@@ -124,6 +124,22 @@ def read_grpc_response(message: bytes) -> Json:
     return payload
 
 
+def read_grpc_stream_response(message: bytes) -> Json:
+    """Read a `ModelStreamInferResponse`: as a response, or an object with the `error` of one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        answer = pb.ModelStreamInferResponse.FromString(message)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    response = answer.infer_response
+    if answer.error_message:
+        return {"error": answer.error_message, **({"id": response.id} if response.id else {})}
+    return read_grpc_response(response.SerializeToString())
+
+
 def tensors_of(payload: Mapping[str, Any], part: Part) -> list[Json]:
     """Return the tensors of a payload; none where it has no list of them."""
     tensors = payload.get(part)

@@ -1,9 +1,9 @@
 """The lines of the payload log: what one inference becomes.
 
-An inference is two lines, its request and its response. Each is an event in the JSON format of
-CloudEvents 1.0, with the attributes and types of KServe's inference logger. What can be read stands
-in `data`, and everything else in `data_base64`, which CloudEvents has for binary data; a reader
-never has to guess. Why data is missing stands in `omitted`.
+An inference is two lines, its request and its response; on a stream each message is one. Each is
+an event in the JSON format of CloudEvents 1.0, with the attributes and types of KServe's inference
+logger. What can be read stands in `data`, and everything else in `data_base64`, which CloudEvents
+has for binary data; a reader never has to guess. Why data is missing stands in `omitted`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lb.kserve.payloads import (
     leave_out,
     read_grpc_request,
     read_grpc_response,
+    read_grpc_stream_response,
     read_http,
     read_json,
 )
@@ -39,6 +40,7 @@ _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 _GRPC: Final = "application/grpc+proto"
 _KSERVE: Final = b"/inference.GRPCInferenceService/"
+STREAM_PATH: Final = _KSERVE + b"ModelStreamInfer"
 _GZIP: Final = b"\x1f\x8b"
 _FIELDS: Final = frozenset({
     b"content-encoding", b"content-type", b"inference-header-content-length",
@@ -69,9 +71,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PayloadRecord:
-    """One inference that is over."""
+    """One inference that is over, or one message of a stream."""
 
     id: str
+    """Of the request, or of the stream."""
     protocol: AppProtocol
     path: bytes
     model: bytes
@@ -85,15 +88,26 @@ class PayloadRecord:
     """Unix time in seconds."""
     ended_at: float
     """Unix time in seconds."""
-    request: Payload
-    response: Payload
+    request: Payload | None
+    response: Payload | None
+    """Of a message of a stream, one of both is None."""
     leave_out: frozenset[str]
     max_bytes: int
     """What is inflated may be as large."""
 
     def lines(self) -> bytes:
-        """Both lines, newlines included."""
-        return self._line(REQUEST, self.request) + self._line(RESPONSE, self.response)
+        """All lines, newlines included."""
+        lines = b""
+        if self.request is not None:
+            lines += self._line(REQUEST, self.request)
+        if self.response is not None:
+            lines += self._line(RESPONSE, self.response)
+        return lines
+
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether it is a message of a `ModelStreamInfer`."""
+        return self.path == STREAM_PATH
 
     def _line(self, kind: str, payload: Payload) -> bytes:
         is_request = kind is REQUEST
@@ -118,6 +132,8 @@ class PayloadRecord:
             data = reader.read()
         except ValueError:
             data = reader.as_binary()
+        if reader.message_id:
+            event["id"] = f"{self.id}/{reader.message_id}"
         event |= reader.attributes
         line = json.dumps(event, separators=(",", ":"), allow_nan=False)
         return f"{line[:-1]}{data}}}\n".encode()
@@ -134,6 +150,8 @@ class _Reader:
         self._body = None if payload.pieces is None else b"".join(payload.pieces)
         self.attributes: Json = {}
         """What is known of the payload beside its data."""
+        self.message_id = ""
+        """By which a message of a stream names its request."""
 
     def read(self) -> str:
         """Return the member with the data, with a comma before it; empty without data.
@@ -211,10 +229,14 @@ class _Reader:
     def _read_message(self, message: bytes) -> Json:
         if not self._record.path.startswith(_KSERVE):
             raise ValueError("of another service")
-        read: Callable[[bytes], Json] = (
-            read_grpc_request if self._part == "inputs" else read_grpc_response
-        )
-        return read(message)
+        read: Callable[[bytes], Json] = read_grpc_request
+        if self._part == "outputs":
+            is_of_stream = self._record.is_of_stream
+            read = read_grpc_stream_response if is_of_stream else read_grpc_response
+        payload = read(message)
+        if self._record.is_of_stream:
+            self.message_id = payload.get("id", "")
+        return payload
 
     def _shown(self, payload: dict[str, Any]) -> str:
         if self._record.leave_out:

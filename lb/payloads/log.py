@@ -1,7 +1,8 @@
 """The payload log: samples inferences and keeps their payload until it is written.
 
 An exchange that is sampled has a `Recording`; others have none, and cost one draw. Payload is noted
-as it passes; when the exchange is over, the record goes to the writer's thread. Whatever is held is
+as it passes; when the exchange is over, the record goes to the writer's thread. Of a stream each
+message is a record as soon as it is whole, since streams may be open for days. Whatever is held is
 on the ledger of the process, as long as that has room for what nobody waits for.
 """
 
@@ -15,11 +16,16 @@ from random import Random
 from typing import Final, Protocol
 
 from lb.domain.backend import AppProtocol
+from lb.kserve.gate import ERROR_TAG
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, answer_names
 from lb.payloads.lines import Payload, PayloadRecord
 from lb.payloads.writer import PayloadWriter
 from lb.settings.reporting import OTHER_MODELS, PayloadLogSettings
 from lb.telemetry.record import RequestRecord
 from lb.telemetry.sampling import RECORDED, Draw, drawing
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE, model_name
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.ledger import Ledger
 
 _log = logging.getLogger(__name__)
@@ -158,6 +164,57 @@ class Recording:
             self._log.drop(self)
 
 
+class StreamRecording(Recording):
+    """What is noted of a stream of inferences: the messages under way. Whole ones are logged."""
+
+    __slots__ = ("_answered", "_asked", "_payloads", "exchange", "id")
+
+    def __init__(
+        self, payloads: PayloadLog, exchange: RequestRecord, draw: float, number: bytes
+    ) -> None:
+        """
+        Args:
+            payloads: takes the messages.
+            exchange: the stream.
+            draw: a message is logged if the share of its model is greater; 0 to 1.
+            number: the id of the stream.
+        """
+        super().__init__(payloads, draw, b"")
+        self.exchange = exchange
+        self.id = number
+        self._payloads = payloads
+        self._asked, self._answered = MessageCutter(), MessageCutter()
+
+    def add_request(self, payload: bytes | memoryview) -> None:
+        """Note a part of the client's messages."""
+        at, cutter = 0, self._asked
+        while at < len(payload):
+            stop = cutter.advance(payload, at)
+            self._add(self.request, payload[at:stop])
+            at = stop
+            if cutter.is_between:
+                whole, self.request = self.request, _Kept()
+                self._end(whole, is_request=True)
+
+    def add_response(self, payload: bytes | memoryview) -> None:
+        """Note a part of the answers, as the client gets them."""
+        at, cutter = 0, self._answered
+        while at < len(payload):
+            stop = cutter.advance(payload, at)
+            self._add(self.response, payload[at:stop])
+            at = stop
+            if cutter.is_between:
+                whole, self.response = self.response, _Kept()
+                self._end(whole, is_request=False)
+
+    def _end(self, message: _Kept, *, is_request: bool) -> None:
+        """Log a message, unless there was no room for it. There may be for the next one."""
+        if not self.is_dropped:
+            self._payloads.log_message(self, message, is_request=is_request)
+        elif self._payloads.recording_of(self.exchange) is self:
+            self.is_dropped = False
+
+
 class PayloadLog:
     """Samples inferences, and hands them to a writer when they are over. A `RequestSink`, and the
     `Holder` of what it keeps. To be used from one event loop."""
@@ -253,6 +310,60 @@ class PayloadLog:
             return None
         return self.record(exchange, b"", self._rng.random() * self._rules.greatest_share)
 
+    def sample_stream(self, exchange: RequestRecord) -> StreamRecording | None:
+        """Record a stream that was drawn, as `sample`. The draw holds for all of its messages, so
+        sequences are logged as a whole."""
+        rules = self._rules
+        if rules is None:
+            return None
+        draw = self._rng.random() * rules.greatest_share
+        recording = StreamRecording(self, exchange, draw, self._id_of(exchange))
+        self._recordings[exchange] = recording
+        return recording
+
+    def log_message(self, recording: StreamRecording, message: _Kept, *, is_request: bool) -> None:
+        """Have a message of a stream written.
+
+        Args:
+            recording: of the stream.
+            message: a whole one.
+            is_request: the client sent it.
+        """
+        rules, writer = self._rules, self._writer
+        if rules is None or writer is None:
+            return
+        exchange = recording.exchange
+        start = _start(message.pieces or [])
+        if is_request:
+            model = model_name(start)
+        else:
+            names = answer_names(start)
+            model = names.model if names is not None else b""
+        model = model or exchange.model
+        if recording.draw >= rules.share_of(model):
+            self.release(message.size)
+            return
+        is_error = start[PREFIX_SIZE : PREFIX_SIZE + 1] == bytes((ERROR_TAG,))
+        now = self._wall()
+        payload = message.payload()
+        made = PayloadRecord(
+            id=recording.id.decode("utf-8", "backslashreplace"),
+            protocol=exchange.protocol,
+            path=exchange.path,
+            model=model,
+            backend="",
+            status=GrpcStatus.UNKNOWN if is_error and not is_request else GrpcStatus.OK,
+            reason="",
+            started_at=now,
+            ended_at=now,
+            request=payload if is_request else None,
+            response=None if is_request else payload,
+            leave_out=rules.leave_out,
+            max_bytes=rules.max_payload_bytes,
+        )
+        self._queued[made] = message.size
+        writer.put(made, self._on_written)
+
     def recording_of(self, exchange: RequestRecord) -> Recording | None:
         """Return that of an inference under way; None for those that are not sampled."""
         return self._recordings.get(exchange)
@@ -263,18 +374,23 @@ class PayloadLog:
         rules, writer = self._rules, self._writer
         if recording is None or recording.is_dropped or rules is None or writer is None:
             return
-        if recording.draw >= rules.share_of(record.model):
+        is_stream = isinstance(recording, StreamRecording)  # its messages are logged
+        if is_stream or recording.draw >= rules.share_of(record.model):
             recording.forget()
             return
         made = self._record(record, recording, rules)
         self._queued[made] = recording.size
         writer.put(made, self._on_written)
 
+    def _id_of(self, exchange: RequestRecord) -> bytes:
+        """That of the client, or one of ours."""
+        return exchange.request_id or b"%032x" % self._rng.getrandbits(128)
+
     def _record(
         self, record: RequestRecord, recording: Recording, rules: PayloadRules
     ) -> PayloadRecord:
         ended_at = self._wall()
-        number = record.request_id or b"%032x" % self._rng.getrandbits(128)
+        number = self._id_of(record)
         is_grpc = record.protocol is AppProtocol.GRPC
         return PayloadRecord(
             id=number.decode("utf-8", "backslashreplace"),
@@ -351,3 +467,13 @@ class PayloadLog:
             self._warned_at = now
             extra = {"why": why, "dropped": self.dropped}
             _log.warning("payload log drops inferences", extra=extra)
+
+
+def _start(pieces: list[bytes]) -> bytes:
+    """The beginning of a message, as far as names are looked for there."""
+    start = b""
+    for piece in pieces:
+        start += piece[: ANSWER_HEAD_BYTES - len(start)]
+        if len(start) >= ANSWER_HEAD_BYTES:
+            break
+    return start

@@ -21,7 +21,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.messages import MODEL_INFER
+from lb.kserve.messages import MODEL_INFER, MODEL_STREAM_INFER
 from lb.payloads.lines import PayloadRecord
 from lb.payloads.log import PayloadLog, payload_rules
 from lb.settings.reporting import PayloadLogSettings
@@ -141,6 +141,41 @@ def test_payloads_of_both_protocols_are_logged_and_given_back(
     assert by_id["grpc", "response"]["data"]["outputs"][0]["data"] == ["x" * 16]
     assert by_id["long", "request"]["data"]["inputs"][0].keys() >= {"data_base64"}
     assert [e["data"]["inputs"][0]["data"] for e in events if "contentencoding" in e] == [[2.0]]
+
+
+def test_messages_of_streams_are_logged_and_given_back(
+    tmp_path: Path, tritons: list[Triton]
+) -> None:
+    requests = []
+    for number in range(6):
+        # Both models: the stream is served by one backend at first, then maybe by several.
+        asked = pb.ModelInferRequest(model_name="identity_bytes", id=str(number))
+        asked.inputs.add(name="INPUT0", datatype="BYTES", shape=[1])
+        asked.raw_input_contents.append((4).to_bytes(4, "little") + b"%04d" % number)
+        requests.append(asked)
+    requests.append(pb.ModelInferRequest(model_name="no_such_model", id="wrong"))
+    with logged(tmp_path, tritons) as lb:
+        with grpc.insecure_channel(lb.grpc) as channel:
+            call = channel.stream_stream(
+                MODEL_STREAM_INFER.path,
+                request_serializer=MODEL_STREAM_INFER.encode,
+                response_deserializer=MODEL_STREAM_INFER.decode,
+            )
+            answers = list(
+                call(iter(requests), timeout=WAIT_S, metadata=(("x-request-id", "stream"),))
+            )
+        events = lb.events(2 * len(requests))
+        wait_until(lambda: lb.metric("triton_lb_held_bytes") == 0, timeout_s=WAIT_S, what="room")
+    assert len(answers) == len(requests)
+    by_id = {(event["id"], event["type"].rpartition(".")[2]): event for event in events}
+    for number in range(6):
+        sent, got = by_id[f"stream/{number}", "request"], by_id[f"stream/{number}", "response"]
+        assert sent["data"]["inputs"][0]["data"] == [f"{number:04d}"]
+        assert got["data"]["outputs"][0]["data"] == [f"{number:04d}"]
+        assert (got["status"], got["inferenceservicename"]) == ("OK", "identity_bytes")
+    errors = [event for event in events if event.get("status") == "UNKNOWN"]
+    assert len(errors) == 1
+    assert "no_such_model" in errors[0]["data"]["error"]
 
 
 class Records:

@@ -14,6 +14,7 @@ from lb.testing import running
 from lb.testing.balancer import Balancer
 from lb.testing.tritons import Triton
 from tests.fakes.batch_models import FIXED, MAX_ROWS, batch_tritons
+from tests.fakes.otlp import CollectedSpan, collector
 from tests.fakes.process import wait_until
 from tests.integration.test_split import LIMIT_S, ask, metric, post
 
@@ -82,6 +83,48 @@ def test_http_batches_are_cut_as_well(balancer: Balancer) -> None:
         if cut(balancer):
             break
     assert cut(balancer) > 0
+
+
+def test_each_part_of_an_http_batch_is_a_span_of_the_trace(tritons: tuple[Triton, ...]) -> None:
+    with collector() as sink:
+        settings = {
+            "models": {"linear": {"split": "auto"}},
+            "tracing": {"endpoint": sink.endpoint, "ratio": 0.0},
+        }
+        with running(tritons, settings) as balancer:
+            for number in range(1, ENOUGH + 1):
+                before = cut(balancer)
+                text, fields = body(MAX_ROWS, "linear")
+                fields["traceparent"] = f"00-{number:032x}-{'b' * 16}-01"
+                status, headers, answer = post(balancer.http, text, fields, model="linear")
+                assert status == 200
+                size = int(headers["inference-header-content-length"])
+                assert answer[size:] == text[len(text) - 4 * MAX_ROWS :]
+                if cut(balancer) > before:
+                    break
+            else:
+                pytest.fail("no batch was cut")
+            trace = f"{number:032x}"
+
+            def of_trace(spans: list[CollectedSpan]) -> list[CollectedSpan]:
+                return [span for span in spans if span.trace_id == trace]
+
+            def is_complete(spans: list[CollectedSpan]) -> bool:
+                return any(span.kind == "SERVER" for span in of_trace(spans))
+
+            found = of_trace(sink.wait_for(is_complete))
+            (whole,) = (span for span in found if span.kind == "SERVER")
+            count = int(whole.attributes["triton_lb.parts"])
+            assert count > 1
+
+            def has_all(spans: list[CollectedSpan]) -> bool:
+                return len(of_trace(spans)) >= count + 1
+
+            parts = [span for span in of_trace(sink.wait_for(has_all)) if span.kind == "CLIENT"]
+    assert len(parts) == count
+    assert whole.parent_id == "b" * 16
+    assert {(span.parent_id, span.name) for span in parts} == {(whole.span_id, whole.name)}
+    assert {span.attributes["triton_lb.why"] for span in parts} == {"part"}
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

@@ -73,8 +73,10 @@ def facts(read: Callable[[bytes], object], block: bytes) -> dict[str, object]:
         head = read(block)
     except (Http2Error, StreamError) as error:
         return {"error": type(error), "code": error.code, "detail": error.detail}
-    names = getattr(head, "__slots__", ())
-    return {name: getattr(head, name) for name in names if name != "block"}
+    names = set(getattr(head, "__slots__", ())) - {"block", "context", "untraced"}
+    known = {name: getattr(head, name) for name in names}
+    # Who reads them asks by name.
+    return known | {"noted": sorted(known["noted"])} if "noted" in known else known
 
 
 @given(st.lists(st.tuples(HEADERS, st.booleans(), st.integers(0, 4096) | st.none()), max_size=5))
@@ -194,6 +196,53 @@ def test_heads_that_begin_like_earlier_ones_are_what_they_are_alone(rests: list[
         alone.acknowledged()
         for _ in range(3):
             assert everything(reader.request, block) == everything(alone.request, block)
+
+
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TABLELESS = Encoder()
+TABLELESS.header_table_size = 0
+TABLELESS.encode([])  # the size update
+CONTEXTS = st.sampled_from(
+    [
+        encode_field(b"traceparent", PARENT),
+        encode_field(b"traceparent", PARENT.replace(b"0af7", b"1234")),
+        encode_field(b"traceparent", PARENT.replace(b"00-", b"ff-")),
+        encode_field(b"traceparent", PARENT + b"-"),
+        encode_field(b"traceparent", PARENT[:-1] + b"\r"),
+        encode_field(b"traceparent", PARENT, never_indexed=True),
+        TABLELESS.encode([(b"traceparent", PARENT)], huffman=True),
+        TABLELESS.encode([(b"traceparent", PARENT.replace(b"0af7", b"1234"))], huffman=True),
+        TABLELESS.encode([(b"traceparent", PARENT)], huffman=False),
+        TABLELESS.encode([(b"traceparent", PARENT)], huffman=False)[:-1],
+        encode_field(b"x-odd", b"@\x0btraceparent7" + PARENT),
+        encode_field(b"x-odd", b"@\x0btraceparent"),
+        b"@\x0btraceparent7", PARENT, b"\0\x0btraceparent",
+        encode_field(b"tracestate", b"a=b"),
+        encode_field(b"x-request-id", b"1"),
+        encode_field(b"x-who", b"me"),
+        b"\x86",
+    ]
+)  # fmt: skip
+TRACING = frozenset({b"traceparent", b"tracestate"})
+
+
+@pytest.mark.parametrize("private", [frozenset(), TRACING], ids=["passed on", "private"])
+@pytest.mark.parametrize("noted", [frozenset(), TRACING], ids=["not noted", "noted"])
+@given(st.lists(st.lists(CONTEXTS, max_size=5).map(b"".join), min_size=2, max_size=12))
+def test_heads_that_differ_in_their_traceparent_are_what_they_are_alone(
+    private: frozenset[bytes], noted: frozenset[bytes], rests: list[bytes]
+) -> None:
+    reader = BlockReader(HeadCaches(private, noted), LIMIT)
+    reader.acknowledged()
+    for block in [START + rest for rest in rests]:
+        alone = BlockReader(HeadCaches(private, noted), LIMIT)
+        alone.acknowledged()
+
+        def read(block: bytes) -> RequestHead:
+            return reader.known_request(block) or reader.request(block)
+
+        for _ in range(3):
+            assert everything(read, block) == everything(alone.request, block)
 
 
 def everything(read: Callable[[bytes], object], block: bytes) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,39 @@ def test_replayed_lines_give_the_same_answers(
         result = replay(copy, server)
         assert result.stdout == f"{count} replayed: {count} same, 0 different\n", result.stderr
         assert result.returncode == 0
+
+
+def test_replayed_messages_of_streams_give_the_same_answers(
+    logged: Logged, tritons: tuple[RealTriton, ...], tmp_path: Path
+) -> None:
+    count = 8
+    with grpcclient.InferenceServerClient(logged.target.grpc) as client:
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(
+            lambda result, error: answers.put((result, error)),
+            headers={"x-request-id": "stream"},
+        )
+        for number in range(count):
+            model = ("simple", "identity_fp32")[number % 2]
+            if model == "simple":
+                inputs = pair(grpcclient, numbers(batch=1))
+            else:
+                values = np.array([number, 0.5], dtype=np.float32)
+                inputs = [tensor(grpcclient, "INPUT0", values)]
+            client.async_stream_infer(model, inputs, request_id=str(number))
+        for _ in range(count):
+            assert answers.get(timeout=WAIT_S)[1] is None
+        client.stop_stream()
+
+    def fresh() -> list[str]:
+        lines = logged.path.read_text().splitlines(keepends=True)
+        return [line for line in lines if json.loads(line)["id"].startswith("stream/")]
+
+    wait_until(lambda: len(fresh()) == 2 * count, timeout_s=WAIT_S, what="all lines")
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text("".join(fresh()))
+    result = replay(copy, tritons[1].target)
+    assert result.stdout == f"{count} replayed: {count} same, 0 different\n", result.stderr
 
 
 def test_a_replay_tells_which_answers_differ(logged: Logged, tmp_path: Path) -> None:

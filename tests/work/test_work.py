@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from benchmarks.micro.counting import Work
 from benchmarks.micro.scenes import SCENES, Clock, Scene
-from benchmarks.micro.work import allowed, ceilings, count, excesses
+from benchmarks.micro.work import SLACK, allowed, ceilings, count, excesses
 
 TOP = Path(__file__).parents[2]
 _COUNT = """
@@ -90,3 +91,18 @@ def test_a_request_that_is_not_traced_does_hardly_more_while_tracing_is_on(
 ) -> None:
     off, on = counted[kind], counted[f"{kind}, tracing on"]
     assert on.instructions - off.instructions <= 40
+
+
+@pytest.mark.parametrize(
+    ("row", "scene"),
+    [("off", ""), ("on, not sampled", ", payload log on"), ("sampled", ", payload logged")],
+)
+def test_the_page_tells_what_the_payload_log_costs(
+    row: str, scene: str, counted: dict[str, Work]
+) -> None:
+    page = (TOP / "docs/payload-log.md").read_text()
+    told = re.search(rf"^\| {row} \| ([0-9,]+) \| ([0-9,]+) \|$", page, re.MULTILINE)
+    assert told is not None
+    for kind, figure in zip(("HTTP/1.1 request", "gRPC call"), told.groups(), strict=True):
+        work = counted[kind + scene]
+        assert work.instructions == pytest.approx(int(figure.replace(",", "")), rel=SLACK)

@@ -469,8 +469,9 @@ class Call(Exchange):
     @property
     def first_byte_at(self) -> float:
         """See `RequestRecord`."""
-        merged_at = self.part.merged_at if self.part is not None else 0.0
-        return merged_at or super().first_byte_at
+        if self.part is not None and self.part.merged_at:
+            return self.part.merged_at
+        return self.attempt.first_byte_at if self.attempt is not None else 0.0
 
     @property
     def is_sent(self) -> bool:

@@ -36,7 +36,6 @@ from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.proxy.http2.variant_stream import VariantStream
-from lb.proxy.request_trace import context_block
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
@@ -133,6 +132,9 @@ class Decisions:
         """Decide once what is done with requests that look like `head`."""
         # HOT PATH (benchmarks/bench_http2_relay.py). Once for each head that was not seen lately;
         # what its path alone decides is remembered.
+        untraced = head.untraced
+        if untraced is not None and untraced.route is None:
+            self.decide(untraced)  # those that follow are copies of it
         operation, control, handler, is_plain = self._by_path.get(head.path) or self._look(
             head.path
         )
@@ -141,8 +143,6 @@ class Decisions:
         head.block += self._marker
         if head.noted and self._traces is not Traces.OFF:
             context = head.context = read_context(head.noted)
-            if self._traces is Traces.PASS and context is not None and not context.is_sampled:
-                head.block += context_block(context)
             if len(head.block) + len(context.state if context else b"") > _ROOM_FOR_TRACE:
                 is_plain = False
         if head.hops and self._identity:

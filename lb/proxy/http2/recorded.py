@@ -1,18 +1,17 @@
-"""Calls whose payload is noted for the payload log, as the client sends and gets it.
-
-Streams of inferences are not: they may be open for days, each of their messages may be for another
-model, and the relay does not cut what passes into messages.
-"""
+"""Calls and streams whose payload is noted for the payload log, as the client sends and gets it."""
 
 from __future__ import annotations
 
 from lb.domain.backend import Backend, Port
 from lb.domain.operation import Operation, OperationKind
+from lb.kserve.gate import StreamMask
+from lb.kserve.operations import MODEL_STREAM_INFER
 from lb.payloads.log import Recording
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.shared import Http2Shared
+from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.http2.flow import Payload
 from lb.wire.http2.heads import RequestHead
 
@@ -69,9 +68,28 @@ class RecordedResponse(ResponseSink):
         return shown
 
 
+class RecordedAnswers(StreamMask):
+    """Masks the answers of a stream, and notes them as the client gets them."""
+
+    __slots__ = ("_recording",)
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def feed(self, payload: bytes | memoryview) -> bytes | memoryview:
+        """See `StreamMask`."""
+        masked = super().feed(payload)
+        self._recording.add_response(masked)
+        # Another object, so that no answer takes a way on which nobody looks at it.
+        return memoryview(masked)
+
+
 def may_be_recorded(head: RequestHead) -> bool:
     """Whether the payload log wants calls with such a head."""
     route = head.route
+    if route is MODEL_STREAM_INFER:
+        return True
     return (
         head.handler is None
         and isinstance(route, Operation)
@@ -81,12 +99,24 @@ def may_be_recorded(head: RequestHead) -> bool:
 
 def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
     """Make a call that the payload log may want, which takes no short way."""
+    if head.handler is not None:
+        return _recorded_stream(relay, head.handler(relay, server, stream_id, head))
     head = head.with_block(head.block)
     head.is_plain = False
     call = Call(relay, server, stream_id, head)
     recording = relay.parts.payloads.sample(call)
     if recording is not None:
         RecordedRequest(call, recording)
+    return call
+
+
+def _recorded_stream(relay: Http2Shared, call: Call) -> Call:
+    session = call.part
+    if isinstance(session, StreamSession) and call.request.owner is session:
+        recording = relay.parts.payloads.sample_stream(call)
+        if recording is not None:
+            RecordedRequest(call, recording)
+            session.single.mask = RecordedAnswers(recording)
     return call
 
 

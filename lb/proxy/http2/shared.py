@@ -130,14 +130,13 @@ class Http2Shared(metaclass=ABCMeta):
         return fields
 
     def begin_trace(self, call: Any, *, is_drawn: bool) -> None:
-        """Trace a call, if it is to be. Where its client wanted that and it is not, backends are
-        told so only if contexts pass."""
+        """Trace a call, if it is to be. If it is not, backends get the context of its client only
+        where contexts pass."""
         context = call.head.context
         tracer = self.dispatcher.tracer
         if (
             tracer.begin(call, context, call.server.client, is_drawn=is_drawn) is None
             and context is not None
-            and context.is_sampled
             and self.options.traces is Traces.PASS
         ):
             call.head = call.head.with_block(call.head.block + context_block(context))

@@ -341,15 +341,13 @@ def _forget_length(call: Call) -> None:
     head = call.head
     if head.content_length == NO_LENGTH:
         return
-    other = call.head = head.copy()
-    other.block = b"".join(
+    block = b"".join(
         encode_field(field.name, field.value)
         for field in FieldCache().split(head.block)
         if field.name != b"content-length"
     )
-    other.content_length = NO_LENGTH
-    other.claim, other.discloses, other.passed = head.claim, head.discloses, head.passed
-    other.noted = head.noted
+    call.head = head.with_block(block)
+    call.head.content_length = NO_LENGTH
 
 
 def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -> bool | None:

@@ -25,6 +25,8 @@ from lb.wire.http2.heads import (
     check_trailers,
     refused_request,
 )
+from lb.wire.http2.traced import TracedHeads, name_of
+from lb.wire.trace_context import TRACEPARENT
 
 _LEARNED_FROM: Final = 1024
 """Bytes of a block beyond which it is not kept to compare others with."""
@@ -33,7 +35,9 @@ _LEARNED_FROM: Final = 1024
 class HeadCaches:
     """What all connections of a process share."""
 
-    __slots__ = ("beginnings", "fields", "hide", "noted", "private", "requests", "responses")
+    __slots__ = (
+        "beginnings", "fields", "hide", "noted", "private", "requests", "responses", "traced",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class HeadCaches:
         self.hide = hide
         self.fields = FieldCache()
         self.beginnings = Beginnings(private, noted)
+        self.traced = TracedHeads(private, noted)
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
 
@@ -65,7 +70,8 @@ class BlockReader:
     """Decodes the header blocks of one connection in the order they come."""
 
     __slots__ = (
-        "_before", "_beginning", "_caches", "_decoder", "_limit", "known_request", "known_response"
+        "_before", "_beginning", "_caches", "_decoder", "_limit", "_parent_name", "known_request",
+        "known_response",
     )  # fmt: skip
 
     def __init__(self, caches: HeadCaches, limit: int) -> None:
@@ -78,6 +84,8 @@ class BlockReader:
         """What requests begin with lately."""
         self._before = b""
         """The last block that did not begin so, as far as it may be kept."""
+        self._parent_name = b""
+        """How the peer writes the name of a `traceparent`; empty until it has sent one."""
         self.known_request: Callable[[bytes], RequestHead | None] = _unknown
         """The head of a block that was seen lately; hot."""
         self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
@@ -86,7 +94,7 @@ class BlockReader:
         """Decode through other caches from now on."""
         self._caches = caches
         self._beginning = None
-        self._before = b""
+        self._before = self._parent_name = b""
         if self._decoder is None:
             self.acknowledged()
 
@@ -101,8 +109,15 @@ class BlockReader:
         self.known_request = self._caches.requests.get
         self.known_response = self._caches.responses.get
 
+    def _known(self, block: bytes) -> RequestHead | None:
+        """`known_request` of a peer that sends a `traceparent`."""
+        # HOT PATH (benchmarks/bench_http2_headers.py).
+        caches = self._caches
+        return caches.traced.find(self._parent_name, block) or caches.requests.get(block)
+
     def request(self, block: bytes) -> RequestHead:
-        """The head of a request. A malformed one of gRPC has a `fault`.
+        """The head of a request that `known_request` does not know. A malformed one of gRPC has a
+        `fault`.
 
         Raises:
             Http2Error: the block cannot be decoded; the connection is lost.
@@ -117,9 +132,12 @@ class BlockReader:
         head = requests.get(block) or requests.revive(block)
         if head is not None:
             return head
+        beginnings = self._caches.beginnings
+        key = self._caches.traced.missed if self._parent_name else b""
+        if key and not beginnings.came_before(key):
+            key = b""
         beginning = self._beginning
-        if beginning is not None and block.startswith(beginning.block):
-            beginnings = self._caches.beginnings
+        if beginning is not None and not key and block.startswith(beginning.block):
             head = beginnings.complete(beginning, block)
             if head is not None:
                 if head.cacheable and beginnings.came_before(block):
@@ -133,6 +151,8 @@ class BlockReader:
             requests.put(block, head)
         if len(plain) <= _LEARNED_FROM:
             self._learn(fields, plain)
+            if key:
+                self._caches.traced.learn(key, head, fields)
         return head
 
     def _learn(self, fields: list[Field], block: bytes) -> None:
@@ -143,6 +163,9 @@ class BlockReader:
             if field.never_indexed:
                 break  # such fields are kept nowhere
             size += len(field.raw)
+            if field.name == TRACEPARENT and not self._parent_name:
+                self._parent_name = name_of(field)
+                self.known_request = self._known
         self._before = block[:size]
 
     def response(self, block: bytes) -> ResponseHead:

@@ -52,79 +52,114 @@ class RequestHead:
     __slots__ = (
         "authority", "block", "cacheable", "claim", "content_length", "context", "count",
         "discloses", "fault", "handler", "hops", "is_grpc", "is_plain", "loop", "method", "noted",
-        "passed", "path", "request_id", "route", "size", "timeout_s", "unusable",
+        "passed", "path", "request_id", "route", "size", "timeout_s", "untraced", "unusable",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    method: bytes
+    path: bytes
+    authority: bytes
+    request_id: bytes
+    block: bytes
+    """What to send upstream: self-contained, no dynamic table."""
+    cacheable: bool
+    content_length: int
+    is_grpc: bool
+    timeout_s: float | None
+    unusable: str
+    """Why no gRPC server could make anything of it; empty for all others."""
+    size: int
+    """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
+    count: int
+    """Fields, pseudo-fields included."""
+    fault: str
+    """Why the request is malformed: it is answered here. Empty for all others."""
+    noted: tuple[tuple[bytes, bytes], ...]
+    """Name and value of the fields that the owner of the cache wants to see."""
+    hops: bytes
+    """Values of the hop marker, see `lb.wire.hops`."""
+    untraced: RequestHead | None
+    """The head of equal blocks without a `traceparent`, which is still to be decided for all of
+    them; None for all others."""
+
+    # Marks of the cache's owner
+
+    route: object
+    """Whatever it has decided for the head; None: nothing yet."""
+    passed: tuple[bytes, ...]
+    """Identities of the balancers that such requests have passed."""
+    loop: str
+    """Why such requests must go no further; empty where they may."""
+    claim: object
+    """What it asks of such requests before they may pass."""
+    discloses: bool
+    """Their clients may learn how they were served."""
+    context: TraceContext | None
+    """Of the trace that the request belongs to."""
+    handler: Any
+    """What serves such requests; None for the common way."""
+    is_plain: bool
+    """Nothing about such a request needs a second look."""
+
+    def __init__(self, other: RequestHead | None = None) -> None:
+        """
+        Args:
+            other: a head to be like, in all that it says and with its owner's marks; None: an
+                empty one.
+        """
+        # HOT PATH (benchmarks/bench_http2_headers.py). A copy is made once per request of a
+        # client whose blocks never repeat.
+        if other is not None:
+            self.method = other.method
+            self.path = other.path
+            self.authority = other.authority
+            self.request_id = other.request_id
+            self.block = other.block
+            self.cacheable = other.cacheable
+            self.content_length = other.content_length
+            self.is_grpc = other.is_grpc
+            self.timeout_s = other.timeout_s
+            self.unusable = other.unusable
+            self.size = other.size
+            self.count = other.count
+            self.fault = other.fault
+            self.untraced = other.untraced
+            self.route = other.route
+            self.noted = other.noted
+            self.hops = other.hops
+            self.passed = other.passed
+            self.loop = other.loop
+            self.claim = other.claim
+            self.discloses = other.discloses
+            self.context = other.context
+            self.handler = other.handler
+            self.is_plain = other.is_plain
+            return
         self.method = self.path = self.authority = self.request_id = b""
         self.block = b""
-        """What to send upstream: self-contained, no dynamic table."""
         self.cacheable = True
         self.content_length = NO_LENGTH
         self.is_grpc = False
-        self.timeout_s: float | None = None
+        self.timeout_s = None
         self.unusable = ""
-        """Why no gRPC server could make anything of it; empty for all others."""
         self.size = 0
-        """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
         self.count = 0
-        """Fields, pseudo-fields included."""
         self.fault = ""
-        """Why the request is malformed: it is answered here. Empty for all others."""
-        self.route: object = None
-        """Whatever the owner of the head's cache has decided for it."""
-        self.noted: tuple[tuple[bytes, bytes], ...] = ()
-        """Name and value of the fields that the owner of the cache wants to see."""
+        self.untraced = None
+        self.route = None
+        self.noted = ()
         self.hops = b""
-        """Values of the hop marker, see `lb.wire.hops`."""
-        self.passed: tuple[bytes, ...] = ()
-        """Also the owner's: identities of the balancers that such requests have passed."""
+        self.passed = ()
         self.loop = ""
-        """Also the owner's: why such requests must go no further; empty where they may."""
-        self.claim: object = None
-        """Also the owner's: what it asks of such requests before they may pass."""
+        self.claim = None
         self.discloses = False
-        """Also the owner's: their clients may learn how they were served."""
-        self.context: TraceContext | None = None
-        """Also the owner's: of the trace that the request belongs to."""
-        self.handler: Any = None
-        """Also the owner's: what serves such requests; None for the common way."""
+        self.context = None
+        self.handler = None
         self.is_plain = False
-        """Also the owner's: nothing about such a request needs a second look."""
-
-    def copy(self) -> RequestHead:
-        """Another one that says the same, as it was built: the owner's marks are not on it."""
-        # HOT PATH (benchmarks/bench_http2_headers.py).
-        head = RequestHead()
-        head.method = self.method
-        head.path = self.path
-        head.authority = self.authority
-        head.request_id = self.request_id
-        head.block = self.block
-        head.cacheable = self.cacheable
-        head.content_length = self.content_length
-        head.is_grpc = self.is_grpc
-        head.timeout_s = self.timeout_s
-        head.unusable = self.unusable
-        head.size = self.size
-        head.count = self.count
-        head.fault = self.fault
-        head.noted = self.noted
-        head.hops = self.hops
-        return head
 
     def with_block(self, block: bytes) -> RequestHead:
         """Another one with the owner's marks that sends something else on."""
-        head = self.copy()
+        head = RequestHead(self)
         head.block = block
-        head.route = self.route
-        head.passed = self.passed
-        head.loop = self.loop
-        head.claim = self.claim
-        head.discloses = self.discloses
-        head.context = self.context
-        head.handler = self.handler
-        head.is_plain = self.is_plain
         return head
 
 

@@ -96,6 +96,15 @@ def test_a_response_belongs_to_the_request_before_it() -> None:
     assert list(exchanges(lines)) == [(request(), response())]
 
 
+def test_answers_on_streams_belong_to_requests_by_their_ids() -> None:
+    path = {"path": "/inference.GRPCInferenceService/ModelStreamInfer", "protocol": "grpc"}
+    first, second = request(id="s/1", **path), request(id="s/2", **path)
+    lines = [first, second, request(id="s", **path)]
+    lines += [response(id="s/2", **path), response(id="s", **path), response(id="s/1", **path)]
+    found = [(sent["id"], got["id"]) for sent, got in exchanges(map(json.dumps, lines))]
+    assert found == [("s/2", "s/2"), ("s/1", "s/1")]
+
+
 def test_tensors_go_out_as_they_came_and_come_back_binary() -> None:
     tensors = [
         {"name": "A", "datatype": "INT8", "shape": [1], "data": [1]},

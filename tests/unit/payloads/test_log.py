@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import AppProtocol
-from lb.kserve.operations import MODEL_INFER
-from lb.payloads.lines import PayloadRecord
-from lb.payloads.log import PayloadLog, payload_rules
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.operations import MODEL_INFER, MODEL_STREAM_INFER
+from lb.payloads.lines import REQUEST, STREAM_PATH, PayloadRecord
+from lb.payloads.log import PayloadLog, StreamRecording, payload_rules
 from lb.payloads.writer import PayloadWriter
 from lb.proxy.exchange import Exchange
 from lb.settings.reporting import PayloadLogSettings
+from lb.wire.grpc.message import frame_message
 from lb.wire.ledger import Ledger
 from tests.fakes.waiting import wait_until
 
@@ -334,3 +336,93 @@ def test_a_record_that_cannot_be_made_into_lines_costs_only_itself(
     assert log.log.dropped == 1
     assert b"two" in (tmp_path / "log").read_bytes()
     assert "payload cannot be logged" in caplog.text
+
+
+def asked(model: str, number: str = "") -> bytes:
+    return frame_message(pb.ModelInferRequest(model_name=model, id=number).SerializeToString())
+
+
+def answered(model: str, number: str = "", error: str = "") -> bytes:
+    answer = pb.ModelStreamInferResponse(error_message=error)
+    answer.infer_response.model_name, answer.infer_response.id = model, number
+    return frame_message(answer.SerializeToString())
+
+
+def open_stream(log: Log) -> tuple[Exchange, StreamRecording]:
+    exchange = Exchange(AppProtocol.GRPC, MODEL_STREAM_INFER, client="192.0.2.1", started_at=1.0)
+    exchange.path, exchange.request_id = STREAM_PATH, b"stream"
+    recording = log.log.sample_stream(exchange)
+    assert recording is not None
+    return exchange, recording
+
+
+def lines_of(log: Log) -> list[dict[str, Any]]:
+    """What the writer would write now, of which nothing is held then."""
+    records = [record for record, _ in log.writer.queued]
+    log.write()
+    return [json.loads(record.lines()) for record in records]
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_each_message_of_a_stream_is_a_line_as_soon_as_it_is_whole(step: int) -> None:
+    log = Log()
+    exchange, recording = open_stream(log)
+    requests = asked("m", "1") + asked("m", "2") + asked("m")
+    answers = answered("m", "2") + answered("", "1", error="broken") + answered("m")
+    for at in range(0, len(requests), step):
+        recording.add_request(memoryview(requests)[at : at + step])
+    first = lines_of(log)
+    for at in range(0, len(answers), step):
+        recording.add_response(answers[at : at + step])
+    second = lines_of(log)
+    assert [event["id"] for event in first] == ["stream/1", "stream/2", "stream"]
+    assert {event["type"] for event in first} == {REQUEST}
+    assert [event["id"] for event in second] == ["stream/2", "stream/1", "stream"]
+    assert [event["status"] for event in second] == ["OK", "UNKNOWN", "OK"]
+    assert second[1]["data"] == {"error": "broken", "id": "1"}
+    log.log.finished(exchange)
+    assert (log.ledger.held, len(log.ledger), log.log.dropped) == (0, 0, 0)
+
+
+def test_each_message_of_a_stream_counts_for_its_own_model() -> None:
+    log = Log(models={"often": 1.0, "never": 0.0})
+    _, recording = open_stream(log)
+    recording.add_request(asked("often") + asked("never"))
+    recording.add_response(answered("never") + answered("often"))
+    models = [event["inferenceservicename"] for event in lines_of(log)]
+    assert models == ["often", "often"]
+    assert log.ledger.held == 0
+
+
+def test_a_stream_is_logged_again_once_there_is_room() -> None:
+    log = Log(memory_bytes=1024)
+    exchange, recording = open_stream(log)
+    long = asked("m" * 900)
+    recording.add_request(long + long + asked("m"))
+    assert log.log.dropped == 1
+    assert [event["inferenceservicename"] for event in lines_of(log)] == ["m" * 900, "m"]
+    recording.add_request(long)
+    recording.add_request(long[:100])
+    assert len(lines_of(log)) == 1
+    log.log.finished(exchange)
+    assert (log.ledger.held, log.log.dropped) == (0, 1)
+
+
+def test_streams_under_way_are_not_logged_by_other_rules() -> None:
+    log = Log()
+    exchange, recording = open_stream(log)
+    recording.add_request(asked("m")[:-1])
+    log.configure(models={"*": 0.5})
+    recording.add_request(asked("m")[-1:] + asked("m"))
+    log.log.finished(exchange)
+    assert lines_of(log) == []
+    assert log.ledger.held == 0
+
+
+def test_a_message_that_is_too_large_is_a_line_without_data() -> None:
+    log = Log(max_payload_bytes=64)
+    _, recording = open_stream(log)
+    recording.add_request(asked("m" * 100))
+    [event] = lines_of(log)
+    assert event["omitted"] == "too_large"
+    assert log.ledger.held == 0

@@ -239,3 +239,39 @@ def test_hop_markers_are_read_wherever_they_stand(stateless: bool) -> None:
         marker = encode_field(b"cdn-loop", b"a") + encode_field(b"x", b"%d" % number)
         head = reader.request(start + marker + encode_field(b"cdn-loop", b"b"))
         assert head.hops == b"a,b,"
+
+
+def traced(number: int, *, behind: bytes = b"") -> bytes:
+    return PLAIN + encode_field(b"traceparent", b"00-%032x-%016x-01" % (number, number)) + behind
+
+
+def test_blocks_that_differ_in_their_traceparent_fill_no_cache() -> None:
+    """As grpcio writes them: metadata without indexing, behind all that gRPC sends itself."""
+    caches = HeadCaches()
+    reader = BlockReader(caches, LIMIT)
+    reader.acknowledged()
+    state = encode_field(b"tracestate", b"a=b")
+    for number in range(1, 3000):
+        block = traced(number, behind=state)
+        head = reader.known_request(block) or reader.request(block)
+        assert head.block == traced(number, behind=state)
+    assert len(caches.traced) == 1
+    assert len(caches.requests) <= 3  # those that it was learnt from
+    other = BlockReader(caches, LIMIT)
+    other.acknowledged()
+    other.request(traced(5000))  # how this client writes the name is not known before
+    known = other.known_request(traced(5001, behind=state))
+    assert known is not None
+    assert known.block == traced(5001, behind=state)
+
+
+def test_a_client_whose_other_fields_differ_as_well_fills_no_cache() -> None:
+    caches = HeadCaches()
+    reader = BlockReader(caches, LIMIT)
+    reader.acknowledged()
+    for number in range(1, 3000):
+        block = traced(number, behind=encode_field(b"x-request-id", b"%d" % number))
+        head = reader.known_request(block) or reader.request(block)
+        assert head.request_id == b"%d" % number
+    assert len(caches.traced) == 0
+    assert len(caches.requests) <= 2
