@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import grpc.aio
@@ -13,7 +14,7 @@ import pytest
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_channel, path
-from tests.fakes.relay import RunningRelay, running_relay
+from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
 from tests.wire import frames as f
 from tests.wire.http2 import raw_client
 
@@ -180,6 +181,30 @@ async def test_each_message_of_a_stream_goes_to_the_model_of_its_name(size: int)
         assert [len(each.infer_response.raw_output_contents[0]) for each in answers] == [size] * 3
         assert site.backend.seen == [(SECOND, "3"), (OTHER, ""), (SECOND, "3")]
         assert site.relay.variant_counts() == [(0, 0), (2, 0)]
+
+
+async def test_messages_of_a_stream_stay_with_their_variant_while_a_backend_has_it_ready() -> None:
+    async with serving() as site:
+        relay = site.relay
+        stable = {"name": "stable", "model": FIRST.encode(), "weight": 0.0}
+        canary = {"name": "canary", "model": SECOND.encode(), "weight": 1.0}
+        relay.use_variants(NAME.encode(), stable, canary)
+        call = site.channel.stream_stream(path("ModelStreamInfer"))()
+
+        async def ask(*ready: str) -> str:
+            """The model that gets the next message, while these are ready."""
+            base = snapshot_of(relay.backends)
+            routes = {model.encode(): base.routes[b"m"] for model in ready}
+            relay.pool.publish(replace(base, routes=routes, knows_all=True))
+            await call.write(request().SerializeToString())
+            await call.read()
+            return site.backend.seen[-1][0]
+
+        assert await ask(FIRST, SECOND) == SECOND
+        assert await ask(FIRST) == FIRST
+        assert await ask(FIRST, SECOND) == FIRST, "it stays with the one that it has now"
+        await call.done_writing()
+        await call.read()
 
 
 def _messages(body: bytes) -> list[bytes]:
