@@ -17,7 +17,7 @@ from typing import Final
 
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
-from lb.control.questions import Questions
+from lb.control.questions import NotOffered, Questions
 from lb.control.record import BackendRecord, text
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
@@ -207,7 +207,7 @@ class ModelLoader:
                 why = reply.detail or f"status {reply.status}"
         except UpstreamError as error:
             why = error.detail or "the connection was lost"
-            is_lost = error.outcome is Outcome.LOST
+            is_lost = error.outcome is Outcome.LOST and not await self._lives(record)
         finally:
             self._loading.pop(record.backend.name, None)
             self._overdue.discard(record.backend.name)
@@ -229,6 +229,16 @@ class ModelLoader:
         if before is not None:
             await self._note_grown(record, model, before)
         return ""
+
+    async def _lives(self, record: BackendRecord) -> bool:
+        """Whether a backend answers: a connection may also be lost by something on the way."""
+        try:
+            await self._questions.index(record)
+        except UpstreamError:
+            return False
+        except NotOffered:
+            pass  # that is an answer
+        return True
 
     # Memory
 

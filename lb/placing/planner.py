@@ -116,7 +116,8 @@ class Failure(NamedTuple):
     times: int
     """Failures in a row."""
     is_lost: bool = False
-    """The backend died, or closed its connections, while it loaded the model."""
+    """The connection was lost while the backend loaded the model, and it did not answer after that:
+    it seems to have died."""
     took_s: float = 0.0
     """How long it took to fail. The next one is begun no sooner than after as long again."""
 

@@ -39,7 +39,9 @@ class FakeTriton:
     """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
     deadly: frozenset[str] = frozenset()
-    """Models that end it when they are loaded: their load gets no answer."""
+    """Models that end it when they are loaded: from then on it answers nothing."""
+    dropped: set[str] = field(default_factory=set)
+    """Models whose load loses its connection, once each."""
     unconfigurable: frozenset[str] = frozenset()
     """Models that are loaded as the repository has them only."""
     lingering: set[str] = field(default_factory=set)
@@ -107,7 +109,9 @@ class FakeTritons(Asker):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         request = pb.RepositoryModelLoadRequest.FromString(message)
         model = request.model_name
-        if model in triton.deadly:
+        if model in triton.deadly or model in triton.dropped:
+            triton.is_silent = model in triton.deadly
+            triton.dropped.discard(model)
             raise UpstreamError(Outcome.LOST, "connection lost")
         if model in triton.slow:
             await triton.slow[model].wait()

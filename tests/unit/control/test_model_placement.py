@@ -516,6 +516,13 @@ async def test_a_load_that_ends_its_triton_is_tried_on_two_and_no_more() -> None
         assert sum(path.endswith("RepositoryModelLoad") for path in asked) == 2
 
 
+async def test_a_load_whose_connection_was_lost_is_made_elsewhere_while_tritons_live() -> None:
+    async with placing(a=triton(dropped={"n"}), b=triton(dropped={"n"}), c=triton()) as bench:
+        await bench.want("n")
+        assert list(bench.ready().values()).count("n") == 1
+        assert bench.placement.counts().loads == {"failed": 2, "loaded": 1}
+
+
 async def test_a_triton_that_restarts_empty_gets_back_what_is_pinned() -> None:
     async with placing({"max_models": 2}, a=triton("m")) as bench:
         bench.configure({"max_models": 2}, n={"pin": True})
