@@ -89,7 +89,7 @@ class ModelLabels:
             is_good: a backend has just answered well for it.
         """
         names = self._names
-        if model in names:
+        if model in names or model == _OTHER_MODEL:
             return model
         if not is_good or len(model) > MAX_MODEL_NAME or len(names) >= self.limit:
             return _OTHER_MODEL

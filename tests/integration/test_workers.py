@@ -160,7 +160,7 @@ def test_both_workers_serve_and_their_counts_are_one(lasting: Serving) -> None:
             processes(lasting)["worker-0"], processes(lasting)["worker-1"],
         ]  # fmt: skip
         assert {(row["state"], row["restarts"]) for row in rows} == {("serving", 0)}
-        assert min(row["requests"] for row in rows) >= 0
+        assert min(row["requests"] or 0.0 for row in rows) >= 0
         assert min(row["cpu"] for row in rows) >= 0
     finally:
         for connection in connections:
