@@ -54,7 +54,9 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
         add(f"{histogram}_sum", took, protocol=protocol, kind=kind)
         add("triton_lb_request_bytes_total", record.bytes_in, protocol=protocol)
         add("triton_lb_response_bytes_total", record.bytes_out, protocol=protocol)
-        add("triton_lb_retries_total", max(record.attempts - 1, 0), protocol=protocol)
+        # What is put to all backends has as many attempts, none of them again.
+        retries = max(record.attempts - 1, 0) if record.backend else 0
+        add("triton_lb_retries_total", retries, protocol=protocol)
         if record.reason:
             reason = record.reason.value
             add("triton_lb_request_errors_total", protocol=protocol, reason=reason)
