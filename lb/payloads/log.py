@@ -30,6 +30,8 @@ from lb.wire.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
+_NEVER: Final = 1.0
+"""A draw of which no share is greater."""
 _WARN_EVERY_S: Final = 60.0
 """Between two lines of the application log about what was dropped."""
 
@@ -167,7 +169,7 @@ class Recording:
 class StreamRecording(Recording):
     """What is noted of a stream of inferences: the messages under way. Whole ones are logged."""
 
-    __slots__ = ("_answered", "_asked", "_payloads", "exchange", "id")
+    __slots__ = ("_answered", "_asked", "_payloads", "exchange", "id", "message_draw")
 
     def __init__(
         self, payloads: PayloadLog, exchange: RequestRecord, draw: float, number: bytes
@@ -179,8 +181,9 @@ class StreamRecording(Recording):
             draw: a message is logged if the share of its model is greater; 0 to 1.
             number: the id of the stream.
         """
-        super().__init__(payloads, draw, b"")
+        super().__init__(payloads, _NEVER, b"")  # its messages are logged, and not the whole
         self.exchange = exchange
+        self.message_draw = draw
         self.id = number
         self._payloads = payloads
         self._asked, self._answered = MessageCutter(), MessageCutter()
@@ -340,7 +343,7 @@ class PayloadLog:
             names = answer_names(start)
             model = names.model if names is not None else b""
         model = model or exchange.model
-        if recording.draw >= rules.share_of(model):
+        if recording.message_draw >= rules.share_of(model):
             self.release(message.size)
             return
         is_error = start[PREFIX_SIZE : PREFIX_SIZE + 1] == bytes((ERROR_TAG,))
@@ -374,8 +377,7 @@ class PayloadLog:
         rules, writer = self._rules, self._writer
         if recording is None or recording.is_dropped or rules is None or writer is None:
             return
-        is_stream = isinstance(recording, StreamRecording)  # its messages are logged
-        if is_stream or recording.draw >= rules.share_of(record.model):
+        if recording.draw >= rules.share_of(record.model):
             recording.forget()
             return
         made = self._record(record, recording, rules)
