@@ -16,11 +16,13 @@ import math
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from lb.kserve import inference_pb2 as pb
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 Json: TypeAlias = dict[str, Any]
 Part: TypeAlias = Literal["inputs", "outputs"]
@@ -96,10 +98,7 @@ def read_grpc_request(message: bytes) -> Json:
     Raises:
         ValueError: it is none.
     """
-    try:
-        request = pb.ModelInferRequest.FromString(message)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
+    request = _parsed(pb.ModelInferRequest, message)
     payload = _common(request)
     payload["inputs"] = _tensors(request.inputs, request.raw_input_contents)
     if request.outputs:
@@ -115,13 +114,7 @@ def read_grpc_response(message: bytes) -> Json:
     Raises:
         ValueError: it is none.
     """
-    try:
-        response = pb.ModelInferResponse.FromString(message)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
-    payload = _common(response)
-    payload["outputs"] = _tensors(response.outputs, response.raw_output_contents)
-    return payload
+    return _response(_parsed(pb.ModelInferResponse, message))
 
 
 def read_grpc_stream_response(message: bytes) -> Json:
@@ -130,14 +123,11 @@ def read_grpc_stream_response(message: bytes) -> Json:
     Raises:
         ValueError: it is none.
     """
-    try:
-        answer = pb.ModelStreamInferResponse.FromString(message)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
+    answer = _parsed(pb.ModelStreamInferResponse, message)
     response = answer.infer_response
     if answer.error_message:
         return {"error": answer.error_message, **({"id": response.id} if response.id else {})}
-    return read_grpc_response(response.SerializeToString())
+    return _response(response)
 
 
 def tensors_of(payload: Mapping[str, Any], part: Part) -> list[Json]:
@@ -196,6 +186,19 @@ def leave_out(payload: Json, names: frozenset[str]) -> None:
                 tensor.pop("data", None)
                 tensor.pop("data_base64", None)
                 tensor["left_out"] = True
+
+
+def _parsed(kind: type[MessageT], message: bytes) -> MessageT:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _response(response: pb.ModelInferResponse) -> Json:
+    payload = _common(response)
+    payload["outputs"] = _tensors(response.outputs, response.raw_output_contents)
+    return payload
 
 
 def _common(message: pb.ModelInferRequest | pb.ModelInferResponse) -> Json:
