@@ -40,7 +40,7 @@ from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
-from lb.proxy.variants import VariantParticulars
+from lb.proxy.variants import VariantHolder, VariantParticulars
 from lb.telemetry.meter import AnswerTimes
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.hops import NOT_RUN
@@ -331,16 +331,21 @@ class Http1Exchange(Exchange):
 
     def _place_anew(self) -> None:
         """Have it placed after it has waited, or after an attempt."""
-        particulars = self.particulars
-        if isinstance(particulars, VariantParticulars) and particulars.holder is not None:
-            particulars.holder.keep_ready()
+        holder = self._variant_holder
+        if holder is not None:
+            holder.keep_ready()
         self.place()
 
     def leave_variant(self) -> bool:
         """See `Exchange`."""
-        particulars = self.particulars
-        holder = particulars.holder if isinstance(particulars, VariantParticulars) else None
+        holder = self._variant_holder
         return holder is not None and holder.leave()
+
+    @property
+    def _variant_holder(self) -> VariantHolder | None:
+        """Who has it served by a variant; None: no variant serves it."""
+        particulars = self.particulars
+        return particulars.holder if isinstance(particulars, VariantParticulars) else None
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the request is not placed. See also `Waiting`."""

@@ -215,25 +215,26 @@ class ServerConnection(ClientSide):
                     plan = self._plan(head)
                 if (
                     plan is not None
+                    and (plan.is_plain or plan.is_plain_whole)
                     and plan.length == len(data) - end
-                    and (plan.is_plain or (plan.is_plain_whole and self._is_whole(plan, data, end)))
                 ):
-                    self.state = _BUSY
                     relay = self.relay
                     now = relay.clock()
                     exchange = Http1Exchange(relay, self, plan, now)
-                    self.exchange = exchange
-                    if self.options.request_timeout_s:
-                        self._alarm.ring_by(now + self.options.request_timeout_s)
-                    head = plan.upstream
-                    if relay.draw is not None and (relay.draw() or plan.context is not None):
-                        # Where the context does not decide, it is drawn anew: that is as good.
-                        is_drawn = plan.context is None or relay.draw() != 0
-                        head = self._trace(exchange, head, is_drawn=is_drawn)
-                    exchange.start_whole(
-                        head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
-                    )
-                    return
+                    if plan.is_plain or stays_whole(exchange, memoryview(data)[end:]):
+                        self.state = _BUSY
+                        self.exchange = exchange
+                        if self.options.request_timeout_s:
+                            self._alarm.ring_by(now + self.options.request_timeout_s)
+                        head = plan.upstream
+                        if relay.draw is not None and (relay.draw() or plan.context is not None):
+                            # Where the context does not decide, it is drawn anew: that is as good.
+                            is_drawn = plan.context is None or relay.draw() != 0
+                            head = self._trace(exchange, head, is_drawn=is_drawn)
+                        exchange.start_whole(
+                            head, data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
+                        )
+                        return
                 if plan is not None and (end > ORDINARY_HEAD or plan.share):
                     self._found = (head, plan)
         if self.state is _LINGER:
@@ -242,11 +243,6 @@ class ServerConnection(ClientSide):
         self._pending = self._pending[self._at :] + data if self._pending else data
         self._at = 0
         self._process()
-
-    def _is_whole(self, plan: RequestPlan, data: bytes, end: int) -> bool:
-        """Whether a batch that came with its head in one read goes on as it is."""
-        exchange = Http1Exchange(self.relay, self, plan, self.relay.clock())
-        return stays_whole(exchange, memoryview(data)[end:])
 
     def eof_received(self) -> bool:
         """asyncio: the client sends nothing more (FIN, or the goodbye of TLS)."""
