@@ -42,7 +42,8 @@ _LOOKS: Final = 10.0
 """Looks of the first variant that its share is taken of, or as many more as have `_REQUESTS`."""
 _REQUESTS: Final = 1000.0
 _LAST_LOOKS: Final = 2.0
-"""The same of its last looks, which show what has just begun for both."""
+"""Looks of the first variant that show what has just begun for both, or as many more as have
+`_LAST_REQUESTS`."""
 _LAST_REQUESTS: Final = 20.0
 
 

@@ -74,7 +74,7 @@ class PayloadRecord:
     """One inference that is over, or one message of a stream."""
 
     id: str
-    """Of the request, or of the stream."""
+    """The id of the request, or of the stream."""
     protocol: AppProtocol
     path: bytes
     model: bytes

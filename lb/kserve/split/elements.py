@@ -29,7 +29,7 @@ _TEXTS: Final = re.compile(_STRING)
 
 
 class Elements(NamedTuple):
-    """Those of one output."""
+    """The elements of one output."""
 
     size: int
     """How many they are."""

@@ -201,7 +201,7 @@ class Asker:
             raise UpstreamError(Outcome.DEADLINE, detail) from error
 
     def _idle_connections(self, protocol: AppProtocol, address: Address) -> _IdleConnections | None:
-        """Those to an address; None where none are kept."""
+        """The connections to an address that are kept; None where none are."""
         if self._clock is None:
             return None
         found = self._idle.get((protocol, address))
@@ -337,7 +337,7 @@ class _Failure(NamedTuple):
 
 
 _STALE: Final = _Failure(Outcome.LOST, "the connection has closed before anything came")
-"""Of a connection that was kept."""
+"""How a talk ends on a connection that was kept and is closed."""
 
 
 def _answer(found: AnswerT | _Failure) -> AnswerT:

@@ -58,7 +58,7 @@ class GrpcSession:
 
     def __init__(self) -> None:
         self.stream = -1
-        """Of the newest call."""
+        """The stream of the newest call."""
         self.window = frames.DEFAULT_WINDOW
         """What may be sent on the connection."""
         self.initial_window = frames.DEFAULT_WINDOW
