@@ -236,7 +236,7 @@ class LiveView:
     def _read(self) -> _Reading:
         sources = self._sources
         reruns = sources.reruns()
-        workers = {each.index: each for each in self._sources.workers()}
+        workers = {each.index: each for each in sources.workers()}
         reading = _Reading(hedges=reruns.hedges, workers=workers)
         for traffic in sources.meter.traffic:
             reading.retries += traffic.retries

@@ -320,8 +320,9 @@ class ModelPlanner:
 
     def _load_s(self, model: Model) -> float:
         """How many seconds loading a model takes, as far as it is known."""
-        usual = sum(self.load_s.values()) / len(self.load_s) if self.load_s else _USUAL_LOAD_S
-        return self.load_s.get(model, usual)
+        if model in self.load_s:
+            return self.load_s[model]
+        return sum(self.load_s.values()) / len(self.load_s) if self.load_s else _USUAL_LOAD_S
 
     def is_aged(self, model: Model, backend: str, now: float) -> bool:
         """Whether a model has been loaded for long enough to be evicted."""

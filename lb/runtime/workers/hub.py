@@ -209,7 +209,7 @@ class Hub:
         return replace(
             own,
             model_queues=tuple(self.model_queues(time.monotonic())),
-            model_backends=tuple(self._model_backends(None)),
+            model_backends=tuple(self.model_backends(None)),
             unplaced=sum([link.unplaced for link in self._links.values()]),
         )
 
@@ -237,8 +237,8 @@ class Hub:
                 queues[key] = _both_queues(queues[key], view) if key in queues else view
         return queues.values()
 
-    def _model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
-        """Put together what the workers have told of these models; None: of all."""
+    def model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
+        """See `RelaySide`: those of all workers together. None: of all models."""
         backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
         for link in self._links.values():
             for number, row in link.model_backends:
@@ -308,10 +308,6 @@ class Hub:
             for model, count in link.in_flight.get(number, {}).items():
                 found[model] = found.get(model, 0) + count
         return found
-
-    def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
-        """See `RelaySide`: those of all workers together."""
-        return self._model_backends(models)
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """See `RelaySide`."""
