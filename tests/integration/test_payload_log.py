@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -143,8 +144,9 @@ def test_payloads_of_both_protocols_are_logged_and_given_back(
     assert [e["data"]["inputs"][0]["data"] for e in events if "contentencoding" in e] == [[2.0]]
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "one after the other"])
 def test_messages_of_streams_are_logged_and_given_back(
-    tmp_path: Path, tritons: list[Triton]
+    tmp_path: Path, tritons: list[Triton], waits: bool
 ) -> None:
     requests = []
     for number in range(6):
@@ -161,9 +163,17 @@ def test_messages_of_streams_are_logged_and_given_back(
                 request_serializer=MODEL_STREAM_INFER.encode,
                 response_deserializer=MODEL_STREAM_INFER.decode,
             )
-            answers = list(
-                call(iter(requests), timeout=WAIT_S, metadata=(("x-request-id", "stream"),))
-            )
+            answered = threading.Semaphore(1 if waits else len(requests))
+
+            def ask() -> Iterator[pb.ModelInferRequest]:
+                for each in requests:
+                    answered.acquire(timeout=WAIT_S)
+                    yield each
+
+            answers = []
+            for answer in call(ask(), timeout=WAIT_S, metadata=(("x-request-id", "stream"),)):
+                answers.append(answer)
+                answered.release()
         events = lb.events(2 * len(requests))
         wait_until(lambda: lb.metric("triton_lb_held_bytes") == 0, timeout_s=WAIT_S, what="room")
     assert len(answers) == len(requests)

@@ -33,12 +33,18 @@ class Logged:
         self.target = balancer.target
         self.path = path
 
+    def lines(self) -> list[str]:
+        """The lines so far, with their ends: more may be under way, of which a part is written."""
+        text = self.path.read_text() if self.path.exists() else ""
+        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
     def exchange(self, request_id: str) -> tuple[Event, Event]:
         """Request and response of an id, once they are written."""
 
         def events() -> list[Event]:
-            lines = self.path.read_text().splitlines()
-            return [event for line in lines if (event := json.loads(line))["id"] == request_id]
+            return [
+                event for line in self.lines() if (event := json.loads(line))["id"] == request_id
+            ]
 
         wait_until(lambda: len(events()) == 2, timeout_s=WAIT_S, what="both lines")
         request, response = events()
@@ -152,11 +158,11 @@ def record_inferences(target: Target) -> int:
 def test_replayed_lines_give_the_same_answers(
     logged: Logged, tritons: tuple[RealTriton, ...], tmp_path: Path
 ) -> None:
-    before = len(logged.path.read_text().splitlines()) if logged.path.exists() else 0
+    before = len(logged.lines())
     count = record_inferences(logged.target)
 
     def fresh() -> list[str]:
-        return logged.path.read_text().splitlines(keepends=True)[before:]
+        return logged.lines()[before:]
 
     wait_until(lambda: len(fresh()) == 2 * count, timeout_s=WAIT_S, what="all lines")
     lines = fresh()
@@ -192,8 +198,7 @@ def test_replayed_messages_of_streams_give_the_same_answers(
         client.stop_stream()
 
     def fresh() -> list[str]:
-        lines = logged.path.read_text().splitlines(keepends=True)
-        return [line for line in lines if json.loads(line)["id"].startswith("stream/")]
+        return [line for line in logged.lines() if json.loads(line)["id"].startswith("stream/")]
 
     wait_until(lambda: len(fresh()) == 2 * count, timeout_s=WAIT_S, what="all lines")
     copy = tmp_path / "copy.jsonl"

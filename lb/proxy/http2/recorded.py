@@ -117,6 +117,7 @@ def _recorded_stream(relay: Http2Shared, call: Call) -> Call:
         if recording is not None:
             RecordedRequest(call, recording)
             session.single.mask = RecordedAnswers(recording)
+            session.single.looks_at_all = True  # none goes on past who notes it
     return call
 
 

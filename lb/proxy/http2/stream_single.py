@@ -59,7 +59,7 @@ class SingleBackend:
         self.debts = Debts(call, call.relay.ledger)
         """Of the backend."""
         self.looks_at_all = False
-        """Each request is looked at, since one like it may go elsewhere."""
+        """Each request is looked at: one like it may go elsewhere, or all are noted."""
         self.is_timed = False
         """Somebody wants to know when answers come."""
         self.is_uncounted = False
