@@ -177,9 +177,7 @@ def _read_request(text: bytes) -> Steps[tuple[dict[str, Any], bytes]]:
         ValueError, LookupError, TypeError, AttributeError, NotSplit: it is none.
     """
     text.decode()  # elements are not decoded later
-    skeleton = yield from cut_elements(text, by_item=True)
-    if len(skeleton.text) > _MAX_SKELETON:
-        raise NotSplit("very much of its JSON are no elements")
+    skeleton = yield from cut_elements(text, by_item=True, most=_MAX_SKELETON)
     content = _parse(Rope([skeleton.text]))
     _put_elements(content["inputs"], skeleton.elements)
     return content, skeleton.text
@@ -380,8 +378,6 @@ def _read_content(head: Rope) -> Steps[dict[str, Any]]:
     if len(head) <= _PARSED_AT_ONCE:
         return _parse(head)
     skeleton = yield from cut_elements(head.joined())
-    if len(skeleton.text) > MAX_PARSED:
-        raise ValueError("very much of it are no elements")
     content = _parse(Rope([skeleton.text]))
     _put_elements(content.get("outputs", []), skeleton.elements)
     return content

@@ -67,21 +67,26 @@ class Skeleton(NamedTuple):
     elements: list[Elements]
 
 
-def cut_elements(text: bytes, *, by_item: bool = False) -> Steps[Skeleton]:
+def cut_elements(text: bytes, *, by_item: bool = False, most: int = MAX_PARSED) -> Steps[Skeleton]:
     """Cut the lists of elements out of a request or an answer.
 
     Args:
         text: all of it.
         by_item: note where items end.
+        most: bytes of what is left.
 
     Raises:
-        ValueError: a list has very long elements, an empty list in it, or is no JSON.
+        ValueError: more is left. Or a list has very long elements, an empty list in it, or is no
+            JSON.
     """
     pieces: list[bytes] = []
     found: list[Elements] = []
     pace = Pace()
-    at = 0
+    at, left = 0, most
     while begin := (yield from _next_list(text, at, pace)):
+        left -= begin - at
+        if left < 0:
+            break
         # Its name stays, and so does what stands before it.
         pieces.append(text[at : begin - 1] + b"%d" % len(found))
         walk = _Walk(text, begin, by_item=by_item)
@@ -90,6 +95,8 @@ def cut_elements(text: bytes, *, by_item: bool = False) -> Steps[Skeleton]:
                 yield
         found.append(walk.elements)
         at = walk.at
+    if len(text) - at > left:
+        raise ValueError("very much of it are no elements")
     return Skeleton(b"".join((*pieces, text[at:])), found)
 
 

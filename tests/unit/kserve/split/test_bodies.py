@@ -77,7 +77,7 @@ def test_a_long_batch_is_read_in_steps_of_little_work_each(data: list[Any]) -> N
 
         costs.append(instructions(step))
     assert len(costs) > len(body) // STEP_BYTES
-    assert max(costs) < 15_000
+    assert max(costs) < 100_000  # a millisecond
     [found] = json.loads(b"".join(cut.part(63, 1).pieces))["inputs"]
     assert found == {**tensor, "shape": [1, 1000], "data": data[-len(data) // 64 :]}
 
