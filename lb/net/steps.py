@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from lb.kserve.merge.steps import Steps
+from lb.net.iteration import IterationBudget
 
 ResultT = TypeVar("ResultT")
+
+_STEP_UNITS: Final = 1000
+"""Of `IterationBudget` for a step, which takes about a millisecond."""
 
 
 async def between_others(work: Steps[ResultT]) -> ResultT:
@@ -22,3 +27,50 @@ async def between_others(work: Steps[ResultT]) -> ResultT:
             await asyncio.sleep(0)
     finally:
         work.close()
+
+
+async def in_turns(work: Steps[ResultT], budget: IterationBudget) -> ResultT:
+    """Do the work a step at a time, and return its result. All such work shares the budget of each
+    loop iteration, so that many pieces of it hold the loop no longer than one."""
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            turn: asyncio.Future[None] = loop.create_future()
+            budget.later(partial(_take_turn, turn, budget))
+            await turn
+            try:
+                next(work)
+            except StopIteration as stop:
+                result: ResultT = stop.value
+                return result
+    finally:
+        work.close()
+
+
+def _take_turn(turn: asyncio.Future[None], budget: IterationBudget) -> None:
+    """A step can be done, unless nobody waits for it any more."""
+    if not turn.done():
+        budget.spend(_STEP_UNITS)  # now: others are asked before the step is done
+        turn.set_result(None)
+
+
+def at_once(work: Steps[ResultT], budget: IterationBudget, units: int) -> ResultT | None:
+    """Do the first step in this iteration, unless its budget is spent.
+
+    Args:
+        work: that has not begun.
+        budget: of the iteration.
+        units: that the first step takes.
+
+    Returns:
+        The result, if that was the only step. Otherwise `in_turns` goes on.
+    """
+    if budget.left <= 0:
+        return None
+    budget.spend(units)
+    try:
+        next(work)
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    return None

@@ -40,9 +40,11 @@ _PART_UNITS: Final = 100
 """Work to begin one, in units of `IterationBudget`: about a microsecond each."""
 _TAIL_BYTES: Final = 64 * 1024
 """Short payload is kept in pieces of about so many bytes."""
-JOINED_AT_ONCE: Final = 64 * 1024
+JOINED_AT_ONCE: Final = 16 * 1024
 """Bytes of answers that are joined in one loop iteration; more are joined in steps. JSON takes 60
-ns per byte."""
+to 250 ns per byte."""
+_BYTES_PER_UNIT: Final = 4
+"""Bytes of JSON that are read, or joined, in a unit of `IterationBudget`."""
 TOO_LARGE: Final = "the batch is larger than models.NAME.split_max_bytes"
 
 
@@ -280,15 +282,19 @@ class Part(Protocol):
 class Parts:
     """The parts of one batch, in the order of their rows."""
 
-    __slots__ = ("_at_once", "_begun", "_budget", "_done", "_is_due", "_is_over", "parts")
+    __slots__ = ("_at_once", "_begun", "_budget", "_done", "_is_due", "_is_over", "_units", "parts")
 
-    def __init__(self, parts: Sequence[Part], at_once: int, budget: IterationBudget) -> None:
+    def __init__(
+        self, parts: Sequence[Part], at_once: int, budget: IterationBudget, units: int = 0
+    ) -> None:
         """
         Args:
             parts: in the order of their rows.
             at_once: how many are under way at most.
             budget: of work in one iteration of the event loop.
+            units: of it to make a request of a part, beside what each part costs.
         """
+        self._units = _PART_UNITS + units
         self.parts = parts
         self._at_once = at_once
         self._budget = budget
@@ -311,7 +317,7 @@ class Parts:
                 self._go_on_later()
                 return
             left -= 1
-            budget.spend(_PART_UNITS)
+            budget.spend(self._units)
             self._begun += 1
             self.parts[self._begun - 1].begin()
 
@@ -423,6 +429,12 @@ class HeldBytes:
         self._begin()
         if self.held:
             self._ledger.release(self, self.held)
+
+
+def units_at_once(size: int) -> int:
+    """Units of `IterationBudget` for what is done at once with so many bytes, whether requests or
+    answers. Longer ones are read in steps."""
+    return min(size, JOINED_AT_ONCE) // _BYTES_PER_UNIT
 
 
 def rows_text(first: int, count: int, rows: int) -> str:

@@ -9,14 +9,27 @@ from math import prod
 from typing import Any
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.split.bodies import Body
+from lb.kserve.merge.steps import finish
+from lb.kserve.split.bodies import Body, BodyCut, cut_body
+from lb.kserve.split.messages import MessageCut, cut_message
 from lb.kserve.split.tensors import SIZES
+from lb.wire.rope import Payload, Rope
 
 TYPED = {
     "BOOL": "bool_contents", "INT32": "int_contents", "INT64": "int64_contents",
     "UINT8": "uint_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents",
     "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
+
+
+def read_body(body: Payload | Rope, json_size: int) -> BodyCut:
+    """The body of a batch, all steps at once."""
+    return finish(cut_body(body, json_size))
+
+
+def read_message(message: Payload | Rope) -> MessageCut:
+    """The message of a batch, all steps at once."""
+    return finish(cut_message(message))
 
 
 @dataclass

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.steps import finish
-from lb.kserve.split.bodies import BodyCut, join_bodies
-from lb.kserve.split.messages import MessageCut, first_rows, join_messages
+from lb.kserve.split.bodies import join_bodies
+from lb.kserve.split.messages import first_rows, join_messages
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
 from tests.fakes.batches import (
     Tensor,
@@ -19,6 +19,8 @@ from tests.fakes.batches import (
     answered,
     body_of,
     message_of,
+    read_body,
+    read_message,
     request_of,
 )
 
@@ -53,7 +55,7 @@ def test_messages_are_cut_and_joined(batch: tuple[list[Tensor], list[int]]) -> N
     tensors, parts = batch
     request = request_of(tensors)
     message = request.SerializeToString()
-    cut = MessageCut(message)
+    cut = read_message(message)
     assert first_rows(message, len(message)) == cut.rows == sum(parts)
     answers = []
     for first, count in places(parts):
@@ -69,7 +71,7 @@ def test_messages_are_cut_and_joined(batch: tuple[list[Tensor], list[int]]) -> N
 def test_bodies_are_cut_and_joined(batch: tuple[list[Tensor], list[int]]) -> None:
     tensors, parts = batch
     json_size, body = body_of(tensors)
-    cut = BodyCut(body, json_size)
+    cut = read_body(body, json_size)
     answers = [answered(cut.part(first, count)) for first, count in places(parts)]
     joined, _ = finish(join_bodies(answers, parts))
     assert (joined.json_size, b"".join(joined.pieces)) == answered(cut.part(0, cut.rows))
@@ -87,9 +89,9 @@ def test_spoilt_messages_are_refused_or_cut(
     del message[data.draw(st.integers(1, len(message))) :]
     first_rows(bytes(message), len(message))
     with suppress(NotSplit):
-        cut = MessageCut(bytes(message))
+        cut = read_message(bytes(message))
         part = message_of(cut.part(0, cut.rows))
-        assert MessageCut(part).rows == cut.rows
+        assert read_message(part).rows == cut.rows
     with suppress(NotMerged):
         finish(join_messages([bytes(message), bytes(message)], [1, 1]))
 
@@ -99,12 +101,12 @@ def test_spoilt_messages_are_refused_or_cut(
 def test_garbage_is_refused(garbage: bytes) -> None:
     first_rows(garbage, len(garbage))
     with suppress(NotSplit):
-        MessageCut(garbage)
+        read_message(garbage)
     with suppress(NotMerged):
         finish(join_messages([garbage, garbage], [1, 1]))
     for json_size in (-1, 0, 5):
         with suppress(NotSplit):
-            BodyCut(garbage, json_size)
+            read_body(garbage, json_size)
         with suppress(NotMerged):
             finish(join_bodies([(json_size, garbage)] * 2, [1, 1]))
 
@@ -120,6 +122,6 @@ def test_spoilt_bodies_are_refused_or_cut(
         at = data.draw(st.integers(0, json_size - 1))
         body[at] = data.draw(st.sampled_from(b'{}[]",:0123456789nulltruefalse'))
     with suppress(NotSplit):
-        cut = BodyCut(bytes(body), json_size)
+        cut = read_body(bytes(body), json_size)
         part = cut.part(0, cut.rows)
-        assert BodyCut(b"".join(part.pieces), part.json_size).rows == cut.rows
+        assert read_body(b"".join(part.pieces), part.json_size).rows == cut.rows

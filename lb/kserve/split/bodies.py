@@ -26,6 +26,7 @@ from lb.kserve.split.tensors import (
     check_shape,
     check_size,
     common_rows,
+    find_rows,
     stride,
 )
 from lb.wire.rope import Payload, Rope, rope_of
@@ -33,14 +34,19 @@ from lb.wire.rope import Payload, Rope, rope_of
 ALL_JSON: Final = -1
 """In place of the size of the JSON: there is nothing behind it."""
 _BINARY: Final = "binary_data_size"
+_BYTES_PER_UNIT: Final = 4
+"""Bytes of JSON, all but elements, that are written for a part in a microsecond."""
+_MAX_SKELETON: Final = 16 * 1024
+"""Bytes of the JSON of a request without elements: two hundred inputs. They are parsed at once, and
+written again for each part."""
 _MAX_ANSWER: Final = 16 * 2**20
 """Bytes of JSON of one answer."""
-_PARSED_AT_ONCE: Final = 64 * 1024
-"""Bytes of JSON of an answer that are parsed in one step: four milliseconds. Of longer ones the
-elements are cut out before."""
+_PARSED_AT_ONCE: Final = 16 * 1024
+"""Bytes of JSON of an answer that are parsed in one step: one to four milliseconds. Of longer ones
+the elements are cut out before."""
 _PLACE: Final = "\0"
-"""Around the place of a list of elements in the JSON of a joined answer, where it is no character
-of anything else."""
+"""Around the place of a list of elements in JSON that is written anew, where it is no character of
+anything else."""
 
 
 class Body(NamedTuple):
@@ -69,79 +75,52 @@ class _Digits(_Written):
 
 
 class BodyCut:
-    """The body of an inference that can be cut by rows."""
+    """The body of an inference that is cut by rows."""
 
-    __slots__ = ("_binary", "_content", "_inputs", "rows")
+    __slots__ = ("_binary", "_content", "_inputs", "rows", "text")
 
-    def __init__(self, body: Payload | Rope, json_size: int) -> None:
-        """Read a body, not compressed.
-
-        Args:
-            body: all of it.
-            json_size: how much of it is JSON; `ALL_JSON`: all.
-
-        Raises:
-            NotSplit: it cannot be cut.
+    def __init__(
+        self, content: dict[str, Any], text: bytes, rows: int, binary: dict[int, Rows]
+    ) -> None:
         """
-        if not json_size:
-            raise NotSplit("a raw binary request does not say its rows")
-        head, tail = _halves(rope_of(body), json_size)
-        if len(head) > MAX_PARSED:
-            raise NotSplit("its JSON is too long")
-        try:
-            self._content = content = _parse(head)
-            self._inputs = inputs = content["inputs"]
-            _check(content)
-            shapes = [_shape(each) for each in inputs]
-            self.rows = common_rows({shape[0] for shape in shapes})
-            """Those of all inputs."""
-            self._binary: dict[int, Rows] = {}
-            """Of inputs with binary data, by their place."""
-            at = 0
-            for place, (each, shape) in enumerate(zip(inputs, shapes, strict=True)):
-                at = self._read_input(place, each, shape, tail, at)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise NotSplit("it is no inference") from error
-        if at != len(tail):
-            raise NotSplit("binary data is not as long as its parameters say")
+        Args:
+            content: the JSON, with `Elements` in the place of data.
+            text: the same as text, with a number in the place of data.
+            rows: those of all inputs.
+            binary: binary data of inputs, by their place.
+        """
+        self._content = content
+        self._inputs = content["inputs"]
+        self._binary = binary
+        self.text = text
+        """The JSON but the elements of inputs."""
+        self.rows = rows
+        """Those of all inputs."""
 
-    def _read_input(
-        self, place: int, each: dict[str, Any], shape: list[int], tail: Rope, at: int
-    ) -> int:
-        """Check an input, whose binary data would begin at `at`. Returns where the next one's
-        begins."""
-        parameters = each.get("parameters", {})
-        datatype = each["datatype"]
-        if REGION in parameters:
-            if int(parameters[BYTE_SIZE]) != self.rows * stride(datatype, shape):
-                raise NotSplit("an input in shared memory is not as long as its shape says")
-        elif _BINARY in parameters:
-            end = at + int(parameters[_BINARY])
-            if not at <= end <= len(tail):
-                raise NotSplit("binary data is cut off")
-            self._binary[place] = Rows(tail.part(at, end), datatype, shape)
-            return end
-        else:
-            _check_data(each["data"], shape)
-        return at
+    @property
+    def part_units(self) -> int:
+        """Microseconds at most to make a part."""
+        return len(self.text) // _BYTES_PER_UNIT
 
     def part(self, first: int, count: int) -> Body:
-        """The body that asks for `count` rows from row `first` on. Binary data are views of the
-        whole body."""
+        """The body that asks for `count` rows from row `first` on. Data are views of the whole
+        body."""
         inputs = []
+        elements: list[memoryview] = []
         pieces: list[Payload] = []
         for place, each in enumerate(self._inputs):
-            shape = _shape(each)
+            shape = _numbers(each["shape"])
             changed = dict(each)
             changed["shape"] = [count, *shape[1:]]
             if place in self._binary:
-                data = self._binary[place].slice(first, count)
-                pieces += data
-                changed["parameters"] = {**each["parameters"], _BINARY: sum(map(len, data))}
-            elif "data" in each and REGION not in each.get("parameters", {}):
-                data = each["data"]
-                step = 1 if len(data) == shape[0] else prod(shape[1:])
-                changed["data"] = data[first * step : (first + count) * step]
+                binary = self._binary[place].slice(first, count)
+                pieces += binary
+                changed["parameters"] = {**each["parameters"], _BINARY: sum(map(len, binary))}
+            elif "data" in each:
+                data: Elements = each["data"]
+                step = len(data.ends) // self.rows
+                changed["data"] = _written_at(len(elements))
+                elements.append(data.items(first * step, count * step))
             else:
                 row = stride(each["datatype"], shape)
                 changed["parameters"] = {
@@ -150,8 +129,80 @@ class BodyCut:
                     BYTE_SIZE: count * row,
                 }
             inputs.append(changed)
-        head = _encoded({**self._content, "inputs": inputs})
-        return Body(len(head) if self._binary else ALL_JSON, [head, *pieces])
+        head: list[Payload] = []
+        for at, text in enumerate(_split_at_places({**self._content, "inputs": inputs})):
+            head.append(elements[int(text)] if at % 2 else text)
+        return Body(sum(map(len, head)) if self._binary else ALL_JSON, [*head, *pieces])
+
+
+def cut_body(body: Payload | Rope, json_size: int) -> Steps[BodyCut]:
+    """Read the body of an inference, not compressed, in steps.
+
+    Args:
+        body: all of it.
+        json_size: how much of it is JSON; `ALL_JSON`: all.
+
+    Raises:
+        NotSplit: it cannot be cut.
+    """
+    if not json_size:
+        raise NotSplit("a raw binary request does not say its rows")
+    head, tail = _halves(rope_of(body), json_size)
+    if len(head) > MAX_PARSED:
+        raise NotSplit("its JSON is too long")
+    try:
+        content, text = yield from _read_request(head.joined())
+        _check(content)
+        shapes = [_shape(each) for each in content["inputs"]]
+        rows = common_rows({shape[0] for shape in shapes})
+        binary: dict[int, Rows] = {}
+        at = 0
+        for place, (each, shape) in enumerate(zip(content["inputs"], shapes, strict=True)):
+            end = _check_input(each, shape, tail, at)
+            if end is not None:
+                data = tail.part(at, end)
+                binary[place] = yield from find_rows(data, each["datatype"], shape)
+                at = end
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise NotSplit("it is no inference") from error
+    if at != len(tail):
+        raise NotSplit("binary data is not as long as its parameters say")
+    return BodyCut(content, text, rows, binary)
+
+
+def _read_request(text: bytes) -> Steps[tuple[dict[str, Any], bytes]]:
+    """The JSON of a request, with `Elements` in the place of the data of inputs, and as text.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError, NotSplit: it is none.
+    """
+    text.decode()  # elements are not decoded later
+    skeleton = yield from cut_elements(text, by_item=True, most=_MAX_SKELETON)
+    content = _parse(Rope([skeleton.text]))
+    _put_elements(content["inputs"], skeleton.elements)
+    return content, skeleton.text
+
+
+def _check_input(each: dict[str, Any], shape: list[int], tail: Rope, at: int) -> int | None:
+    """Check an input. Returns where its binary data ends, if it has any and it begins at `at`.
+
+    Raises:
+        NotSplit: data is missing, or not as long as it should be.
+    """
+    parameters = each.get("parameters", {})
+    if "data" in each and (REGION in parameters or _BINARY in parameters):
+        raise NotSplit("an input has data in two places")
+    if REGION in parameters:
+        if int(parameters[BYTE_SIZE]) != shape[0] * stride(each["datatype"], shape):
+            raise NotSplit("an input in shared memory is not as long as its shape says")
+        return None
+    if _BINARY in parameters:
+        end = at + int(parameters[_BINARY])
+        if not at <= end <= len(tail):
+            raise NotSplit("binary data is cut off")
+        return end
+    _check_data(each["data"], shape)
+    return None
 
 
 def join_bodies(
@@ -203,7 +254,7 @@ def join_bodies(
     if "parameters" in first:
         joined["parameters"] = _merged(parameters)
     head: list[Payload] = []
-    for at, text in enumerate(_encoded(joined).split(_PLACE.encode())):
+    for at, text in enumerate(_split_at_places(joined)):
         head += outputs[int(text)].elements if at % 2 else [text]
     pieces = [piece for output in outputs for piece in output.pieces]
     has_binary = any(output.is_binary for output in outputs)
@@ -281,7 +332,7 @@ class _JoinedOutput:
         if self.is_binary:
             joined["parameters"][_BINARY] = sum(map(len, self.pieces))
         else:
-            joined["data"] = _Written(f"[{_PLACE}{place}{_PLACE}]")
+            joined["data"] = _written_at(place)
         return joined
 
 
@@ -326,22 +377,23 @@ def _read_content(head: Rope) -> Steps[dict[str, Any]]:
     """
     if len(head) <= _PARSED_AT_ONCE:
         return _parse(head)
-    text = head.joined()
-    try:
-        skeleton = yield from cut_elements(text)
-    except ValueError:
-        if len(text) > MAX_PARSED:
-            raise
-        return _parse(head)
-    if len(skeleton.text) > MAX_PARSED:
-        raise ValueError("very much of it are no elements")
+    skeleton = yield from cut_elements(head.joined())
     content = _parse(Rope([skeleton.text]))
-    found = [each for each in content.get("outputs", []) if "data" in each]
-    if len(found) != len(skeleton.elements):
-        raise ValueError("there is data that belongs to no output")
-    for output in found:
-        output["data"] = skeleton.elements[int(output["data"])]
+    _put_elements(content.get("outputs", []), skeleton.elements)
     return content
+
+
+def _put_elements(tensors: list[dict[str, Any]], elements: list[Elements]) -> None:
+    """Put elements where they were cut out.
+
+    Raises:
+        ValueError, LookupError, TypeError: others were cut out, or not all.
+    """
+    found = [each for each in tensors if "data" in each]
+    if len(found) != len(elements):
+        raise ValueError("there is data that belongs to no tensor")
+    for tensor in found:
+        tensor["data"] = elements[int(tensor["data"])]
 
 
 def _merged(all_parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -391,12 +443,12 @@ def _check_data(data: Any, shape: list[int]) -> None:
         NotSplit: it is not.
     """
     each = prod(shape[1:])
-    if data and isinstance(data[0], list):
-        fits = len(data) == shape[0] and all(_count(row) == each for row in data)
-    else:
-        fits = len(data) == shape[0] * each and _count(data) == len(data)
-    if not isinstance(data, list) or not fits:
+    if not isinstance(data, Elements) or data.size != shape[0] * each:
         raise NotSplit("an input is not as long as its shape says")
+    is_flat = data.each == 1 and len(data.ends) == data.size
+    is_by_row = data.each == each and len(data.ends) == shape[0]
+    if data.size and not (is_flat or is_by_row):
+        raise NotSplit("the lists of an input are not its rows")
 
 
 def _count(data: Any) -> int:
@@ -409,6 +461,16 @@ def _count(data: Any) -> int:
 
 
 # JSON
+
+
+def _written_at(place: int) -> _Written:
+    """A list whose elements are put in later; see `_split_at_places`."""
+    return _Written(f"[{_PLACE}{place}{_PLACE}]")
+
+
+def _split_at_places(content: dict[str, Any]) -> list[bytes]:
+    """The JSON in pieces, of which every second one is the place of a list of elements."""
+    return _encoded(content).split(_PLACE.encode())
 
 
 def _parse(text: Rope) -> dict[str, Any]:

@@ -1,18 +1,19 @@
-"""The elements of outputs in a long JSON answer, cut out of it in steps.
+"""The elements of tensors in JSON, cut out of it in steps.
 
 `json.loads` reads a whole text at once, and keeps the interpreter meanwhile: a second for 16 MiB.
-Nearly all of such an answer are the elements of its outputs. They stay as they were written, and
-what is left of the JSON is short.
+Nearly all of a long request or answer are the elements of its tensors. They stay as they were
+written, and what is left of the JSON is short.
 
-Triton writes the elements of an output as one flat list.
+Triton writes the elements of an output as one flat list. Those of an input may be nested.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from typing import Final, NamedTuple
 
-from lb.kserve.merge.steps import STEP_BYTES, Steps
+from lb.kserve.merge.steps import STEP_BYTES, Pace, Steps
 from lb.kserve.split.tensors import MAX_PARSED
 
 _SPACE: Final = rb"[ \t\r\n]*+"
@@ -23,18 +24,40 @@ _ELEMENT: Final = rb"(?:" + _NUMBER + rb"|true|false|null|" + _STRING + rb")"
 _BEGIN: Final = re.compile(rb'"data"' + _SPACE + rb":" + _SPACE + rb"\[")
 """Quotes within a string are escaped, so this is a name and the beginning of its list."""
 _SOME: Final = re.compile(rb"(?:" + _SPACE + _ELEMENT + _SPACE + rb",)*+")
-_ONE: Final = re.compile(_SPACE + _ELEMENT + _SPACE + rb",")
-_LAST: Final = re.compile(rb"(?P<element>" + _SPACE + _ELEMENT + rb")?+" + _SPACE + rb"\]")
+_NEXT: Final = re.compile(
+    _SPACE + rb"(?:(?P<element>" + _ELEMENT + rb")" + _SPACE + rb")?+(?P<mark>[\[\],])"
+)
+_AFTER_LIST: Final = re.compile(_SPACE + rb"(?P<mark>[\],])")
+_COMMA: Final = re.compile(rb"(?:" + _STRING + rb"|[^\",])*+,")
+"""An element and its comma, in a text of which is known that it is some elements."""
 _TEXTS: Final = re.compile(_STRING)
 
 
+_ITEM_COST: Final = 4
+"""What a step does with a byte costs so many times as much where the places of items are noted."""
+_LIST_COST: Final = 32
+"""So much does one more list cost, in bytes of plain elements."""
+
+
 class Elements(NamedTuple):
-    """The elements of one output."""
+    """The elements of one tensor."""
 
     size: int
-    """How many they are."""
+    """How many they are, those of inner lists one by one."""
     text: memoryview
     """As they were written, without brackets."""
+    ends: array[int]
+    """Where each item of the list ends, which is an element or a list, comma or bracket included.
+    Nothing unless asked for."""
+    each: int
+    """Elements of each item; 0 where there are none, or items differ."""
+
+    def items(self, first: int, count: int) -> memoryview:
+        """The text of `count` items from `first` on, with commas between them."""
+        if not count:
+            return self.text[:0]
+        begin = self.ends[first - 1] if first else 0
+        return self.text[begin : self.ends[first + count - 1] - 1]
 
 
 class Skeleton(NamedTuple):
@@ -44,59 +67,158 @@ class Skeleton(NamedTuple):
     elements: list[Elements]
 
 
-def cut_elements(text: bytes) -> Steps[Skeleton]:
-    """Cut the lists of elements out of an answer.
+def cut_elements(text: bytes, *, by_item: bool = False, most: int = MAX_PARSED) -> Steps[Skeleton]:
+    """Cut the lists of elements out of a request or an answer.
+
+    Args:
+        text: all of it.
+        by_item: note where items end.
+        most: bytes of what is left.
 
     Raises:
-        ValueError: a list is not flat, has very long elements, or is no JSON.
+        ValueError: more is left. Or a list has very long elements, an empty list in it, or is no
+            JSON.
     """
-    view = memoryview(text)
     pieces: list[bytes] = []
     found: list[Elements] = []
-    at = 0
-    while begin := (yield from _next_list(text, at)):
+    pace = Pace()
+    at, left = 0, most
+    while begin := (yield from _next_list(text, at, pace)):
+        left -= begin - at
+        if left < 0:
+            break
         # Its name stays, and so does what stands before it.
         pieces.append(text[at : begin - 1] + b"%d" % len(found))
-        elements, at = yield from _elements(text, view, begin)
-        found.append(elements)
+        walk = _Walk(text, begin, by_item=by_item)
+        while not walk.is_over:
+            if pace.is_due(walk.go_on()):
+                yield
+        found.append(walk.elements)
+        at = walk.at
+    if len(text) - at > left:
+        raise ValueError("very much of it are no elements")
     return Skeleton(b"".join((*pieces, text[at:])), found)
 
 
-def _next_list(text: bytes, at: int) -> Steps[int]:
+def _next_list(text: bytes, at: int, pace: Pace) -> Steps[int]:
     """Where the next list of elements begins, behind its bracket; 0 where there is none."""
     while at < len(text):
         # A name may stand across the end of a step.
         match = _BEGIN.search(text, at, at + 2 * STEP_BYTES)
+        end = min(at + STEP_BYTES, len(text)) if match is None else match.end()
+        if pace.is_due(end - at):
+            yield
         if match is not None:
-            return match.end()
-        at += STEP_BYTES
-        yield
+            return end
+        at = end
     return 0
 
 
-def _elements(text: bytes, view: memoryview, begin: int) -> Steps[tuple[Elements, int]]:
-    """The elements of a list that begins there, and where what follows the list begins.
+class _Walk:
+    """Walks over one list of elements."""
 
-    Raises:
-        ValueError: it is not flat, has very long elements, or is no JSON.
-    """
-    at, count = begin, 0
-    while True:
-        some = _SOME.match(text, at, at + STEP_BYTES)
-        end = at if some is None else some.end()
-        if end == at:
-            last = _LAST.match(text, at, at + MAX_PARSED)
-            if last is not None:
-                break
-            longer = _ONE.match(text, at, at + MAX_PARSED)  # than a step
-            if longer is None:
-                raise ValueError("a list of elements is not flat, or has very long ones")
-            end = longer.end()
-        part = text[at:end]
-        count += (_TEXTS.sub(b"", part) if b'"' in part else part).count(b",")
-        at = end
-        yield
-    has_last = last["element"] is not None
-    if count and not has_last:
-        raise ValueError("a list of elements ends with a comma")
-    return Elements(count + has_last, view[begin : last.end() - 1]), last.end()
+    __slots__ = (
+        "_before", "_begin", "_by_item", "_depth", "_each", "_ends", "_is_begun", "_size", "_text",
+        "at", "is_over",
+    )  # fmt: skip
+
+    def __init__(self, text: bytes, begin: int, *, by_item: bool) -> None:
+        """
+        Args:
+            text: what the list stands in.
+            begin: where it begins, behind its bracket.
+            by_item: note where items end.
+        """
+        self._text = text
+        self._begin = self.at = begin
+        self._by_item = by_item
+        self._depth = 1
+        """Lists that are open."""
+        self._is_begun = True
+        """Nothing stands in the innermost list yet."""
+        self._size = 0
+        self._before = 0
+        """Elements before the item that has not ended."""
+        self._each = -1
+        """Elements of each item so far; 0: they differ. -1: there are none."""
+        self._ends = array("I")
+        self.is_over = False
+
+    @property
+    def elements(self) -> Elements:
+        """All of them, once it is over."""
+        text = memoryview(self._text)[self._begin : self.at - 1]
+        return Elements(self._size, text, self._ends, max(self._each, 0))
+
+    def go_on(self) -> int:
+        """Walk over some more. Returns what that costs, in bytes of plain elements.
+
+        Raises:
+            ValueError: see `cut_elements`.
+        """
+        text, begin = self._text, self.at
+        room = STEP_BYTES // _ITEM_COST if self._by_item else STEP_BYTES
+        some = _SOME.match(text, begin, begin + room)
+        if some is not None and some.end() > begin:
+            self.at = some.end()
+            self._take(text[begin : self.at])
+        else:
+            self._take_next()
+        size = self.at - begin
+        return (size * _ITEM_COST if self._by_item else size) + _LIST_COST
+
+    def _take(self, part: bytes) -> None:
+        """Take some elements, each with its comma."""
+        self._is_begun = False
+        if self._depth > 1 or not self._by_item:
+            self._size += (_TEXTS.sub(b"", part) if b'"' in part else part).count(b",")
+            return
+        offset = self.at - len(part) - self._begin
+        ends = [offset + match.end() for match in _COMMA.finditer(part)]
+        self._ends.extend(ends)
+        self._size += len(ends)
+        self._before = self._size
+        self._note(1)
+
+    def _take_next(self) -> None:
+        """Take what comes next: an element, or the beginning of a list, or the end of one."""
+        match = _NEXT.match(self._text, self.at, self.at + MAX_PARSED)
+        if match is None:
+            raise ValueError("a list has very long elements, or is no JSON")
+        self.at = match.end()
+        has_element, mark = match["element"] is not None, match["mark"]
+        self._size += has_element
+        if mark == b"[":
+            if has_element:
+                raise ValueError("a list begins where a comma is to stand")
+            self._depth += 1
+            self._is_begun = True
+            return
+        if not has_element and not (mark == b"]" and self._is_begun and self._depth == 1):
+            raise ValueError("an element is missing")
+        self._is_begun = False
+        if self._depth == 1 and has_element:
+            self._end_item()
+        while mark == b"]":
+            self._depth -= 1
+            if not self._depth:
+                self.is_over = True
+                return
+            after = _AFTER_LIST.match(self._text, self.at, self.at + STEP_BYTES)
+            if after is None:
+                raise ValueError("a comma or a bracket is missing")
+            self.at, mark = after.end(), after["mark"]
+            if self._depth == 1:
+                self._end_item()
+
+    def _end_item(self) -> None:
+        """An item has ended, behind whose mark the walk is."""
+        if self._by_item:
+            self._ends.append(self.at - self._begin)
+        self._note(self._size - self._before)
+        self._before = self._size
+
+    def _note(self, size: int) -> None:
+        """Note the elements of an item."""
+        if self._each != size:
+            self._each = size if self._each < 0 else 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.steps import Steps
+from lb.kserve.merge.steps import STEP_BYTES, Steps
 from lb.kserve.split.tensors import (
     BYTE_SIZE,
     BYTES,
@@ -28,6 +28,7 @@ from lb.kserve.split.tensors import (
     check_shape,
     check_size,
     common_rows,
+    find_rows,
     stride,
 )
 from lb.wire.grpc.message import message_prefix
@@ -44,54 +45,47 @@ _TYPED: Final = {
     "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
 }  # fmt: skip
 """The field of typed contents, by data type; FP16 and BF16 have none."""
+_MAX_INPUTS: Final = 256
+"""Inputs of a request. Each part has all of them."""
+_MAX_TYPED: Final = 2**17
+"""Elements of typed contents that are cut: each becomes an object of Python."""
+_ELEMENTS_PER_UNIT: Final = 16
+_BYTES_PER_UNIT: Final = 64
+_INPUT_UNITS: Final = 8
+"""What a part costs for what is in the message, in microseconds, measured."""
 _NUMBERS: Final = frozenset({"int64_param", "uint64_param", "double_param"})
 
 
 class MessageCut:
     """A ModelInferRequest that can be cut by rows."""
 
-    __slots__ = ("_head", "_inputs", "_raw", "rows", "version")
+    __slots__ = ("_head", "_inputs", "_raw", "part_units", "rows", "version")
 
-    def __init__(self, message: Payload | Rope) -> None:
-        """Read a message, without its prefix and not compressed.
-
-        Raises:
-            NotSplit: it cannot be cut.
+    def __init__(self, request: Any, rows: int, raw: list[Rows], elements: int) -> None:
         """
-        try:
-            head, raw = _without_raw(rope_of(message), _RAW_INPUTS)
-            request = pb.ModelInferRequest.FromString(head)
-        except (DecodeError, ProtobufError, IndexError) as error:
-            raise NotSplit("it is no inference") from error
-        _check_parameters(request)
+        Args:
+            request: the message without raw contents.
+            rows: those of all inputs.
+            raw: those of the raw contents, in their order.
+            elements: in typed contents.
+        """
         self.version: str = request.model_version
         """Of the model, as the request names it; empty for any."""
-        self.rows = _rows(request.inputs)
+        self.rows = rows
         """Those of all inputs."""
-        self._raw: list[Rows] = []
-        """Those of the raw contents, in their order."""
+        self._raw = raw
         self._inputs = list(request.inputs)
-        given = iter(raw)
-        is_raw = bool(raw)
-        for each in self._inputs:
-            if REGION in each.parameters:
-                _check_region(each, self.rows)
-            elif not is_raw:
-                _check_typed(each)
-            elif each.HasField("contents"):
-                raise NotSplit("raw and typed contents are mixed")
-            else:
-                data = next(given, None)
-                if data is None:
-                    raise NotSplit("raw contents are missing")
-                self._raw.append(Rows(data, each.datatype, each.shape))
-        if next(given, None) is not None:
-            raise NotSplit("there are more raw contents than inputs")
         self._head = pb.ModelInferRequest()
         """All of it but contents."""
         self._head.CopyFrom(request)
         for each in self._head.inputs:
             each.ClearField("contents")
+        self.part_units = (
+            elements // _ELEMENTS_PER_UNIT
+            + self._head.ByteSize() // _BYTES_PER_UNIT
+            + len(self._inputs) * _INPUT_UNITS
+        )
+        """Microseconds at most to make a part."""
 
     def part(self, first: int, count: int) -> list[Payload]:
         """The message, with its prefix, that asks for `count` rows from row `first` on. Raw
@@ -111,6 +105,45 @@ class MessageCut:
             each.shape[0] = count
         data = [rows.slice(first, count) for rows in self._raw]
         return _message(part.SerializeToString(), _RAW_INPUTS, data)
+
+
+def cut_message(message: Payload | Rope) -> Steps[MessageCut]:
+    """Read a message, without its prefix and not compressed, in steps.
+
+    Raises:
+        NotSplit: it cannot be cut.
+    """
+    try:
+        head, contents = _without_raw(rope_of(message), _RAW_INPUTS)
+        if len(head) > STEP_BYTES:
+            yield
+        request = pb.ModelInferRequest.FromString(head)
+    except (DecodeError, ProtobufError, IndexError) as error:
+        raise NotSplit("it is no inference") from error
+    if len(request.inputs) > _MAX_INPUTS:
+        raise NotSplit("it has very many inputs")
+    _check_parameters(request)
+    rows = _rows(request.inputs)
+    raw: list[Rows] = []
+    elements = 0
+    given = iter(contents)
+    for each in request.inputs:
+        if REGION in each.parameters:
+            _check_region(each, rows)
+        elif not contents:
+            elements += _check_typed(each)
+        elif each.HasField("contents"):
+            raise NotSplit("raw and typed contents are mixed")
+        else:
+            data = next(given, None)
+            if data is None:
+                raise NotSplit("raw contents are missing")
+            raw.append((yield from find_rows(data, each.datatype, each.shape)))
+    if next(given, None) is not None:
+        raise NotSplit("there are more raw contents than inputs")
+    if elements > _MAX_TYPED:
+        raise NotSplit("typed contents have very many elements")
+    return MessageCut(request, rows, raw, elements)
 
 
 def join_messages(
@@ -285,8 +318,8 @@ def _check_region(each: Any, rows: int) -> None:
         raise NotSplit("an input in shared memory is not as long as its shape says")
 
 
-def _check_typed(each: Any) -> None:
-    """Check that typed contents are what data type and shape say.
+def _check_typed(each: Any) -> int:
+    """Check that typed contents are what data type and shape say. Returns their elements.
 
     Raises:
         NotSplit: they are not.
@@ -300,6 +333,7 @@ def _check_typed(each: Any) -> None:
     filled = {field.name for field, _ in each.contents.ListFields()}
     if len(getattr(each.contents, name)) != elements or filled - {name}:
         raise NotSplit("an input is not as long as its shape says")
+    return elements
 
 
 def _read_answer(answer: Payload | Rope) -> tuple[Any, list[Rope]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
+from lb.kserve.merge.steps import Steps
 from lb.wire.rope import Rope
 
 BYTES: Final = "BYTES"
@@ -19,9 +20,13 @@ SIZES: Final = {
 }  # fmt: skip
 """Bytes of an element, by data type; an element of BYTES says its own length."""
 MAX_WALKED: Final = 2**16
-"""Elements of a BYTES tensor that are walked over: ten milliseconds."""
+"""Elements of a BYTES tensor that are walked over, in steps: twenty milliseconds."""
+_WALKED_AT_ONCE: Final = 2048
+"""Elements of them in one step."""
+_MAX_DIMENSIONS: Final = 64
+"""Of a tensor. Triton has no limit; the product of very many would take long."""
 MAX_PARSED: Final = 2**19
-"""Bytes of JSON, or of typed contents, that are parsed: five to ten milliseconds."""
+"""Bytes of JSON, or of typed contents, that are read. JSON is read in steps."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of a request that is a step of a sequence."""
 REGION: Final = "shared_memory_region"
@@ -43,11 +48,13 @@ class NotMerged(Exception):
 
 
 def check_shape(shape: Sequence[int]) -> None:
-    """Check that a shape has a batch dimension and no negative one.
+    """Check that a shape has a batch dimension, no negative one, and not very many.
 
     Raises:
         NotSplit: it has not.
     """
+    if len(shape) > _MAX_DIMENSIONS:
+        raise NotSplit("an input has very many dimensions")
     if not shape or min(shape) < 0:
         raise NotSplit("an input has no batch dimension")
 
@@ -83,20 +90,16 @@ class Rows:
 
     __slots__ = ("_bounds", "_data", "_stride")
 
-    def __init__(self, data: Rope, datatype: str, shape: Sequence[int]) -> None:
+    def __init__(self, data: Rope, row_size: int, bounds: list[int] | None = None) -> None:
         """
-        Raises:
-            NotSplit: the data is not what data type and shape say.
+        Args:
+            data: of all rows.
+            row_size: bytes of each row, unless there are bounds.
+            bounds: where the rows begin, and where the last one ends.
         """
         self._data = data
-        self._stride = 0
-        self._bounds: list[int] | None = None
-        if datatype == BYTES:
-            self._bounds = _bounds(data, shape[0], prod(shape[1:]))
-            return
-        self._stride = stride(datatype, shape)
-        if len(data) != shape[0] * self._stride:
-            raise NotSplit("an input is not as long as its shape says")
+        self._stride = row_size
+        self._bounds = bounds
 
     def slice(self, first: int, count: int) -> list[memoryview]:
         """The bytes of `count` rows from row `first` on."""
@@ -105,7 +108,21 @@ class Rows:
         return self._data.views(first * self._stride, (first + count) * self._stride)
 
 
-def _bounds(data: Rope, rows: int, each: int) -> list[int]:
+def find_rows(data: Rope, datatype: str, shape: Sequence[int]) -> Steps[Rows]:
+    """The rows of a tensor as it stands on the wire. Those of BYTES are found in steps.
+
+    Raises:
+        NotSplit: the data is not what data type and shape say.
+    """
+    if datatype == BYTES:
+        return Rows(data, 0, (yield from _bounds(data, shape[0], prod(shape[1:]))))
+    row_size = stride(datatype, shape)
+    if len(data) != shape[0] * row_size:
+        raise NotSplit("an input is not as long as its shape says")
+    return Rows(data, row_size)
+
+
+def _bounds(data: Rope, rows: int, each: int) -> Steps[list[int]]:
     """Where the rows of a BYTES tensor begin, and where the last one ends.
 
     Raises:
@@ -113,13 +130,17 @@ def _bounds(data: Rope, rows: int, each: int) -> list[int]:
     """
     if rows * max(each, 1) > MAX_WALKED:
         raise NotSplit("a BYTES input has very many elements")
-    at, end = 0, len(data)
+    at, end, left = 0, len(data), _WALKED_AT_ONCE
     bounds = [0]
     for _ in range(rows):
         for _ in range(each):
             if at + 4 > end:
                 raise NotSplit("a BYTES input is cut off")
             at += 4 + data.u32(at)
+            left -= 1
+            if not left:
+                left = _WALKED_AT_ONCE
+                yield
         if at > end:
             raise NotSplit("a BYTES input is cut off")
         bounds.append(at)

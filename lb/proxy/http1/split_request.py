@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
 
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import http_error_text
 from lb.kserve.inspect import Findings
 from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.regions import http_regions
-from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, join_bodies
-from lb.kserve.split.tensors import MAX_PARSED, NotMerged, NotSplit
+from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
+from lb.kserve.split.tensors import NotMerged, NotSplit
 from lb.kserve.work import json_priority, json_rows
-from lb.net.steps import between_others
+from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import SplitParticulars
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
@@ -33,6 +35,7 @@ from lb.proxy.split import (
     part_particulars,
     rows_text,
     take_over_marks,
+    units_at_once,
 )
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.http1.body import Payload
@@ -40,6 +43,8 @@ from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
 from lb.wire.rope import Rope
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +210,7 @@ class SplitRequest:
     """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
 
     __slots__ = (
-        "_cut", "_held", "_joining", "_parts", "_plan", "collects", "exchange", "head",
+        "_cut", "_held", "_parts", "_plan", "_work", "collects", "exchange", "head",
         "particulars",
     )  # fmt: skip
 
@@ -225,8 +230,8 @@ class SplitRequest:
         """None while nobody knows whether it is cut."""
         self._cut: BodyCut | None = None
         self._parts: Parts | None = None
-        self._joining: asyncio.Task[None] | None = None
-        """Joins long answers."""
+        self._work: asyncio.Task[None] | None = None
+        """Reads a long request, or joins long answers."""
 
     # The request
 
@@ -295,22 +300,66 @@ class SplitRequest:
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
         exchange = self.exchange
-        request = exchange.plan
-        data = self._held.rope()
+        size = exchange.plan.json_size
+        units = units_at_once(self._held.size if size < 0 else size)
+        work = self._read(plan)
         try:
-            if request.is_compressed:
-                text = inflated(data.joined(), plan.rule.max_bytes)
-                if text is None:
-                    raise NotSplit("it cannot be inflated, or is too long")
-                data = Rope([text])
-            self._cut = cut = BodyCut(data, request.json_size)
-            if cut.rows != plan.rows:
-                raise NotSplit("inputs differ in their batch dimension")
+            cut = at_once(work, exchange.relay.iteration, units)
         except NotSplit:
-            self._cut = None
             self._pass_on()
             return
-        self._note(data.read(0, MAX_PARSED if request.json_size < 0 else request.json_size), plan)
+        if cut is None:
+            self._do_in_turns("cut", work, partial(self._begin_parts, plan))
+        else:
+            self._begin_parts(plan, cut)
+
+    def _read(self, plan: SplitPlan) -> Steps[BodyCut]:
+        """Read the request.
+
+        Raises:
+            NotSplit: it cannot be cut.
+        """
+        request = self.exchange.plan
+        data = self._held.rope()
+        if request.is_compressed:
+            text = inflated(data.joined(), plan.rule.max_bytes)
+            if text is None:
+                raise NotSplit("it cannot be inflated, or is too long")
+            data = Rope([text])
+        cut = yield from cut_body(data, request.json_size)
+        if cut.rows != plan.rows:
+            raise NotSplit("inputs differ in their batch dimension")
+        return cut
+
+    def _do_in_turns(
+        self, name: str, work: Steps[ResultT], then: Callable[[ResultT], None]
+    ) -> None:
+        """Do work while others have their turns. `close` ends it."""
+        exchange = self.exchange
+        name = f"{name}:{exchange.operation.name}"
+        self._work = exchange.relay.parts.tasks.spawn(self._in_turns(work, then), name=name)
+
+    async def _in_turns(self, work: Steps[ResultT], then: Callable[[ResultT], None]) -> None:
+        exchange = self.exchange
+        try:
+            result = await in_turns(work, exchange.relay.iteration)
+            self._work = None
+            then(result)
+        except NotSplit:
+            self._work = None
+            self._pass_on()
+        except NotMerged as error:
+            self._work = None
+            self._not_merged(error)
+        except Exception:  # top frame: a client waits
+            _log.exception("a batch cannot be cut, or the answers to its parts not joined")
+            self._work = None
+            exchange.cut(Outcome.CANCELLED, Reason.INTERNAL, "internal error")
+
+    def _begin_parts(self, plan: SplitPlan, cut: BodyCut) -> None:
+        exchange = self.exchange
+        self._cut = cut
+        self._note(cut.text, plan)
         splits = exchange.relay.dispatcher.splits
         self._plan = now_best = splits.plan(exchange, plan.rows, self._held.size)
         if now_best is None:
@@ -326,7 +375,8 @@ class SplitRequest:
         splits.counts.parts += len(parts)
         exchange.particulars = SplitParticulars(self.particulars, len(parts))
         exchange.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(parts, plan.rule.at_once, exchange.relay.iteration)
+        budget = exchange.relay.iteration
+        self._parts = Parts(parts, plan.rule.at_once, budget, cut.part_units)
         self._parts.begin()
 
     def _note(self, text: bytes, plan: SplitPlan) -> None:
@@ -396,34 +446,21 @@ class SplitRequest:
                 if form.head is not None
             ]
             work = join_bodies(answers, plan.parts)
-            if sum(len(body) for _, body in answers) > JOINED_AT_ONCE:
-                name = f"join:{exchange.operation.name}"
-                self._joining = exchange.relay.parts.tasks.spawn(self._join_slowly(work), name=name)
+            size = sum(len(body) for _, body in answers)
+            budget = exchange.relay.iteration
+            if size > JOINED_AT_ONCE or budget.left <= 0:
+                self._do_in_turns("join", work, self._answer)
                 return
-            body, _ = finish(work)
+            budget.spend(units_at_once(size))
+            joined = finish(work)
         except NotMerged as error:
             self._not_merged(error)
             return
-        self._answer(body)
+        self._answer(joined)
 
-    async def _join_slowly(self, work: Steps[tuple[Body, str]]) -> None:
-        """Join the answers while others have their turns. `close` ends it."""
-        try:
-            body, _ = await between_others(work)
-        except NotMerged as error:
-            self._joining = None
-            self._not_merged(error)
-            return
-        except Exception:  # top frame: a client waits
-            _log.exception("the answers to parts cannot be joined")
-            self._joining = None
-            self.exchange.cut(Outcome.CANCELLED, Reason.INTERNAL, "internal error")
-            return
-        self._joining = None
-        self._answer(body)
-
-    def _answer(self, body: Body) -> None:
+    def _answer(self, joined: tuple[Body, str]) -> None:
         exchange, plan = self.exchange, self.plan
+        body, _ = joined
         exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
@@ -480,9 +517,9 @@ class SplitRequest:
 
     def close(self) -> None:
         """See `RequestHandler`."""
-        joining, self._joining = self._joining, None
-        if joining is not None:
-            joining.cancel()
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
         if self._parts is not None:
             self._parts.cancel()
             self._drop_answers()

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.inspect import inspect_quickly
 from lb.kserve.merge.steps import Steps, finish
-from lb.kserve.split.messages import MessageCut, first_rows, join_messages
+from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
-from lb.net.steps import between_others
+from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import Exchange, SplitParticulars
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
@@ -35,6 +36,7 @@ from lb.proxy.split import (
     part_particulars,
     rows_text,
     take_over_marks,
+    units_at_once,
 )
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -43,6 +45,8 @@ from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 from lb.wire.rope import Rope
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -376,7 +380,7 @@ class SplitSession(CallPart):
     """The request of a batch that is cut: held whole, and answered once all parts are."""
 
     __slots__ = (
-        "_held", "_joining", "_parts", "_splits", "cut", "first_answer_at", "particulars", "plan",
+        "_held", "_parts", "_splits", "_work", "cut", "first_answer_at", "particulars", "plan",
     )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
@@ -397,8 +401,8 @@ class SplitSession(CallPart):
         self._splits = splits
         self._held = HeldBytes(call.relay.ledger, call)
         self._parts: Parts | None = None
-        self._joining: asyncio.Task[None] | None = None
-        """Joins long answers."""
+        self._work: asyncio.Task[None] | None = None
+        """Reads a long request, or joins long answers."""
 
     # The request
 
@@ -438,14 +442,60 @@ class SplitSession(CallPart):
 
     def _begin(self) -> None:
         """The request is complete."""
-        call, plan = self.call, self.plan
+        work = self._read()
         try:
-            self.cut = cut = MessageCut(self._message())
-            if cut.rows != plan.rows:
-                raise NotSplit("inputs differ in their batch dimension")
+            cut = at_once(work, self.call.relay.iteration, units_at_once(self._held.size))
         except NotSplit:
             self._give_back()
             return
+        if cut is None:
+            self._do_in_turns("cut", work, self._begin_parts)
+        else:
+            self._begin_parts(cut)
+
+    def _read(self) -> Steps[MessageCut]:
+        """Read the request.
+
+        Raises:
+            NotSplit: it cannot be cut.
+        """
+        cut = yield from cut_message(self._message())
+        if cut.rows != self.plan.rows:
+            raise NotSplit("inputs differ in their batch dimension")
+        return cut
+
+    def _do_in_turns(
+        self, name: str, work: Steps[ResultT], then: Callable[[ResultT], None]
+    ) -> None:
+        """Do work while others have their turns. `leave` ends it."""
+        call = self.call
+        name = f"{name}:{call.operation.name}"
+        self._work = call.relay.parts.tasks.spawn(self._in_turns(work, then), name=name)
+
+    async def _in_turns(self, work: Steps[ResultT], then: Callable[[ResultT], None]) -> None:
+        try:
+            result = await in_turns(work, self.call.relay.iteration)
+            self._end_work()
+            then(result)
+        except NotSplit:
+            self._end_work()
+            self._give_back()
+        except NotMerged as error:
+            self._end_work()
+            self._not_merged(error)
+        except Exception:  # top frame: a client waits
+            _log.exception("a batch cannot be cut, or the answers to its parts not joined")
+            self._end_work()
+            self.call.fail(Reason.INTERNAL, "internal error")
+
+    def _end_work(self) -> None:
+        self._work = None
+        relay = self.call.relay
+        relay.now = relay.clock()
+
+    def _begin_parts(self, cut: MessageCut) -> None:
+        call, plan = self.call, self.plan
+        self.cut = cut
         now_best = self._splits.plan(call, plan.rows, self._held.size)
         if now_best is None:
             self._give_back()  # others have come since it began
@@ -457,7 +507,7 @@ class SplitSession(CallPart):
         self._splits.counts.parts += len(made)
         call.particulars = SplitParticulars(self.particulars, len(made))
         call.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(made, plan.rule.at_once, call.relay.iteration)
+        self._parts = Parts(made, plan.rule.at_once, call.relay.iteration, cut.part_units)
         self._parts.begin()
 
     def _message(self) -> Rope:
@@ -505,39 +555,21 @@ class SplitSession(CallPart):
         try:
             messages = [answer.message for answer in answers if answer is not None]
             work = join_messages(messages, plan.parts)
-            if sum(map(len, messages)) > JOINED_AT_ONCE:
-                name = f"join:{call.operation.name}"
-                self._joining = call.relay.parts.tasks.spawn(self._join_slowly(work), name=name)
+            size = sum(map(len, messages))
+            budget = call.relay.iteration
+            if size > JOINED_AT_ONCE or budget.left <= 0:
+                self._do_in_turns("join", work, self._answer)
                 return
-            pieces, _ = finish(work)
+            budget.spend(units_at_once(size))
+            joined = finish(work)
         except NotMerged as error:
             self._not_merged(error)
             return
-        self._answer(pieces)
+        self._answer(joined)
 
-    async def _join_slowly(self, work: Steps[tuple[list[Payload], str]]) -> None:
-        """Join the answers while others have their turns. `leave` ends it."""
-        try:
-            pieces, _ = await between_others(work)
-        except NotMerged as error:
-            self._end_joining()
-            self._not_merged(error)
-            return
-        except Exception:  # top frame: a client waits
-            _log.exception("the answers to parts cannot be joined")
-            self._end_joining()
-            self.call.fail(Reason.INTERNAL, "internal error")
-            return
-        self._end_joining()
-        self._answer(pieces)
-
-    def _end_joining(self) -> None:
-        self._joining = None
-        relay = self.call.relay
-        relay.now = relay.clock()
-
-    def _answer(self, pieces: list[Payload]) -> None:
+    def _answer(self, joined: tuple[list[Payload], str]) -> None:
         call = self.call
+        pieces, _ = joined
         self._splits.fit(call.model, self.plan)
         self._drop_answers()  # what waits of them is on the account of the pipe
         call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
@@ -590,9 +622,9 @@ class SplitSession(CallPart):
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
-        joining, self._joining = self._joining, None
-        if joining is not None:
-            joining.cancel()
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
         if self._parts is not None:
             self._parts.cancel()
             self._drop_answers()

@@ -13,7 +13,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import Plan
 from lb.kserve.operations import MODEL_INFER
-from lb.net.iteration import IterationBudget
+from lb.net.iteration import ROOM, IterationBudget
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.split import (
     PARTS_PER_ITERATION,
@@ -247,6 +247,16 @@ def test_a_thousand_parts_begin_over_many_turns_and_others_have_theirs_between()
     steps = [after - before for before, after in pairwise([0, *counts])]
     assert max(steps) == PARTS_PER_ITERATION
     assert others == [counts[1]]
+
+
+def test_parts_that_cost_much_to_make_begin_in_iterations_of_their_own() -> None:
+    loop: Any = Turns()
+    pieces = [Piece() for _ in range(10)]
+    parts = Parts(pieces, 10, IterationBudget(loop), ROOM)
+    parts.begin()
+    for count in range(1, 10):
+        assert sum(each.state == "begun" for each in pieces) == count
+        loop.turn()
 
 
 def test_answers_that_come_while_parts_begin_begin_no_more_at_once() -> None:

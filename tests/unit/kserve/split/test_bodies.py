@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lb.kserve.merge.steps import finish
-from lb.kserve.split.bodies import ALL_JSON, BodyCut, join_bodies
+from lb.kserve.merge.steps import STEP_BYTES, finish
+from lb.kserve.split.bodies import ALL_JSON, cut_body, join_bodies
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
-from tests.fakes.batches import answered, body_of, compact, counted
+from tests.fakes.batches import answered, body_of, compact, counted, read_body
 from tests.fakes.work import instructions
 
 
@@ -18,7 +18,7 @@ from tests.fakes.work import instructions
 def test_binary_data_is_cut_and_joined(datatype: str) -> None:
     tensors = [counted(datatype, [5, 2]), counted("BYTES", [5], "INPUT1")]
     json_size, body = body_of(tensors, parameters={"priority": 3})
-    cut = BodyCut(body, json_size)
+    cut = read_body(body, json_size)
     assert cut.rows == 5
     part = cut.part(2, 2)
     wanted = body_of([tensor.rows(2, 2) for tensor in tensors], parameters={"priority": 3})
@@ -38,7 +38,7 @@ def test_binary_data_is_cut_and_joined(datatype: str) -> None:
 )
 def test_json_data_is_cut_flat_and_nested(data: list[Any]) -> None:
     tensor = {"name": "INPUT0", "shape": [3, 2], "datatype": "INT32", "data": data}
-    cut = BodyCut(compact({"inputs": [tensor]}), ALL_JSON)
+    cut = read_body(compact({"inputs": [tensor]}), ALL_JSON)
     part = cut.part(1, 2)
     assert part.json_size == ALL_JSON
     [found] = json.loads(b"".join(part.pieces))["inputs"]
@@ -51,15 +51,47 @@ def test_numbers_keep_their_digits() -> None:
         b'{"inputs":[{"name":"A","shape":[3],"datatype":"FP64",'
         b'"data":[1.10,1E-7,123456789012345678901234567890]}]}'
     )
-    cut = BodyCut(body, ALL_JSON)
-    assert b'"data":[1.10,1E-7]' in cut.part(0, 2).pieces[0]
-    assert b'"data":[123456789012345678901234567890]' in cut.part(2, 1).pieces[0]
+    cut = read_body(body, ALL_JSON)
+    assert b'"data":[1.10,1E-7]' in b"".join(cut.part(0, 2).pieces)
+    assert b'"data":[123456789012345678901234567890]' in b"".join(cut.part(2, 1).pieces)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[""] * 64_000, [[""] * 1000] * 64, [[["]"]] * 1000] * 64],
+)
+def test_a_long_batch_is_read_in_steps_of_little_work_each(data: list[Any]) -> None:
+    tensor = {"name": "INPUT0", "shape": [64, 1000], "datatype": "BYTES", "data": data}
+    body = compact({"inputs": [tensor]})
+    work = cut_body(body, ALL_JSON)
+    costs = []
+    cut = None
+    while cut is None:
+
+        def step() -> None:
+            nonlocal cut
+            try:
+                next(work)
+            except StopIteration as stop:
+                cut = stop.value
+
+        costs.append(instructions(step))
+    assert len(costs) > len(body) // STEP_BYTES
+    assert max(costs) < 100_000  # a millisecond
+    [found] = json.loads(b"".join(cut.part(63, 1).pieces))["inputs"]
+    assert found == {**tensor, "shape": [1, 1000], "data": data[-len(data) // 64 :]}
+
+
+def test_rows_of_long_binary_texts_are_found_in_steps() -> None:
+    json_size, body = body_of([counted("BYTES", [64, 1000])])
+    steps = sum(1 for _ in cut_body(body, json_size))
+    assert steps > 64_000 // 4096
 
 
 def test_text_keeps_what_it_says() -> None:
     texts = ['a"\\', "ünï", "\ud800", "\n"]
     body = json.dumps({"inputs": [{"name": "A", "shape": [4], "datatype": "BYTES", "data": texts}]})
-    part = BodyCut(body.encode(), ALL_JSON).part(0, 4)
+    part = read_body(body.encode(), ALL_JSON).part(0, 4)
     assert json.loads(b"".join(part.pieces))["inputs"][0]["data"] == texts
 
 
@@ -70,7 +102,7 @@ def test_binary_and_json_inputs_may_be_mixed() -> None:
         0, {"name": "J", "shape": [4], "datatype": "INT32", "data": [1, 2, 3, 4]}
     )
     head = compact(content)
-    part = BodyCut(head + body[json_size:], len(head)).part(2, 2)
+    part = read_body(head + body[json_size:], len(head)).part(2, 2)
     whole = b"".join(part.pieces)
     found = json.loads(whole[: part.json_size])
     assert found["inputs"][0]["data"] == [3, 4]
@@ -80,7 +112,7 @@ def test_binary_and_json_inputs_may_be_mixed() -> None:
 def test_inputs_in_shared_memory_are_cut_by_offset() -> None:
     parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 320}
     tensor = {"name": "A", "shape": [8, 10], "datatype": "FP32", "parameters": parameters}
-    part = BodyCut(compact({"inputs": [tensor]}), ALL_JSON).part(2, 3)
+    part = read_body(compact({"inputs": [tensor]}), ALL_JSON).part(2, 3)
     assert json.loads(b"".join(part.pieces))["inputs"][0]["parameters"] == {
         "shared_memory_region": "r",
         "shared_memory_offset": 80,
@@ -116,11 +148,15 @@ _IN_MEMORY = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
         {},
         [],
         {"inputs": [_input(parameters={"binary_data_size": 16})]},
+        {"inputs": [_input(parameters=_IN_MEMORY)]},
+        {"inputs": [_input(shape=[4] + [1] * 64)]},
+        {"inputs": [_input()], "parameters": {"data": [1]}},
+        {"inputs": [_input(name=f"INPUT{number}") for number in range(1000)]},
     ],
 )
 def test_requests_that_are_not_cut(content: Any) -> None:
     with pytest.raises(NotSplit):
-        BodyCut(compact(content), ALL_JSON)
+        read_body(compact(content), ALL_JSON)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +172,19 @@ def test_requests_that_are_not_cut(content: Any) -> None:
 )
 def test_what_is_no_inference_is_not_cut(body: bytes) -> None:
     with pytest.raises(NotSplit):
-        BodyCut(body, ALL_JSON)
+        read_body(body, ALL_JSON)
 
 
 def test_a_raw_binary_request_is_not_cut() -> None:
     with pytest.raises(NotSplit, match="does not say its rows"):
-        BodyCut(b"abcd", 0)
+        read_body(b"abcd", 0)
 
 
 def test_binary_data_that_is_longer_or_shorter_is_not_cut() -> None:
     json_size, body = body_of([counted("INT32", [4, 2])])
     for spoilt in (body[:-1], body + b"x"):
         with pytest.raises(NotSplit):
-            BodyCut(spoilt, json_size)
+            read_body(spoilt, json_size)
 
 
 def _answer(**changes: Any) -> bytes:
@@ -187,4 +223,4 @@ def test_joining_very_many_outputs_takes_time_in_proportion() -> None:
         answer = compact({"model_name": "m", "model_version": "1", "outputs": outputs})
         return instructions(lambda: finish(join_bodies([(ALL_JSON, answer)] * 3, [1, 1, 1])))
 
-    assert work(400) < 5 * work(100)
+    assert work(1600) < 5 * work(400)

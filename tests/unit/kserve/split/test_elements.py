@@ -75,7 +75,10 @@ def test_nested_elements_of_a_middling_answer_are_joined_too() -> None:
         lambda text: text.replace(b"0]}", b"0,]}"),
         lambda text: text.replace(b"[0,", b"[01,", 1),
         lambda text: text.replace(b"[0,", b'["' + b"x" * MAX_PARSED + b'",', 1),
-        lambda text: text.replace(b"[0,", b"[[0],", 1),
+        lambda text: text.replace(b"[0,", b"[[0,", 1),
+        lambda text: text.replace(b"[0,", b"[0],", 1),
+        lambda text: text.replace(b"[0,", b"[0[0],", 1),
+        lambda text: text.replace(b"[0,", b"[[],0,", 1),
         lambda text: text.replace(b'"outputs"', b'"parameters":{"data":[1]},"outputs"'),
         lambda text: text.replace(b'"outputs"', b'"more":"%b","outputs"' % (b"x" * MAX_PARSED)),
         lambda text: text.replace(b"0]}", b"0,0]}"),
@@ -105,3 +108,27 @@ def test_elements_are_cut_as_json_reads_them(
     assert elements.size == len(data)
     again = json.loads(b"[%b]" % elements.text)
     assert repr(again) == repr(json.loads(json.dumps(data)))
+
+
+_NESTED = st.recursive(_VALUES, lambda inner: st.lists(inner, min_size=1), max_leaves=20)
+
+
+@given(st.lists(_NESTED), st.sampled_from([None, 1]), st.data())
+def test_items_are_cut_as_json_reads_them(
+    data: list[Any], indent: int | None, choice: st.DataObject
+) -> None:
+    text = json.dumps({"data": data, "y": [1]}, indent=indent).encode()
+    skeleton = finish(cut_elements(text, by_item=True))
+    assert json.loads(skeleton.text) == {"data": 0, "y": [1]}
+    (elements,) = skeleton.elements
+    sizes = [_size(each) for each in data]
+    assert elements.size == sum(sizes)
+    assert elements.each == (sizes[0] if len(set(sizes)) == 1 else 0)
+    first = choice.draw(st.integers(0, len(data)))
+    count = choice.draw(st.integers(0, len(data) - first))
+    found = json.loads(b"[%b]" % elements.items(first, count))
+    assert repr(found) == repr(data[first : first + count])
+
+
+def _size(value: Any) -> int:
+    return sum(map(_size, value)) if isinstance(value, list) else 1

@@ -6,10 +6,10 @@ import pytest
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.steps import finish
-from lb.kserve.split.messages import MessageCut, first_rows, join_messages
+from lb.kserve.split.messages import cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
 from lb.wire.rope import Rope
-from tests.fakes.batches import TYPED, answer_of, counted, message_of, request_of
+from tests.fakes.batches import TYPED, answer_of, counted, message_of, read_message, request_of
 from tests.fakes.work import instructions
 
 RAW_TYPES = [*SIZES, "BYTES"]
@@ -19,7 +19,7 @@ RAW_TYPES = [*SIZES, "BYTES"]
 def test_raw_contents_are_cut_by_rows(datatype: str) -> None:
     tensors = [counted(datatype, [5, 2, 3]), counted("INT32", [5], "INPUT1")]
     request = request_of(tensors, priority=3)
-    cut = MessageCut(request.SerializeToString())
+    cut = read_message(request.SerializeToString())
     assert cut.rows == 5
     part = pb.ModelInferRequest.FromString(message_of(cut.part(2, 2)))
     wanted = request_of([tensor.rows(2, 2) for tensor in tensors], priority=3)
@@ -28,7 +28,7 @@ def test_raw_contents_are_cut_by_rows(datatype: str) -> None:
 
 def test_raw_contents_are_not_copied() -> None:
     message = request_of([counted("FP32", [4, 100])]).SerializeToString()
-    pieces = MessageCut(message).part(1, 2)
+    pieces = read_message(message).part(1, 2)
     assert [piece.obj is message for piece in pieces if isinstance(piece, memoryview)] == [True]
 
 
@@ -39,8 +39,8 @@ def test_messages_that_came_in_pieces_are_cut(datatype: str, size: int) -> None:
     message = request.SerializeToString()
     rope = Rope(message[at : at + size] for at in range(0, len(message), size))
     for first, count in ((0, 2), (2, 3), (5, 1)):
-        whole = message_of(MessageCut(message).part(first, count))
-        assert message_of(MessageCut(rope).part(first, count)) == whole
+        whole = message_of(read_message(message).part(first, count))
+        assert message_of(read_message(rope).part(first, count)) == whole
 
 
 @pytest.mark.parametrize("datatype", TYPED)
@@ -50,7 +50,7 @@ def test_typed_contents_are_cut_by_rows(datatype: str) -> None:
     values = [b"a", b"", b"c", b"d", b"e", b"f", b"g", b"h"]
     numbers = [False, True] * 4 if datatype == "BOOL" else [*range(8)]
     getattr(tensor.contents, TYPED[datatype]).extend(values if datatype == "BYTES" else numbers)
-    cut = MessageCut(request.SerializeToString())
+    cut = read_message(request.SerializeToString())
     part = pb.ModelInferRequest.FromString(message_of(cut.part(1, 2)))
     assert list(part.inputs[0].shape) == [2, 2]
     wanted = (values if datatype == "BYTES" else numbers)[2:6]
@@ -63,7 +63,7 @@ def test_inputs_in_shared_memory_are_cut_by_offset() -> None:
     tensor.parameters["shared_memory_region"].string_param = "region"
     tensor.parameters["shared_memory_offset"].int64_param = 100
     tensor.parameters["shared_memory_byte_size"].int64_param = 320
-    cut = MessageCut(request.SerializeToString())
+    cut = read_message(request.SerializeToString())
     part = pb.ModelInferRequest.FromString(message_of(cut.part(2, 3))).inputs[0]
     assert list(part.shape) == [3, 10]
     assert part.parameters["shared_memory_region"].string_param == "region"
@@ -161,7 +161,7 @@ def test_requests_that_are_not_cut(spoil: object) -> None:
     assert callable(spoil)
     spoil(request)
     with pytest.raises(NotSplit):
-        MessageCut(request.SerializeToString())
+        read_message(request.SerializeToString())
 
 
 @pytest.mark.parametrize("data", [b"\x05\0\0\0abc", b"\x01\0\0\0ab", b"\0\0\0\0", b"\xff" * 8])
@@ -169,18 +169,18 @@ def test_bytes_that_leave_their_buffer_are_not_cut(data: bytes) -> None:
     request = request_of([counted("BYTES", [2])])
     request.raw_input_contents[0] = data
     with pytest.raises(NotSplit):
-        MessageCut(request.SerializeToString())
+        read_message(request.SerializeToString())
 
 
 def test_a_sequence_id_of_zero_is_none() -> None:
     request = request_of([counted("INT32", [4, 2])], sequence_id=0)
-    assert MessageCut(request.SerializeToString()).rows == 4
+    assert read_message(request.SerializeToString()).rows == 4
 
 
 @pytest.mark.parametrize("datatype", RAW_TYPES)
 def test_answers_to_parts_are_joined(datatype: str) -> None:
     request = request_of([counted(datatype, [5, 3]), counted("BYTES", [5], "INPUT1")])
-    cut = MessageCut(request.SerializeToString())
+    cut = read_message(request.SerializeToString())
     parts = [cut.part(0, 2), cut.part(2, 2), cut.part(4, 1)]
     answers = [
         answer_of(pb.ModelInferRequest.FromString(message_of(part))).SerializeToString()
@@ -307,3 +307,24 @@ def test_each_answer_is_read_in_a_step_of_its_own() -> None:
     next(work)
     with pytest.raises(NotMerged, match="no inference response"):
         next(work)
+
+
+def test_requests_whose_parts_would_take_long_to_make_are_not_cut() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="A", datatype="BYTES", shape=[2, 100_000])
+    tensor.contents.bytes_contents.extend([b""] * 200_000)
+    with pytest.raises(NotSplit, match="very many elements"):
+        read_message(request.SerializeToString())
+    request = pb.ModelInferRequest(model_name="m")
+    for number in range(1000):
+        tensor = request.inputs.add(name=f"A{number}", datatype="INT32", shape=[2])
+        tensor.contents.int_contents.extend([1, 2])
+    with pytest.raises(NotSplit, match="very many inputs"):
+        read_message(request.SerializeToString())
+
+
+def test_long_typed_contents_are_parsed_in_a_step_of_their_own() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="A", datatype="FP32", shape=[2, 10_000])
+    tensor.contents.fp32_contents.extend([1.5] * 20_000)
+    assert sum(1 for _ in cut_message(request.SerializeToString())) == 1
