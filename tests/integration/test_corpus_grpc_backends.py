@@ -4,9 +4,11 @@ hears, what becomes of the connection, who else is affected, and what is sent ag
 from __future__ import annotations
 
 import asyncio
+import socketserver
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +59,28 @@ def test_every_deviation_is_about_rows() -> None:
 
 @asynccontextmanager
 async def listening(said: bytes = b"", tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server that says something to whoever connects, and closes."""
+    """A server that says something to whoever connects, and closes.
 
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
-        writer.close()
+    It has threads of its own, which end with it: asyncio before Python 3.12 cannot wait for
+    connections whose handshake is not over.
+    """
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.settimeout(60)
+            with suppress(OSError):
+                client = tls.wrap_socket(self.request, server_side=True) if tls else self.request
+                client.sendall(said)
+                client.close()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            await asyncio.to_thread(server.shutdown)
+            serving.join()
 
 
 def server_context(world: World, pair: tuple[str, str], protocol: str = "h2") -> ssl.SSLContext:
