@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.corpus.backends import ALL, DEVIATIONS, EVIL, OK, End, Misdeed, Sees
+from tests.corpus.backends import ALL, DEVIATIONS, EVIL, HELLO, OK, End, Misdeed, Sees
 from tests.corpus.clients import corpus_client, pieces_of
 from tests.corpus.observer import told
 from tests.corpus.serving import Serving, serving
@@ -39,6 +39,8 @@ class Stage:
     """Rows whose connection was not closed by us in time."""
     kept: list[str] = field(default_factory=list)
     """Rows whose connection was kept."""
+    begun: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By row, whether its client has the beginning of the answer."""
     speak: asyncio.Event = field(default_factory=asyncio.Event)
     """After `/unsolicited` was answered, that connection waits for this to say more."""
 
@@ -66,11 +68,7 @@ class Stage:
     async def _misbehave(self, peer: Peer, row: Misdeed, *, bytewise: bool) -> None:
         try:
             if bytewise and row.wire:
-                *pieces, last = pieces_of(row.wire)
-                for piece in pieces:
-                    await peer.send(piece)
-                    await asyncio.sleep(0.001)
-                await peer.send(last + row.surplus)
+                await self._send_bytewise(peer, row)
             elif row.wire:
                 await peer.send(row.wire + row.surplus)
         except ConnectionError:
@@ -86,6 +84,19 @@ class Stage:
                 self.reused.append(str(row))
         except TimeoutError:
             self.left_open.append(str(row))
+
+    async def _send_bytewise(self, peer: Peer, row: Misdeed) -> None:
+        """Send an answer byte by byte. Where its client is to see a cut, the client has the good
+        beginning before the rest follows."""
+        good = row.wire.index(HELLO) + len(HELLO) if row.sees is Sees.CUT else 0
+        *pieces, last = *pieces_of(row.wire[:good]), *pieces_of(row.wire[good:])
+        sent = 0
+        for piece in (*pieces, last + row.surplus):
+            await peer.send(piece)
+            await asyncio.sleep(0.001)
+            sent += len(piece)
+            if sent == good:
+                await self.begun.setdefault(row.id, asyncio.Event()).wait()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -110,12 +121,13 @@ async def test_misdeed_stays_with_its_request(
 ) -> None:
     rows = [row for row in ALL if row.id.rstrip("abcdefghijklmnopqrstu") == group]
     stage.kept.clear()
+    stage.begun.clear()
     port = stage.balancer.https if secure else stage.balancer.http
     context = stage.trusting if secure else None
     wrong: dict[str, list[str]] = {}
     for at in range(0, len(rows), _AT_ONCE):
         part = rows[at : at + _AT_ONCE]
-        found = await asyncio.gather(*(_play(port, context, row, pace) for row in part))
+        found = await asyncio.gather(*(_play(stage, port, context, row, pace) for row in part))
         wrong |= {str(row): problems for row, problems in zip(part, found, strict=True) if problems}
     assert not wrong, "\n".join(f"{row}: {'; '.join(found)}" for row, found in wrong.items())
     assert stage.reused == []
@@ -123,10 +135,14 @@ async def test_misdeed_stays_with_its_request(
     assert sorted(stage.kept) == sorted(str(row) for row in rows if row.is_reused)
 
 
-async def _play(port: int, context: ssl.SSLContext | None, row: Misdeed, pace: str) -> list[str]:
+async def _play(
+    stage: Stage, port: int, context: ssl.SSLContext | None, row: Misdeed, pace: str
+) -> list[str]:
     target = f"/{row.id}/{pace}".encode()
     async with corpus_client(port, context) as client:
         await client.send(b"%b %b HTTP/1.1\r\nHost: a\r\n\r\n" % (row.method, target))
+        await client.begun()
+        stage.begun.setdefault(row.id, asyncio.Event()).set()
         answer = await client.answer(row.method.decode())
         problems = _look_at(row, answer, in_pieces=pace == "bytes")
         if not answer.complete:

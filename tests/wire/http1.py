@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import h11
@@ -208,6 +208,12 @@ class RawClient:
             await self.writer.drain()
             if step:
                 await asyncio.sleep(0)
+
+    async def begun(self) -> None:
+        """Wait for the first bytes of an answer, which remain to be read."""
+        if not self._left:
+            with suppress(ConnectionResetError):  # then there is no answer
+                self._left = await soon(self.reader.read(65536))
 
     async def answer(self, method: str = "GET") -> Answer:
         """Read one answer, which may turn out to be cut."""
