@@ -38,7 +38,8 @@ _ENCODED: Final = re.compile(
 _PREFIX_SIZE: Final = 5
 ERROR_TAG: Final = 0x0A
 """Field 1 of `ModelStreamInferResponse`, a string."""
-_LINE_END: Final = 0x0A
+_LINE_IN_CHUNK: Final = b"\n\r\n"
+"""End of a chunk that ends with a line."""
 """No name has one."""
 _REGISTERS: Final = frozenset({"SystemSharedMemoryRegister", "CudaSharedMemoryRegister"})
 
@@ -73,15 +74,14 @@ class NameMask:
         self._before = b""
         """The end of the text so far, as far as a name in it may go on."""
 
-    def passes(self, data: bytes, stop: int) -> bool:
+    def passes(self, data: bytes) -> bool:
         """Whether the next piece goes on as it is, and no name may begin at its end, as with
         events, which end with lines. If not, it is to be fed.
 
         Args:
-            data: what was read, with the piece in it.
-            stop: where in it the piece ends.
+            data: what was read: it ends with the piece, in a chunk of its own.
         """
-        return not self._before and data[stop - 1] == _LINE_END and RESERVED not in data
+        return not self._before and data.endswith(_LINE_IN_CHUNK) and RESERVED not in data
 
     def feed(self, piece: bytes) -> bytes:
         """The next piece, masked."""

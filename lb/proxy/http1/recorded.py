@@ -78,7 +78,7 @@ class RecordedResponse(NameMask):
         self._recording = recording
         self._mask = mask
 
-    def passes(self, data: bytes, stop: int) -> bool:
+    def passes(self, data: bytes) -> bool:
         """See `NameMask`: all of it is to be fed."""
         return False
 

@@ -205,7 +205,8 @@ class ServerConnection(ClientSide):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole request in one read takes neither
-        # decoder nor buffer. Everything else takes `_process`, the plain form.
+        # decoder nor buffer, and most reads in the middle of a body no list. Everything else takes
+        # `_process`, the plain form.
         if self.state is _READY and not self._pending and not self.is_full:
             end = data.find(END) + 4
             if end > 3:
@@ -239,6 +240,19 @@ class ServerConnection(ClientSide):
                     self._found = (head, plan)
         if self.state is _LINGER:
             self.throw_away(data)
+            return
+        decoder, exchange = self._decoder, self.exchange
+        if (
+            type(decoder) is LengthDecoder
+            and exchange is not None
+            and len(data) < decoder.remaining
+            and not self._pending
+            and exchange.on_middle(data)
+        ):
+            decoder.remaining -= len(data)
+            self.since = self.relay.clock()
+            if self.is_plain:
+                self._start_pump()
             return
         self._pending = self._pending[self._at :] + data if self._pending else data
         self._at = 0

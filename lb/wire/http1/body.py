@@ -32,7 +32,7 @@ VIEW_BYTES: Final = 4096
 
 _ONE_SIZE: Final = re.compile(rb"([1-9A-Fa-f][0-9A-Fa-f]{0,7})\r\n")
 """The size line of a chunk with payload, as servers write it."""
-_LINE_END: Final = 0x0A
+_END_OF_LINES: Final = b"\n" + CRLF
 _BLANK: Final = rb"[ \t]{0,16}"
 _QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
 _EXTENSION: Final = rb"(?:%b;%b%b(?:%b=%b(?:%b|%b))?+)*+" % (
@@ -131,12 +131,14 @@ class ChunkedDecoder:
         self._last_line = b""
         """The size line of the last read that was one chunk."""
         self._line_size = 0
+        """Length of that line; 0 where something was decoded since: there may be a rest of it."""
         self._last_size = 0
         """Bytes of that read."""
 
     def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
         """See `BodyDecoder`."""
         end = len(data)
+        self._line_size = 0
         while at < end and not self.ended and len(out) < most:
             at = self._read(self, data, at, out, most)
         return at
@@ -151,21 +153,33 @@ class ChunkedDecoder:
         # HOT PATH (benchmarks/bench_http1_relay.py). Servers send one event in one chunk in one
         # write. Its size line is compared with the one that it would have, if that has as many
         # digits as the last one; `decode` says the same of it in three steps.
-        if self._read is not _READ_SIZE or self._line or not data.endswith(CRLF):
-            return 0
         size = len(data)
         at = self._line_size
-        line = self._last_line if size == self._last_size else b"%x\r\n" % (size - at - 2)
-        if len(line) != at or not data.startswith(line) or size <= at + 2:
-            match = _ONE_SIZE.match(data)
-            if match is None:
-                return 0
-            line = match[0]
-            at = len(line)
-            if at + int(match[1], 16) + 2 != size:
-                return 0
-            self._line_size = at
+        if at:
+            if size == self._last_size:
+                if data.startswith(self._last_line) and data.endswith(CRLF):
+                    return at
+            elif size > at + 2 and data.endswith(CRLF):
+                line = b"%x\r\n" % (size - at - 2)
+                if len(line) == at and data.startswith(line):
+                    self._last_line = line
+                    self._last_size = size
+                    return at
+        return self._find_only(data, size)
+
+    def _find_only(self, data: bytes, size: int) -> int:
+        """As `start_of_only`, whatever came before."""
+        if self._read is not _READ_SIZE or self._line or not data.endswith(CRLF):
+            return 0
+        match = _ONE_SIZE.match(data)
+        if match is None:
+            return 0
+        line = match[0]
+        at = len(line)
+        if at + int(match[1], 16) + 2 != size:
+            return 0
         self._last_line = line
+        self._line_size = at
         self._last_size = size
         return at
 
@@ -184,10 +198,10 @@ class ChunkedDecoder:
                 return 0
             size = int(match[1], 16)
             stop = match.end() + size
-            if stop + 2 > end or data[stop - 1] != _LINE_END or data[stop : stop + 2] != CRLF:
+            at = stop + 2
+            if data[stop - 1 : at] != _END_OF_LINES:
                 return 0
             payload += size
-            at = stop + 2
             if at == end:
                 return payload
         return 0
@@ -200,11 +214,9 @@ class ChunkedDecoder:
         end = len(data)
         match_line = _SIZE_LINE.match
         for _ in range(most - len(out)):
-            if at >= end:
-                break
             match = match_line(data, at)
             if match is None:
-                return self._begin_line(data[at:], end)
+                return self._begin_line(data[at:], end) if at < end else end
             size = int(match[1], 16)
             at = match.end()
             stop = at + size

@@ -46,13 +46,13 @@ def test_secret_part_of_a_name_never_gets_out_whatever_the_cut(cut: int) -> None
 def test_a_piece_that_ends_a_line_passes_unless_there_is_a_name_or_one_may_have_begun() -> None:
     mask = NameMask()
     event = b"data: 1\n\n"
-    assert mask.passes(b"9\r\n" + event + b"\r\n", 3 + len(event))
-    assert not mask.passes(b"data: 1", 7), "a name may begin at its end"
-    assert not mask.passes(b"data: " + RESERVED + b"\n", 7 + len(RESERVED))
+    assert mask.passes(b"9\r\n" + event + b"\r\n")
+    assert not mask.passes(b"7\r\ndata: 1\r\n"), "a name may begin at its end"
+    assert not mask.passes(b"99\r\ndata: " + RESERVED + b"\n\r\n")
     mask.feed(RESERVED[:9])
-    assert not mask.passes(event, len(event)), "a name may have begun before"
+    assert not mask.passes(event + b"\r\n"), "a name may have begun before"
     mask.feed(event)
-    assert mask.passes(event, len(event))
+    assert mask.passes(event + b"\r\n")
 
 
 def test_name_in_single_bytes_and_the_text_behind_it() -> None:
