@@ -130,8 +130,6 @@ class GrpcAttempt(Attempt):
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
         """Of the response to an inference, until a message comes."""
-        self.held_text = b""
-        """The beginning of that message."""
         self.message_size = self.early_heads = 0
         self.sink = TO_CLIENT
         self.request = call.request
@@ -141,6 +139,8 @@ class GrpcAttempt(Attempt):
     """As `exchange`, which is only a part of it where a stream has several attempts at once."""
     begun: bool
     """Some of its response has gone to the client, or waits for its turn."""
+    held_text: bytes
+    """The beginning of that message; set with `held_head`."""
     message_size: int
     """Bytes of the message that is its answer, once that goes to the client."""
     early_heads: int
@@ -174,6 +174,7 @@ class GrpcAttempt(Attempt):
             if not end_stream:
                 if call.operation.kind is _INFERENCE and head.status == _OK:
                     self.held_head = head
+                    self.held_text = b""
                 else:
                     self._begin_response(head)
                 return
@@ -214,7 +215,8 @@ class GrpcAttempt(Attempt):
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
     ) -> bool:
-        """The whole answer came: pass it on. False when that takes more than a write."""
+        """The whole answer came: pass it on. False when that takes more than a write. `size` is
+        less than each peer takes in a frame."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `response_head` twice and `response_data` in
         # one for the common unary call; those are the reference.
         call, response = self.call, self.response
@@ -226,7 +228,6 @@ class GrpcAttempt(Attempt):
             or self.sink is not TO_CLIENT
             or size > response.credit
             or size > server.credit
-            or size > server.peer_frame_size
             or server.congested
             or server.fresh
             or call.head.discloses
@@ -239,14 +240,14 @@ class GrpcAttempt(Attempt):
         server.credit -= size
         if not server.dirty:
             server.mark()
-        stream_id, block, last = call.client_id, head.block, trailers.block
+        stream_id = call.client_id
         server.out += (
-            pack_header(len(block) << 8 | 1, 4, stream_id),
-            block,
+            pack_header(head.frame, 4, stream_id),
+            head.block,
             pack_header(size << 8, 0, stream_id),
             payload,
-            pack_header(len(last) << 8 | 1, 5, stream_id),
-            last,
+            pack_header(trailers.frame, 5, stream_id),
+            trailers.block,
         )
         request = call.request
         link = self.link

@@ -116,7 +116,7 @@ class ClientLink(Link):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        super().data_received(data)
+        Link.data_received(self, data)
         self.last_byte_at = self.port.last_byte_at = self.relay.now
 
     def connection_lost(self, exc: Exception | None) -> None:

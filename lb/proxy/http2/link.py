@@ -241,7 +241,7 @@ class Link(Http2Codec):
             self.parted = True
             return
         if not self.congested:
-            self.control = self.unread = 0
+            self.control = 0
         elif self.control > _MAX_UNREAD_CONTROL or self.unread > self.most_unread:
             self.parted = True
             self.on_abandoned(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read"))

@@ -149,7 +149,7 @@ class ServerLink(Link):
             data = data[size:]
             if not data:
                 return
-        super().data_received(data)
+        Link.data_received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone, and so are its calls."""

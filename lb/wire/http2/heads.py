@@ -14,7 +14,7 @@ from lb.wire.grpc.status import GrpcStatus
 from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field, passed_on
-from lb.wire.http2.frames import ErrorCode, Malformed
+from lb.wire.http2.frames import HEADERS, ErrorCode, Malformed
 from lb.wire.trace_context import TraceContext
 
 is_base64: Final = re.compile(rb"[0-9A-Za-z+/]*=*(?:[ \t]*,[ \t]*[0-9A-Za-z+/]*=*)*").fullmatch
@@ -167,9 +167,12 @@ class ResponseHead:
     """The head of a response, or its trailers."""
 
     __slots__ = (
-        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "is_answer",
+        "block", "cacheable", "content_length", "frame", "grpc_message", "grpc_status", "is_answer",
         "not_run", "size", "status",
     )  # fmt: skip
+
+    frame: int
+    """Length of `block` and the type of its frame, as both stand in the header of that."""
 
     def __init__(self) -> None:
         self.block = b""
@@ -440,6 +443,7 @@ def build_response(
     text = head.grpc_message
     if head.not_run or (text and hide(text) != text):
         head.block = _as_shown(fields, hide)
+    head.frame = len(head.block) << 8 | HEADERS
     return head
 
 
