@@ -37,7 +37,7 @@ _TOO_LARGE: Final = f"a compressed message may have {_MAX_COMPRESSED} bytes"
 class StreamVariants:
     """Which variants serve a stream, and the names that it uses for their models."""
 
-    __slots__ = ("_asked", "_call", "_drawn", "_is_sole", "last", "names")
+    __slots__ = ("_asked", "_call", "_drawn", "is_sole", "last", "names")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -47,7 +47,7 @@ class StreamVariants:
         """By name: the variant of requests that belong to no sequence."""
         self._asked: dict[bytes, tuple[Variant, deque[float]]] = {}
         """By model: when requests came that are not answered yet."""
-        self._is_sole = True
+        self.is_sole = True
         """One variant serves all of the stream, so that errors are its errors."""
         self.last: Variant | None = None
         """That of the last request."""
@@ -82,7 +82,7 @@ class StreamVariants:
             return None
         split = book.sets.get(found.model)
         if split is None or found.version:
-            self._is_sole = False
+            self.is_sole = False
             return data
         variant = None if found.step is not None else self._drawn.get(found.model)
         if (
@@ -101,7 +101,7 @@ class StreamVariants:
         model = variant.rules.model
         self.last = self.last or variant
         if self.last is not variant:
-            self._is_sole = False
+            self.is_sole = False
             self.last = variant
         if model != split.name:
             self.names[model] = split.name
@@ -125,7 +125,7 @@ class StreamVariants:
     def failed(self) -> None:
         """An error came."""
         variant = self.last
-        if variant is not None and self._is_sole:
+        if variant is not None and self.is_sole:
             asked = self._asked.get(variant.rules.model)
             if asked is not None and asked[1]:
                 asked[1].popleft()
@@ -276,6 +276,7 @@ class VariantStream(CallPart):
         name = model_name(text)
         if name and name not in self.call.relay.dispatcher.variants:
             self._begun = b""
+            self._variants.is_sole = False
             return text
         renamed = self._variants.request(text[PREFIX_SIZE:], size)
         if renamed is None and not is_whole:
