@@ -337,7 +337,8 @@ def pinned_by(call: Call) -> bytes:
 
 
 def _forget_length(call: Call) -> None:
-    """Announce no length of a request to backends: it changes with the name."""
+    """Announce no length of a request to backends: it changes with the name. What the client
+    sends is to be as long as it said all the same."""
     head = call.head
     if head.content_length == NO_LENGTH:
         return
@@ -347,7 +348,6 @@ def _forget_length(call: Call) -> None:
         if field.name != b"content-length"
     )
     call.head = head.with_block(block)
-    call.head.content_length = NO_LENGTH
 
 
 def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -> bool | None:
