@@ -241,13 +241,13 @@ class ServerConnection(ClientSide):
         if self.state is _LINGER:
             self.throw_away(data)
             return
-        decoder, exchange = self._decoder, self.exchange
+        decoder, under_way = self._decoder, self.exchange
         if (
             type(decoder) is LengthDecoder
-            and exchange is not None
+            and under_way is not None
             and len(data) < decoder.remaining
             and not self._pending
-            and exchange.on_middle(data)
+            and under_way.on_middle(data)
         ):
             decoder.remaining -= len(data)
             self.since = self.relay.clock()
