@@ -258,3 +258,28 @@ async def test_a_client_that_leaves_ends_all_parts() -> None:
     bench.client.sends(f.rst(1))
     assert [each.kind for each in bench.backends[1].gets()][-1] == f.RST_STREAM
     assert bench.paper.is_clean()
+
+
+@pytest.mark.parametrize("limits", [{"message_size": 2000}, {"max_bytes": 2000}])
+async def test_what_comes_behind_a_batch_counts_for_its_limits(limits: dict[str, int]) -> None:
+    bench = Bench(**limits)  # type: ignore[arg-type]
+    bench.begins()
+    bench.client.sends(f.data(1, f.message(batch())))
+    bench.client.sends(f.data(1, f.message(bytes(3000))[:3000]))
+    assert (await bench.outcome())[0] == TOO_MUCH
+
+
+async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
+    bench = Bench()
+    bench.paper.max_attempts = 3
+    bench.paper.limit_attempts(1.0)
+    bench.asks()
+    bodies = [bench.part(number) for number in range(2)]
+    bench.backends[1].sends(f.answer(1, f.message(reply(bodies[1]))))
+    bench.paper.loop.advance(2.0)
+    bench.paper.flush()
+    again = b"".join(each.payload for each in bench.backends[1].gets() if each.kind == f.DATA)
+    assert again == bodies[0]
+    assert f.RST_STREAM in [each.kind for each in bench.backends[0].gets()]
+    bench.backends[1].sends(f.answer(3, f.message(reply(again))))
+    assert await bench.is_right()
