@@ -180,3 +180,17 @@ def test_all_requests_end_and_no_worker_counts_anything_for_good(
             ticket = Ticket(terms, 5000.0)
             assert worker.scheduler.offer(ticket, 5000.0) is not None
             worker.scheduler.complete(ticket, 5001.0, Ending.GOOD)
+
+
+def test_nothing_is_divided_while_requests_wait_and_views_are_of_the_models_asked_for() -> None:
+    rules = QueueRules(order=Order.STRICT)
+    memory = memoryview(bytearray(size(WORKERS)))
+    worker = Worker(Board(memory, 0, WORKERS), rules, 1)
+    for _ in range(len(worker.backends) + 1):
+        worker.offer(Random(7), 1.0)
+    assert worker.waiting
+    ticket = Ticket(worker.terms[0], 1.0)
+    ticket.rows = 16
+    assert worker.scheduler.divide(ticket, 1.0, 16, 8) == ()
+    model = ticket.model
+    assert {each.model for each in worker.scheduler.model_backends([model])} == {model}

@@ -209,3 +209,14 @@ async def test_one_that_has_lost_its_models_for_long_is_released_and_counted() -
             return bench.results == {"ok": 1, "lost": 1}
 
         await eventually(is_lost)
+
+
+async def test_one_whose_models_cannot_be_unloaded_is_released_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as bench:
+        await bench.activate()
+        bench.spare.is_explicit = False
+        bench.order(is_active=False)
+        await bench.becomes(StandbyPhase.STANDBY)
+        assert "standby backend not unloaded" in caplog.messages
