@@ -362,3 +362,11 @@ def test_the_start_of_a_sequence_takes_the_sequence_along() -> None:
     assert choice.leave()
     assert choice.follow()
     assert desk.choose(step=step(7)) == "stable"
+
+
+def test_an_operator_hears_which_names_and_variants_there_are() -> None:
+    desk = Desk()
+    with pytest.raises(LookupError, match="'nobody' has no variants"):
+        desk.book.find("nobody")
+    with pytest.raises(ValueError, match="there is no variant 'beta'; there are: stable, canary"):
+        desk.book.sets[NAME].promote("beta")
