@@ -39,8 +39,7 @@ _PREFIX_SIZE: Final = 5
 ERROR_TAG: Final = 0x0A
 """Field 1 of `ModelStreamInferResponse`, a string."""
 _LINE_IN_CHUNK: Final = b"\n\r\n"
-"""End of a chunk that ends with a line."""
-"""No name has one."""
+"""End of a chunk that ends with a line. No name has the end of one."""
 _REGISTERS: Final = frozenset({"SystemSharedMemoryRegister", "CudaSharedMemoryRegister"})
 
 
