@@ -174,7 +174,7 @@ def day(
             sample = LoadSample(answered, seconds, 0, under_way, weight, servers.up, queued)
             scaling.observe(sample, at)
             scaling.predict(sample, at)
-            slices.decide(Predicted(scaling.is_late, scaling.needed_weight, weight), at)
+            slices.decide(Predicted(scaling.latency, scaling.needed_weight, weight), at)
             used = standby - slices.count(StandbyPhase.STANDBY)
             outcome.active += used * TICK_S
         outcome.history.append((at, rate, tick.time_s, servers.up))

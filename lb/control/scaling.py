@@ -11,12 +11,13 @@ inferences a second and backend, which took so long on average, queueing and ret
 Points are gathered by their level, which is how many were under way for each backend (rate times
 time, Little's law): unlike the rate it keeps growing where a server is at its end. Every level
 remembers what it saw last for `MEMORY_S`. Where the time crosses the budget between neighbours,
-the rate is on the line between them. Where the next level that is beyond the budget is far or
-unknown, a quarter more than the best rate seen may do, if the line through the time of a request
-alone and the time at that rate stays within the budget, too. So a pool that is too large shrinks
-step by step until the budget speaks, whatever servers do in parallel or in batches, and however
-many load balancers share them: each sees its part of the rate and of the demand, and the ratio is
-the same. Ticks in which much more came than was answered, or the other way round, are no points.
+the rate is on the line between them. Where the next level that is beyond the budget is far, the
+rate is halfway between the best rate seen and the rate of that level. Where no level is beyond it,
+a quarter more than the best rate seen may do, if the line through the time of a request alone and
+the time at that rate stays within the budget, too. So a pool that is too large shrinks step by step
+until the budget speaks, whatever servers do in parallel or in batches, and however many load
+balancers share them: each sees its part of the rate and of the demand, and the ratio is the same.
+Ticks in which much more came than was answered, or the other way round, are no points.
 
 Time and counters are arguments; `ScalingSignal` alone looks at a clock. Times in seconds.
 """
@@ -153,7 +154,9 @@ class Curve:
         late = beyond[0]
         part = (budget - best.time) / (late.time - best.time)
         crossing = best.rate + part * (late.rate - best.rate)
-        return crossing if late.level - best.level <= _NEAR else max(crossing, min(most, late.rate))
+        if late.level - best.level <= _NEAR:
+            return crossing
+        return max(crossing, (best.rate + late.rate) / 2)
 
     def forget(self, rate: float) -> None:
         """Backends have become slower: so many a second are too many by now."""
@@ -175,6 +178,8 @@ class Scaling:
         self._recent: deque[float] = deque(maxlen=_MEAN_OF)
         self._demands: deque[tuple[float, float]] = deque()
         """Time and demand of the last `HOLD_S`."""
+        self._burst = 0.0
+        """Inferences a second since the last tick, if these are many more than usual."""
         self._usually_open = 0.0
         self._seen_at: float | None = None
         """When the last inference was there."""
@@ -207,18 +212,21 @@ class Scaling:
 
     @property
     def needed_weight(self) -> float | None:
-        """Weight of the backends that the demand needs within the budget; None: nothing was learnt
-        yet."""
+        """Weight of the backends that the latest demand needs within the budget; None: nothing was
+        learnt yet. Who follows this decides how long a need that has gone counts."""
         if self.is_idle:
             return 0.0
         rate = self.curve.rate_within(self.budget_s)
-        return self.demand / rate if rate else None
+        if not rate or not self._demands:
+            return None
+        return max(self._demands[-1][1], self._burst) / rate
 
     @property
-    def is_late(self) -> bool:
-        """Whether what arrives now is predicted to take longer than the budget."""
+    def latency(self) -> float:
+        """What an inference that arrives now is predicted to take, as a multiple of the budget; 0:
+        nothing arrives, or there is no budget yet."""
         budget = self.curve.budget(self.budget_s)
-        return 0.0 < budget < self.predicted_s
+        return self.predicted_s / budget if budget else 0.0
 
     @property
     def desired(self) -> int:
@@ -245,15 +253,12 @@ class Scaling:
         self._last = (sample, now)
         if sample.backends:
             self._mean_weight = sample.weight / sample.backends
-        came = sample.answered - before.answered + sample.refused - before.refused
-        came += max(0, sample.open - before.open)
+        came = _came(sample, before)
         if came:
             self._seen_at = now
         waiting = min(self._waiting(sample, before) / DRAIN_S, came / seconds)
-        if self._recent:
-            usual = sum(self._recent) / len(self._recent) * seconds
-            if came > usual + _STEP_UP * sqrt(usual):
-                self._recent.clear()
+        if self._is_burst(came, seconds):
+            self._recent.clear()
         self._recent.append(came / seconds + waiting)
         self._demands.append((now, sum(self._recent) / len(self._recent)))
         while now - self._demands[0][0] >= HOLD_S:
@@ -261,13 +266,17 @@ class Scaling:
         self._learn(sample, before, now)
 
     def predict(self, sample: LoadSample, now: float) -> None:
-        """Set `predicted_s` by the shortest recent time that has enough inferences.
+        """Set `predicted_s` by the shortest recent time that has enough inferences, and see a burst
+        before the tick is over.
 
         Args:
             sample: as for `observe`; more often, where somebody wants to know.
             now: monotonic seconds.
         """
-        self.predicted_s = 0.0
+        self.predicted_s = self._burst = 0.0
+        if self._last is not None and now > self._last[1]:
+            came, seconds = _came(sample, self._last[0]), now - self._last[1]
+            self._burst = came / seconds if self._is_burst(came, seconds) else 0.0
         for before, at in reversed(self._latest):
             answered = sample.answered - before.answered
             if answered >= _LEAST or (answered > 0 and before is self._latest[0][0]):
@@ -277,6 +286,13 @@ class Scaling:
                 self.predicted_s = max(took_s, alone_s + queue_s if sample.queued else 0.0)
                 break
         self._latest.append((sample, now))
+
+    def _is_burst(self, came: int, seconds: float) -> bool:
+        """Whether so many more came than in the ticks before that they count alone."""
+        if not self._recent:
+            return False
+        usual = sum(self._recent) / len(self._recent) * seconds
+        return came > usual + _STEP_UP * sqrt(usual)
 
     def _waiting(self, sample: LoadSample, before: LoadSample) -> float:
         """How many more than usual are under way while they take too long."""
@@ -316,6 +332,12 @@ class Scaling:
         if self._wrong_s >= HOLD_S:
             self._wrong_s = 0.0
             self.curve.forget(rate)
+
+
+def _came(sample: LoadSample, before: LoadSample) -> int:
+    """Inferences that arrived between two samples."""
+    came = sample.answered - before.answered + sample.refused - before.refused
+    return came + max(0, sample.open - before.open)
 
 
 class ScalingSignal:

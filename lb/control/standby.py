@@ -260,7 +260,7 @@ class StandbyControl:
             self._look_at(standby, now)
         self._forget_wanted(now)
         scaling = self._scaling.predict(now)
-        load = Load(scaling.is_late, scaling.needed_weight, self._serving())
+        load = Load(scaling.latency, scaling.needed_weight, self._serving())
         plan = self._planner.plan(
             [_planned(each) for each in self._standbys.values() if self._is_operable(each)],
             load,

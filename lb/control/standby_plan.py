@@ -18,10 +18,13 @@ from lb.domain.standby import ActivationCause, StandbyPhase
 COLD_STARTS: Final = 5.0
 """A backend is kept for at least this many times its cold start: otherwise it spends too much of
 its time starting."""
-HEADROOM: Final = 0.75
+HEADROOM: Final = 0.9
 """Part of what the others can do within the budget that the demand may use when one is released.
 Otherwise a little more load would bring it back, and a burst would find too few (0067)."""
-
+MOST_COUNTED: Final = 4.0
+"""Times that a second counts, at most, in which the latency is far above the budget. So even the
+longest queue must last for a quarter of the time: a server that stood still for a moment is no
+burst."""
 
 Wanted = tuple[bytes, AppProtocol]
 """A model and the protocol of a request for it."""
@@ -48,12 +51,17 @@ class StandbyBackend(NamedTuple):
 class Load(NamedTuple):
     """What is predicted of the load."""
 
-    is_late: bool
-    """Whether the latency is predicted to be above the budget."""
+    latency: float
+    """Predicted latency, as a multiple of the budget; 0: nothing is predicted."""
     needed: float | None
     """Weight of the backends that the demand needs; None: not known yet."""
     serving: float
     """Weight of the backends that serve."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the latency is predicted to be above the budget."""
+        return self.latency > 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +77,13 @@ class StandbyPlanner:
 
     def __init__(self, for_s: float = 5.0, cooldown_s: float = 600.0) -> None:
         self.for_s = for_s
-        """How long the latency is too high before a backend is activated."""
+        """How long the latency is just above the budget before a backend is activated. Twice the
+        budget takes half as long."""
         self.cooldown_s = cooldown_s
-        self._late_since: float | None = None
+        self._late_s = 0.0
+        """How long it has been too high, in seconds that count as often as the latency exceeds the
+        budget."""
+        self._planned_at: float | None = None
         self._unneeded_since: dict[str, float] = {}
 
     def cooldown_of(self, backend: StandbyBackend) -> float:
@@ -113,12 +125,13 @@ class StandbyPlanner:
         now: float,
     ) -> Iterator[StandbyBackend]:
         """One backend after the other, or as many as the demand needs if these are more."""
+        passed_s = 0.0 if self._planned_at is None else now - self._planned_at
+        self._planned_at = now
         if not load.is_late:
-            self._late_since = None
+            self._late_s = 0.0
             return
-        if self._late_since is None:
-            self._late_since = now
-        if now - self._late_since < self.for_s:
+        self._late_s += passed_s * min(load.latency, MOST_COUNTED)
+        if self._late_s < self.for_s:
             return
         coming = [
             each

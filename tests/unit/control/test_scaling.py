@@ -269,6 +269,42 @@ def test_it_looks_every_few_seconds_until_the_timers_are_closed() -> None:
     timers.close()
 
 
+def test_a_rate_is_halfway_to_the_next_level_known_where_that_is_far() -> None:
+    curve = Curve()
+    curve.add(10.0, 1.0, 250, 5.0)  # 25 a second, 20 ms each
+    curve.add(10.0, 1.0, 500, 5000.0)  # 50 a second, after a long queue
+    assert curve.rate_within(0.06) == pytest.approx(37.5)
+
+
+def test_the_needed_weight_is_that_of_the_latest_demand() -> None:
+    play = Play(0.06)
+    play.run(100.0, 4, SINGLE)
+    before, desired = play.scaling.needed_weight, play.scaling.desired
+    assert before is not None
+    for _ in range(3):
+        play.observe(10.0, 0.02, 4)
+    now = play.scaling.needed_weight
+    assert now is not None
+    assert now < before / 5
+    assert play.scaling.desired == desired, "an autoscaler is told for another minute"
+
+
+def test_a_burst_is_needed_for_before_its_tick_is_over() -> None:
+    play = Play(0.06)
+    play.run(20.0, 1, SINGLE)
+    before = play.scaling.needed_weight
+    assert before is not None
+    scaling = play.scaling
+    for came, needs_more in ((25, False), (80, True)):
+        sample = LoadSample(int(play.answered) + came, play.seconds + came * 0.02, 0, 0, 1.0, 1)
+        scaling.predict(sample, play.now + 1.0)
+        now = scaling.needed_weight
+        assert now is not None
+        assert (now > 3 * before) is needs_more
+    scaling.predict(sample, play.now + 4.0)
+    assert scaling.needed_weight == before
+
+
 def predicted(*samples: LoadSample) -> Scaling:
     scaling = Scaling(0.05)
     for number, sample in enumerate(samples):

@@ -12,8 +12,8 @@ from lb.domain.standby import ActivationCause, StandbyPhase
 
 STANDBY, ACTIVATING = StandbyPhase.STANDBY, StandbyPhase.ACTIVATING
 ACTIVE, RELEASING = StandbyPhase.ACTIVE, StandbyPhase.RELEASING
-CALM = Load(is_late=False, needed=0.5, serving=2.0)
-LATE = Load(is_late=True, needed=2.5, serving=2.0)
+CALM = Load(latency=0.5, needed=0.5, serving=2.0)
+LATE = Load(latency=1.01, needed=2.5, serving=2.0)
 BERT: Wanted = (b"bert", AppProtocol.HTTP)
 
 
@@ -76,6 +76,16 @@ def test_a_latency_above_the_budget_counts_after_a_time_without_a_break() -> Non
     assert planning.at(20.0, LATE) == (["a"], [])
 
 
+@pytest.mark.parametrize(("latency", "after_s"), [(2.0, 5.0), (3.0, 4.0), (100.0, 3.0)])
+def test_a_latency_far_above_the_budget_counts_sooner(latency: float, after_s: float) -> None:
+    planning = Planning(backend("a", 1))
+    far = LATE._replace(latency=latency)
+    planning.at(0.0, far)
+    for second in range(1, int(after_s)):
+        assert planning.at(float(second), far) == ([], [])
+    assert planning.at(after_s, far) == (["a"], [])
+
+
 def test_backends_are_activated_one_after_the_other() -> None:
     planning = Planning(backend("a", 1), backend("b", 2))
     planning.at(0.0, LATE)
@@ -95,7 +105,7 @@ def test_a_larger_need_activates_several() -> None:
 
 def test_the_last_rank_is_released_after_the_cooldown() -> None:
     planning = Planning(backend("a", 1, ACTIVE), backend("b", 2, ACTIVE))
-    spare = Load(is_late=False, needed=2.0, serving=4.0)
+    spare = Load(latency=0.5, needed=2.0, serving=4.0)
     assert planning.at(1000.0, spare) == ([], [])
     assert planning.at(1599.0, spare) == ([], [])
     assert planning.at(1600.0, spare) == ([], ["b"])
@@ -103,17 +113,17 @@ def test_the_last_rank_is_released_after_the_cooldown() -> None:
 
 def test_several_are_released_together_when_none_is_needed() -> None:
     planning = Planning(backend("a", 1, ACTIVE), backend("b", 2, ACTIVE))
-    idle = Load(is_late=False, needed=0.0, serving=2.0)
+    idle = Load(latency=0.5, needed=0.0, serving=2.0)
     assert planning.at(1000.0, idle) == ([], [])
     assert planning.at(1600.0, idle) == ([], ["b", "a"])
 
 
 @pytest.mark.parametrize(
-    "break_", [LATE._replace(serving=4.0), Load(is_late=False, needed=3.0, serving=4.0)]
+    "break_", [LATE._replace(serving=4.0), Load(latency=0.5, needed=3.0, serving=4.0)]
 )
 def test_a_need_in_between_begins_the_cooldown_anew(break_: Load) -> None:
     planning = Planning(backend("a", 1, ACTIVE), backend("b", 2, ACTIVE))
-    spare = Load(is_late=False, needed=2.0, serving=4.0)
+    spare = Load(latency=0.5, needed=2.0, serving=4.0)
     planning.at(1000.0, spare)
     planning.at(1500.0, break_)
     assert planning.at(1600.0, spare) == ([], [])
@@ -122,7 +132,7 @@ def test_a_need_in_between_begins_the_cooldown_anew(break_: Load) -> None:
 
 def test_a_slow_start_makes_the_cooldown_longer() -> None:
     planning = Planning(backend("a", 1, ACTIVE, cold_start_s=300.0))
-    idle = Load(is_late=False, needed=0.0, serving=1.0)
+    idle = Load(latency=0.5, needed=0.0, serving=1.0)
     planning.at(0.0, idle)
     assert planning.at(1499.0, idle) == ([], [])
     assert planning.at(1500.0, idle) == ([], ["a"])
@@ -130,7 +140,7 @@ def test_a_slow_start_makes_the_cooldown_longer() -> None:
 
 def test_open_sequences_keep_a_backend() -> None:
     planning = Planning(backend("a", 1, ACTIVE, has_sequences=True))
-    idle = Load(is_late=False, needed=0.0, serving=1.0)
+    idle = Load(latency=0.5, needed=0.0, serving=1.0)
     planning.at(0.0, idle)
     assert planning.at(600.0, idle) == ([], [])
     planning.backends = [backend("a", 1, ACTIVE)]
@@ -139,7 +149,7 @@ def test_open_sequences_keep_a_backend() -> None:
 
 def test_nothing_is_released_before_anything_is_known_of_the_load() -> None:
     planning = Planning(backend("a", 1, ACTIVE))
-    unknown = Load(is_late=False, needed=None, serving=1.0)
+    unknown = Load(latency=0.5, needed=None, serving=1.0)
     planning.at(0.0, unknown)
     assert planning.at(5000.0, unknown) == ([], [])
 
@@ -157,7 +167,7 @@ def test_no_backend_is_activated_twice_within_a_cooldown(seed: int) -> None:
         serving = 2.0 + sum(each.phase is ACTIVE for each in planning.backends)
         # Calm for as long as a cool-down now and then, otherwise wild.
         wild = rng.random() if now // 900 % 2 else 0.0
-        load = Load(wild > 0.5, wild * 9.0, serving)
+        load = Load(wild * 2.0, wild * 9.0, serving)
         wanted = [BERT] if rng.random() < 0.01 else []
         activate, release = planning.at(now, load, *wanted)
         for at, each in enumerate(planning.backends):
