@@ -181,17 +181,19 @@ standby: $(VENV)/.test
 rollback: $(VENV)/.test
 	$(BIN)/python -m benchmarks.study.simulate_rollback
 
-# Step and sine load on Tritons that commands start, and on as many that always serve: ten minutes;
-# SECONDS=900 for four runs of that length, in which a minute counts less.
+# Step and sine load on Tritons that commands start, and on as many that always serve: four runs, half an
+# hour in all; SECONDS=900 for longer ones.
 standby-live: $(VENV)/.test
-	$(BIN)/python -m benchmarks.standby_live --seconds $(or $(SECONDS),150)
+	$(BIN)/python -m benchmarks.standby_live --seconds $(or $(SECONDS),450)
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
 # STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays
 # that, STUDY=--list shows what there is. It goes on where it was ended; STUDY=--keep keeps the page.
+# At the end it draws the day of slices that stand by (docs/pictures/standby.svg).
 study: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.study $(STUDY)
+	$(BIN)/python -m benchmarks.standby_plot
 
 # 1,000 sequences before four workers, each step over another connection and protocol.
 sequences: $(VENV)/.test

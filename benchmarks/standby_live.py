@@ -160,7 +160,7 @@ async def _ask(client: aiohttp.ClientSession, address: str, outcome: Outcome) ->
 def main() -> None:
     """Play loads and print what they were like."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--seconds", type=float, default=450.0)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     given = parser.parse_args()
     print("| load | Tritons | requests | failed | beyond the budget | standby in use |")

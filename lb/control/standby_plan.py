@@ -20,11 +20,12 @@ COLD_STARTS: Final = 5.0
 its time starting."""
 HEADROOM: Final = 0.9
 """Part of what the others can do within the budget that the demand may use when one is released.
-Otherwise a little more load would bring it back, and a burst would find too few (0067)."""
+With all of it, a little more load would bring the backend back; with less, backends serve in vain
+(0067)."""
 MOST_COUNTED: Final = 4.0
-"""Times that a second counts, at most, in which the latency is far above the budget. So even the
-longest queue must last for a quarter of the time: a server that stood still for a moment is no
-burst."""
+"""A second in which the latency is a multiple of the budget counts that many times, but not more
+than this. So even the longest queue must last for a quarter of `for`: a server that stood still for
+a moment is no burst."""
 
 Wanted = tuple[bytes, AppProtocol]
 """A model and the protocol of a request for it."""
@@ -81,7 +82,7 @@ class StandbyPlanner:
         budget takes half as long."""
         self.cooldown_s = cooldown_s
         self._late_s = 0.0
-        """How long it has been too high, in seconds that count as often as the latency exceeds the
+        """How long it has been too high: seconds, each times the latency as a multiple of the
         budget."""
         self._planned_at: float | None = None
         self._unneeded_since: dict[str, float] = {}

@@ -148,7 +148,7 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "is_part", "loss", "may_have_run",
+        "attempt", "finished", "hedge", "held_for", "held_until", "is_part", "loss", "may_have_run",
         "particulars", "permit", "suspicion", "ticket", "trace", "tried",
     )  # fmt: skip
 
@@ -181,7 +181,7 @@ class Exchange(RequestRecord):
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
-        self.token = ""
+        self.token = self.held_for = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
         self.finished = self.is_part = False
@@ -193,6 +193,9 @@ class Exchange(RequestRecord):
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
     where it does not."""
+    held_for: str
+    """Why it waited for any backend: `no_backend`, `loading` or `activating`; empty where it did
+    not."""
 
     @property
     def is_under_way(self) -> bool:
@@ -270,9 +273,10 @@ class Exchange(RequestRecord):
 
     @property
     def queue_why(self) -> str:
-        """Why it had to wait; empty where it had not."""
+        """Why it had to wait: for a backend first, then for its turn there; empty where it had
+        not."""
         ticket = self.ticket
-        return ticket.wait.value if ticket is not None else ""
+        return self.held_for or (ticket.wait.value if ticket is not None else "")
 
     @property
     def due(self) -> float:

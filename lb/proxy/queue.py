@@ -405,11 +405,12 @@ class Queue:
                     Reason.QUEUE_FULL, _TOO_MANY_HELD, retry_after_s=on_demand.retry_after_s
                 )
             exchange.held_until = now + on_demand.wait_s
-            why = "activating" if on_demand.is_standby else "loading"
-            self._count_wait(exchange.model, why)
+            exchange.held_for = "activating" if on_demand.is_standby else "loading"
+            self._count_wait(exchange.model, exchange.held_for)
         elif not exchange.held_until:
             exchange.held_until = now + self.options.wait_for_backend_s
-            self._count_wait(b"", "no_backend")
+            exchange.held_for = "no_backend"
+            self._count_wait(b"", exchange.held_for)
         look_at = now + _LOOK_S if exchange.tried else inf
         due = min(look_at, exchange.held_until)
         self._unplaced[exchange] = due, waiting

@@ -72,7 +72,8 @@ class StandbySettings(Section):
     is twice the idle latency."""
     for_: PositiveDuration = 5.0
     """How long the predicted latency must be above the budget before a standby backend is
-    activated for that.
+    activated for that. At twice the budget half of this time is enough, at four times and more a
+    quarter.
 
     Set this when longer bursts should be ridden out on the backends that serve; otherwise five
     seconds tell a burst from a slow request or two."""

@@ -89,7 +89,7 @@ class Http1Exchange(Exchange):
         self.path = plan.path
         self.model = plan.model
         self.request_id = plan.request_id
-        self.token = ""
+        self.token = self.held_for = ""
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
         self.particulars = self.permit = self.reason = self.trace = None

@@ -97,7 +97,7 @@ class Call(Exchange):
         self.path = head.path
         self.request_id = head.request_id
         self.model = b""
-        self.token = ""
+        self.token = self.held_for = ""
         self.backend = self.attempt = self.hedge = self.particulars = self.ticket = None
         self.permit = self.reason = self.loss = self.suspicion = self.trace = None
         self.tried = ()
