@@ -1,6 +1,6 @@
 """Step and sine load on standby backends that commands start: simulated Tritons as processes.
 
-    python -m benchmarks.standby_live [--seconds N] [--shapes step sine]
+    python -m benchmarks.standby_live [--seconds N] [--for S] [--shapes step sine]
 
 Each Triton runs four requests of 200 ms at a time, so it can do 20 a second; the budget is 400 ms.
 Two Tritons always serve and two stand by, or all four always serve. The load comes whether
@@ -28,6 +28,7 @@ import aiohttp
 
 from lb.domain.backend import BackendState
 from lb.domain.standby import StandbyPhase
+from lb.settings.standby import StandbySettings
 from tests.fakes.balancer import Balancer, running_balancer
 from tests.fakes.slices import Slices
 
@@ -84,13 +85,20 @@ def _slices() -> Iterator[Slices]:
             slices.kill_all()
 
 
-async def play(rate: Callable[[float], float], seconds: float, always: int = ALWAYS) -> Outcome:
+async def play(
+    rate: Callable[[float], float],
+    seconds: float,
+    always: int = ALWAYS,
+    *,
+    for_s: float = StandbySettings().for_,
+) -> Outcome:
     """Play a load.
 
     Args:
         rate: requests a second, by the part of the run that has passed.
         seconds: how long.
         always: Tritons that always serve.
+        for_s: `standby.for`.
     """
     outcome = Outcome()
     with _slices() as slices:
@@ -103,7 +111,12 @@ async def play(rate: Callable[[float], float], seconds: float, always: int = ALW
             "listen": {"http": "127.0.0.1:0"},
             "health": {"interval": "500ms"},
             "slow_start": {"window": "0s"},
-            "standby": {"latency": f"{BUDGET_S}s", "cooldown": f"{COOLDOWN_S}s", "hold": "60s"},
+            "standby": {
+                "latency": f"{BUDGET_S}s",
+                "for": f"{for_s}s",
+                "cooldown": f"{COOLDOWN_S}s",
+                "hold": "60s",
+            },
             "backends": backends,
         }
         async with (
@@ -161,13 +174,14 @@ def main() -> None:
     """Play loads and print what they were like."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=450.0)
+    parser.add_argument("--for", dest="for_s", type=float, default=StandbySettings().for_)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     given = parser.parse_args()
     print("| load | Tritons | requests | failed | beyond the budget | standby in use |")
     print("|---|---|---:|---:|---:|---:|")
     for name in given.shapes:
         for always in (ALWAYS, TRITONS):
-            found = asyncio.run(play(SHAPES[name], given.seconds, always))
+            found = asyncio.run(play(SHAPES[name], given.seconds, always, for_s=given.for_s))
             count = found.statuses.total()
             on = sum(found.on) / max(1, len(found.on))
             pool = "two, two stand by" if always == ALWAYS else "four"

@@ -64,6 +64,7 @@ def test_inferences_wait_until_their_model_is_ready() -> None:
     bench = OnDemandBench()
     first, second = bench.come(), bench.come()
     assert (first.at, second.at, bench.wanted) == ("", "", [b"m", b"m"])
+    assert (first.queue_why, second.queue_why) == ("loading", "loading")
     bench.turn(30.0)
     bench.loaded(bench.backends[1])
     bench.turn()
