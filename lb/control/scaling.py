@@ -179,7 +179,8 @@ class Scaling:
         self._demands: deque[tuple[float, float]] = deque()
         """Time and demand of the last `HOLD_S`."""
         self._burst = 0.0
-        """Inferences a second since the last tick, if these are many more than usual."""
+        """Inferences a second since the last tick, if these are many more than usual while the
+        latency is above the budget."""
         self._usually_open = 0.0
         self._seen_at: float | None = None
         """When the last inference was there."""
@@ -266,17 +267,14 @@ class Scaling:
         self._learn(sample, before, now)
 
     def predict(self, sample: LoadSample, now: float) -> None:
-        """Set `predicted_s` by the shortest recent time that has enough inferences, and see a burst
-        before the tick is over.
+        """Set `predicted_s` by the shortest recent time that has enough inferences. If that is
+        beyond the budget, see a burst before the tick is over.
 
         Args:
             sample: as for `observe`; more often, where somebody wants to know.
             now: monotonic seconds.
         """
         self.predicted_s = self._burst = 0.0
-        if self._last is not None and now > self._last[1]:
-            came, seconds = _came(sample, self._last[0]), now - self._last[1]
-            self._burst = came / seconds if self._is_burst(came, seconds) else 0.0
         for before, at in reversed(self._latest):
             answered = sample.answered - before.answered
             if answered >= _LEAST or (answered > 0 and before is self._latest[0][0]):
@@ -286,6 +284,10 @@ class Scaling:
                 self.predicted_s = max(took_s, alone_s + queue_s if sample.queued else 0.0)
                 break
         self._latest.append((sample, now))
+        if self.latency > 1.0 and self._last is not None and now > self._last[1]:
+            came, seconds = _came(sample, self._last[0]), now - self._last[1]
+            if came >= _LEAST and self._is_burst(came, seconds):
+                self._burst = came / seconds
 
     def _is_burst(self, came: int, seconds: float) -> bool:
         """Whether so many more came than in the ticks before that they count alone."""

@@ -289,20 +289,20 @@ def test_the_needed_weight_is_that_of_the_latest_demand() -> None:
     assert play.scaling.desired == desired, "an autoscaler is told for another minute"
 
 
-def test_a_burst_is_needed_for_before_its_tick_is_over() -> None:
+def test_a_burst_that_is_late_counts_before_its_tick_is_over() -> None:
     play = Play(0.06)
     play.run(20.0, 1, SINGLE)
     before = play.scaling.needed_weight
     assert before is not None
     scaling = play.scaling
-    for came, needs_more in ((25, False), (80, True)):
-        sample = LoadSample(int(play.answered) + came, play.seconds + came * 0.02, 0, 0, 1.0, 1)
-        scaling.predict(sample, play.now + 1.0)
+    start = LoadSample(int(play.answered), play.seconds, 0, 0, 1.0, 1)
+    scaling.predict(start, play.now)
+    for came, time_s, needs_more in ((25, 0.5, False), (80, 0.02, False), (80, 0.5, True)):
+        answered, seconds = start.answered + came, start.seconds + came * time_s
+        scaling.predict(start._replace(answered=answered, seconds=seconds), play.now + 1.0)
         now = scaling.needed_weight
         assert now is not None
         assert (now > 3 * before) is needs_more
-    scaling.predict(sample, play.now + 4.0)
-    assert scaling.needed_weight == before
 
 
 def predicted(*samples: LoadSample) -> Scaling:
