@@ -17,24 +17,33 @@ from typing import Final
 
 _ALARM_ERRORS: Final = 12.0
 """Evidence of errors that is enough, a natural logarithm: odds of 160,000 to one."""
-_ALARM_SLOW: Final = 8.0
-"""The same of slow answers: 3,000 to one. Equal variants are much further from the allowed share
-there, a tenth of it instead of a half."""
-_TOO_MANY: Final = 3.0
-"""The share that is tested for, times the allowed one."""
+_ALARM_SLOW: Final = 7.0
+"""The same of slow answers: 1,100 to one. Equal variants are further from the allowed share."""
+_TOO_MANY_ERRORS: Final = 3.0
+"""The share of errors that is tested for, times the allowed one."""
+_TOO_MANY_SLOW: Final = 1.6
+"""The same of slow answers. A smaller excess takes longer to find with the factor of errors: with
+heavy-tailed latencies, answers that take twice as long are only 1.4 times the allowed share."""
 _LEAST_ERRORS: Final = 0.005
 """Share of errors that is always allowed."""
 _SLOW: Final = 0.01
-"""Share of the answers that take longer than a 99th percentile."""
+"""Share of the answers that take longer than the 99th percentile."""
+_QUANTILES: Final = (0.8, 1.0 - _SLOW)
+"""Where latencies are compared. One answer in a hundred says little within minutes; one in five
+does."""
+_SLOWEST: Final = 3
+"""Answers beyond the limit of the 99th percentile that have to be seen, at least."""
+_SLOW_ALIKE: Final = 1.3
+"""Times the first variant's share of slow answers that is always allowed."""
 _UPPER: Final = 2.0
 """Standard deviations by which the first variant's share may be higher than it was seen."""
 _MAX_ALLOWED: Final = 0.9
 """With a higher allowed share, nothing is judged."""
 _LATENCIES: Final = 4096
-"""Latencies of the first variant that its 99th percentile is taken of."""
+"""Latencies of the first variant that its quantiles are taken of."""
 _ENOUGH_LATENCIES: Final = 200
 _RENEWED_LATENCIES: Final = _LATENCIES // 4
-"""After so many more the percentile is taken again."""
+"""After so many more the quantiles are taken again."""
 _MOST_AT_ONCE: Final = 0.25
 """Part of an alarm that the requests of one look may be: those of a variant that stood still for a
 second are late together, which is one event and not many."""
@@ -68,10 +77,16 @@ class Counts:
 class _Excess:
     """The cumulative sum of one share."""
 
-    __slots__ = ("_alarm", "evidence", "seen", "times")
+    __slots__ = ("_alarm", "_too_many", "evidence", "seen", "times")
 
-    def __init__(self, alarm: float) -> None:
+    def __init__(self, alarm: float, too_many: float) -> None:
+        """
+        Args:
+            alarm: evidence that is enough.
+            too_many: times the allowed share is the one that is tested for.
+        """
         self._alarm = alarm
+        self._too_many = too_many
         self.evidence = 0.0
         self.seen = self.times = 0
         """Since the evidence was last 0."""
@@ -80,7 +95,7 @@ class _Excess:
         """Take more of it. Whether the share is certainly higher than allowed."""
         if allowed > _MAX_ALLOWED or not seen:
             return False
-        tested = min(_TOO_MANY * allowed, (1.0 + allowed) / 2)
+        tested = min(self._too_many * allowed, (1.0 + allowed) / 2)
         more = times * log(tested / allowed)
         more += (seen - times) * log((1.0 - tested) / (1.0 - allowed))
         self.evidence += min(more, _MOST_AT_ONCE * self._alarm)
@@ -139,25 +154,25 @@ class _Lately:
 class Baseline:
     """What the first variant shows lately."""
 
-    __slots__ = ("_errors", "_latencies", "_new", "p99_s")
+    __slots__ = ("_errors", "_latencies", "_new", "quantiles_s")
 
     def __init__(self) -> None:
         self._errors = _Lately()
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._new = 0
-        """Latencies since the percentile was taken."""
-        self.p99_s: float | None = None
-        """Its 99th percentile; None while it is not known."""
+        """Latencies since the quantiles were taken."""
+        self.quantiles_s: tuple[float, ...] = ()
+        """Its latencies at `_QUANTILES`; empty while they are not known."""
 
     def add(self, counts: Counts) -> None:
         """A look's worth of requests."""
         self._errors.add(counts.requests, counts.errors)
         self._latencies.extend(counts.latencies)
         self._new += len(counts.latencies)
-        if self._new >= (_ENOUGH_LATENCIES if self.p99_s is None else _RENEWED_LATENCIES):
+        if self._new >= (_RENEWED_LATENCIES if self.quantiles_s else _ENOUGH_LATENCIES):
             self._new = 0
             ordered = sorted(self._latencies)
-            self.p99_s = ordered[len(ordered) * 99 // 100]
+            self.quantiles_s = tuple(ordered[int(len(ordered) * each)] for each in _QUANTILES)
 
     def allowed_errors(self, factor: float) -> float:
         """The share of errors that a variant may have."""
@@ -174,10 +189,51 @@ def _at_most(times: float, seen: float) -> float:
     return (share + z / (2 * seen) + spread) / (1.0 + z / seen)
 
 
+class _Slowness:
+    """Whether a variant's latency at one quantile is certainly too high, and its 99th percentile
+    seems to be."""
+
+    __slots__ = ("_allowed", "_excess", "_first", "_tail")
+
+    def __init__(self, quantile: float) -> None:
+        self._allowed = 1.0 - quantile
+        self._excess = _Excess(_ALARM_SLOW, _TOO_MANY_SLOW)
+        self._first = _Lately()
+        """Answers of the first variant that were as slow."""
+        self._tail = 0
+        """The variant's answers beyond the limit of its 99th percentile, since the evidence was
+        last 0."""
+
+    def add(
+        self, variant: list[float], first: list[float], limit_s: float, p99_limit_s: float
+    ) -> str:
+        """Take more latencies.
+
+        Args:
+            variant: latencies of the variant in question, in seconds.
+            first: those of the first variant meanwhile.
+            limit_s: that the variant's latency at this quantile may have.
+            p99_limit_s: that its 99th percentile may have.
+
+        Returns:
+            How many of how many answers were too slow; empty unless that is certainly too much.
+        """
+        self._first.add(len(first), _slower(first, limit_s))
+        # Where the first variant is that slow, too, it is nothing of the other one.
+        allowed = max(self._allowed, _SLOW_ALIKE * self._first.highest)
+        excess = self._excess
+        is_certain = excess.add(len(variant), _slower(variant, limit_s), allowed)
+        self._tail = self._tail + _slower(variant, p99_limit_s) if excess.seen else 0
+        # The rule is about the 99th percentile, so that has to be seen too high, too.
+        if not is_certain or self._tail < max(_SLOWEST, _SLOW * excess.seen):
+            return ""
+        return f"{excess.times} of {excess.seen}"
+
+
 class VariantJudge:
     """Judges one variant by the first one."""
 
-    __slots__ = ("_errors", "_errors_factor", "_p99_factor", "_slow", "_slow_first")
+    __slots__ = ("_errors", "_errors_factor", "_p99_factor", "_slow")
 
     def __init__(self, errors: float | None, p99: float | None) -> None:
         """
@@ -187,9 +243,8 @@ class VariantJudge:
         """
         self._errors_factor = errors
         self._p99_factor = p99
-        self._errors, self._slow = _Excess(_ALARM_ERRORS), _Excess(_ALARM_SLOW)
-        self._slow_first = _Lately()
-        """Answers of the first variant that were as slow."""
+        self._errors = _Excess(_ALARM_ERRORS, _TOO_MANY_ERRORS)
+        self._slow = [_Slowness(each) for each in _QUANTILES]
 
     def look(self, variant: Counts, first: Counts, baseline: Baseline) -> str:
         """Take a second's worth of requests.
@@ -209,21 +264,19 @@ class VariantJudge:
                     f"{self._errors.times} of {self._errors.seen} requests failed; "
                     f"{allowed:.1%} are allowed"
                 )
-        p99_s = baseline.p99_s if self._p99_factor is not None else None
-        if p99_s is None or self._p99_factor is None:
+        factor = self._p99_factor
+        if factor is None or not baseline.quantiles_s:
             return ""
-        limit_s = p99_s * self._p99_factor
-        self._slow_first.add(len(first.latencies), _slower(first.latencies, limit_s))
-        # Where the first variant is that slow, too, it is nothing of the other one.
-        allowed = max(_SLOW, 2.0 * self._slow_first.highest)
-        slow = _slower(variant.latencies, limit_s)
-        if self._slow.add(len(variant.latencies), slow, allowed):
-            return (
-                f"{self._slow.times} of {self._slow.seen} answers took longer than "
-                f"{limit_s * 1000:.4g} ms, {self._p99_factor:g} times the 99th percentile of the "
-                "first variant"
-            )
-        return ""
+        limits_s = [factor * each for each in baseline.quantiles_s]
+        whys = []
+        for quantile, slow, limit_s in zip(_QUANTILES, self._slow, limits_s, strict=True):
+            share = slow.add(variant.latencies, first.latencies, limit_s, limits_s[-1])
+            if share:
+                whys.append(
+                    f"{share} answers took longer than {limit_s * 1000:.4g} ms, {factor:g} times "
+                    f"the {100 * quantile:.0f}th percentile of the first variant"
+                )
+        return whys[0] if whys else ""
 
 
 def _slower(latencies: list[float], limit_s: float) -> int:

@@ -151,8 +151,8 @@ class RollbackSettings(Section):
     Set this when errors of a variant matter more or less; otherwise more than twice as many roll it
     back."""
     p99: Factor | None = None
-    """Roll back once the 99th percentile of a variant's latency is certainly more than this many
-    times that of the first one (`1.5x`).
+    """Roll back once the 99th percentile of a variant's latency is more than this many times that
+    of the first one (`1.5x`), and latency certainly is, there or at the 80th percentile.
 
     Set this when a slower variant must not stay; otherwise latency is not judged."""
     min_requests: PositiveCount = 200
