@@ -1,13 +1,13 @@
 """Two answers to one request on their way to the process that compares them.
 
 A frame is four bytes of length, so much JSON, then both bodies and the request, if it is to be
-kept. One without JSON, `REPORT`, asks for what was found.
+kept. One without JSON, `REPORT`, asks for what was found in the frames before it.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 LENGTH_SIZE: Final = 4
@@ -23,6 +23,15 @@ class Rules:
     top_k: int
     examples: str = ""
     """Folder for requests whose answers differ; empty keeps none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the arguments that make them."""
+        return {
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "top_k": self.top_k,
+            "examples": self.examples,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +78,7 @@ def pack(pair: Pair) -> list[bytes]:
             "is_noise": pair.is_noise,
             "id": pair.id,
             "is_grpc": pair.is_grpc,
-            "rules": asdict(pair.rules),
+            "rules": pair.rules.as_json(),
             "first": [pair.first.status, pair.first.json_size, len(pair.first.body)],
             "second": [pair.second.status, pair.second.json_size, len(pair.second.body)],
             "request": len(pair.request),

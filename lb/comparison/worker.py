@@ -1,8 +1,8 @@
 """The process that compares: pairs of answers come on its standard input, and what they came to
 goes to its standard output.
 
-Each frame is answered by an empty line. Before that of a report come lines of JSON, one for each
-name and kind, with what was found since the last report. The process ends with its input.
+Only reports are answered: by lines of JSON, one for each name and kind, with what was found since
+the last report, and an empty line. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def run(source: Any, sink: Any) -> None:
     while (pair := reader.next()) is not None:
         if pair == "report":
             _report(found, sink)
-        else:
-            tally = compare(pair)
-            found.setdefault((pair.name, _KINDS[pair.is_noise]), Tally()).add(tally)
-            if pair.rules.examples and tally.examples and not pair.is_noise:
-                _keep(Path(pair.rules.examples), pair)
-        sink.write(b"\n")
-        sink.flush()
+            continue
+        tally = compare(pair)
+        found.setdefault((pair.name, _KINDS[pair.is_noise]), Tally()).add(tally)
+        if pair.rules.examples and tally.examples and not pair.is_noise:
+            _keep(Path(pair.rules.examples), pair)
 
 
 def _report(found: dict[tuple[str, str], Tally], sink: Any) -> None:
     for (name, kind), tally in found.items():
         text = json.dumps({"name": name, "kind": kind, "tally": tally.as_json()}, allow_nan=False)
         sink.write(text.encode() + b"\n")
+    sink.write(b"\n")
+    sink.flush()
     found.clear()
 
 

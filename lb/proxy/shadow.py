@@ -41,6 +41,7 @@ from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.settings.model import Settings
 from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
+from lb.wire.cache import HeadCache
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.ledger import Ledger
@@ -261,6 +262,8 @@ class Shadows:
         """Of one request or answer."""
         self.sets: dict[bytes, Shadow] = {}
         """By the name that clients use."""
+        self.metadata: HeadCache[Fields] = HeadCache()
+        """That of calls by their header block."""
         self.process = ComparisonProcess(ledger, tasks, self._found, clock)
         self._pool = pool
         self._ledger = ledger

@@ -327,7 +327,11 @@ def test_a_shadow_that_refuses_hangs_or_is_dead_disturbs_nobody(
     os.kill(tritons[2].pid, signal.SIGKILL)
     until("not_ready")
     ask_all(balancer, 20)
-    assert "triton_lb_held_bytes 0.0" in metrics(balancer)
+    wait_until(  # pairs are gathered before they are compared
+        lambda: "triton_lb_held_bytes 0.0" in metrics(balancer),
+        timeout_s=LIMIT_S,
+        what="memory that is given back",
+    )
 
 
 def metrics(balancer: Balancer) -> str:

@@ -19,8 +19,8 @@ from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import decode_message
 from lb.wire.http2 import frames
-from lb.wire.http2.fields import encode_field
-from lb.wire.http2.frames import ErrorCode
+from lb.wire.http2.fields import encode_field, read_integer
+from lb.wire.http2.frames import ErrorCode, Http2Error
 
 _HEADS_LIMIT: Final = 65_536
 _OVERHEAD_FRAMES: Final = 100_000
@@ -28,6 +28,8 @@ _OVERHEAD_FRAMES: Final = 100_000
 A peer could go on with them, and keep our answers to them from being read."""
 _OUR_FRAME_SIZE: Final = frames.MIN_FRAME_SIZE
 """The default, which is what peers may send us."""
+_KNOWN_BLOCKS: Final = 16
+"""Servers end most calls alike: in two or three blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class GrpcSession:
     """What calls on one connection share."""
 
     __slots__ = (
-        "consumed", "decoder", "frame_size", "greeted", "initial_window", "is_closing", "received",
-        "stream", "window",
+        "block", "consumed", "decoder", "frame_size", "greeted", "initial_window", "is_closing",
+        "known", "received", "request", "stream", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +75,11 @@ class GrpcSession:
         self.is_closing = False
         """No call may follow."""
         self.decoder = Decoder()
+        self.known: dict[bytes, dict[bytes, bytes]] = {}
+        """Fields by their block, as long as the dynamic table stays as it is."""
+        self.request: Fields = ()
+        self.block = b""
+        """The fields of the newest request, and their block."""
 
 
 class GrpcTalk:
@@ -148,7 +155,10 @@ class GrpcTalk:
     def opening(self) -> bytes:
         """Preface and settings, or credit for the answers before, and the head of the request."""
         session = self.session
-        block = b"".join(encode_field(name, value) for name, value in self._request)
+        if session.request != self._request:
+            session.request = self._request
+            session.block = b"".join([encode_field(name, value) for name, value in self._request])
+        block = session.block
         parts = []
         if session.stream < 0:
             parts.append(self._greeting())
@@ -302,13 +312,27 @@ class GrpcTalk:
         elif kind == frames.DATA and flags & frames.END_STREAM:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the call ended without a status")
 
-    def _take_block(self) -> None:
+    def _decoded(self) -> dict[bytes, bytes]:
+        """The fields of a block. The library takes longer for it than the rest of a call."""
+        block, session = self._block, self.session
+        fields = session.known.get(block)
+        if fields is not None:
+            return fields
         try:
-            decoded = self.session.decoder.decode(self._block, raw=True)
+            decoded = session.decoder.decode(block, raw=True)
         except HPACKError as error:
             detail = "header block cannot be decoded"
             raise UpstreamError(Outcome.PROTOCOL_ERROR, detail) from error
         fields = {bytes(name): bytes(value) for name, value in decoded}
+        is_repeatable = _leaves_table(block)
+        if not is_repeatable or len(session.known) >= _KNOWN_BLOCKS:
+            session.known.clear()
+        if is_repeatable:
+            session.known[block] = fields
+        return fields
+
+    def _take_block(self) -> None:
+        fields = self._decoded()
         http_status = fields.get(b":status", b"200").decode("latin-1")
         if http_status != "200":
             raise UpstreamError(Outcome.PROTOCOL_ERROR, f"HTTP status {http_status}")
@@ -341,3 +365,24 @@ class GrpcTalk:
         if opened is None:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer cannot be inflated")
         return opened
+
+
+def _leaves_table(block: bytes) -> bool:
+    """Whether a header block that was decoded has left the dynamic table as it was: it has no
+    literals with indexing and no size updates (RFC 7541 6.2.1, 6.3)."""
+    at = 0
+    try:
+        while at < len(block):
+            first = block[at]
+            if first & 0x80:
+                _, at = read_integer(block, at, 0x7F)
+                continue
+            if first & 0x60:
+                return False
+            index, at = read_integer(block, at, 0x0F)
+            for _ in range(1 if index else 2):
+                size, at = read_integer(block, at, 0x7F)
+                at += size
+    except (Http2Error, IndexError):  # written in more bytes than anybody needs
+        return False
+    return True

@@ -304,11 +304,18 @@ class VariantCall(CallPart):
 
     def _fields(self) -> Fields:
         """The metadata of the call."""
-        return tuple(
-            (field.name, field.value)
-            for field in FieldCache().split(self.call.head.block)
-            if not field.name.startswith(b":")
-        )
+        call = self.call
+        block, known = call.head.block, call.relay.parts.shadows.metadata
+        found = known.get(block) or known.revive(block)
+        if found is None:
+            caches = call.relay.caches(of_trusted_proxy=call.server.client.is_trusted_proxy)
+            fields = caches.fields.split(block)
+            found = tuple(
+                [(field.name, field.value) for field in fields if not field.name.startswith(b":")]
+            )
+            if not any(field.never_indexed for field in fields):
+                known.put(block, found)
+        return found
 
 
 def _renamed(data: bytes, rules: VariantRules) -> bytes:

@@ -267,3 +267,26 @@ def test_a_session_with_frames_of_no_call_is_over() -> None:
     answer_to_newest(server, b"1")
     assert talk.receive(frames.frame_header(1, frames.DATA, 0, 1) + b"x") == b""
     assert not talk.is_reusable
+
+
+def test_equal_heads_mean_other_fields_once_the_dynamic_table_has_changed() -> None:
+    talk = make_talk()
+    talk.receive(frames.settings({}))
+    for added in (b"first", b"second"):
+        # ":status: 200", then "x-value" as a literal that enters the table at index 62, or from it.
+        adding = b"\x88\x40\x07x-value" + bytes((len(added),)) + added
+        for head in (adding, b"\x88\xbe", b"\x88\xbe"):
+            talk.opening()
+            talk.upload()
+            stream = talk.session.stream
+            talk.receive(
+                frames.header_frames(stream, head, end_stream=False, frame_size=1 << 14)
+                + frames.frame_header(5, frames.DATA, 0, stream)
+                + framed(b"")
+                + frames.header_frames(
+                    stream, b"\0\x0bgrpc-status\x010", end_stream=True, frame_size=1 << 14
+                )
+            )
+            assert talk.answer is not None
+            assert talk.answer.field(b"x-value") == added
+            talk = GrpcTalk(b"/s/M", (), b"", authority=b"a:1", session=talk.session)
