@@ -31,6 +31,7 @@ from lb.proxy.dead_peers import DeadPeerDetector
 from lb.proxy.dispatch import Dispatcher, dispatch_options
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
+from lb.proxy.fan_out.named_statistics import NamedStatistics
 from lb.proxy.fan_out.options import FanOutOptions, fan_out_options
 from lb.proxy.hedging import Hedger, hedge_rules
 from lb.proxy.http1.options import Http1Options, http1_options
@@ -149,7 +150,7 @@ class RelayRole:
             tls=parts.tls,
             payloads=self.payload_log,
             shadows=self.shadows,
-            fan_out=self.fan_out,
+            fan_out=NamedStatistics(self.fan_out, dispatcher.variants.models_of),
         )
         self.http1 = Http1Relay(shared, meter.traffic[AppProtocol.HTTP], Http1Options())
         self.http2 = Http2Relay(shared, meter.traffic[AppProtocol.GRPC], Http2Options())

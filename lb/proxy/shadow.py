@@ -336,6 +336,12 @@ class Shadows:
             or self._is_control_second
         ):
             return None
+        rules = shadow.rules
+        places = self._places(rules.model, rules.version, exchange.protocol)
+        if isinstance(places, Fate) or not self._with_room(places, rules):
+            # Nothing is noted for a shadow that is dead, hangs or is behind.
+            shadow.count(Kind.SHADOW, places if isinstance(places, Fate) else Fate.BUSY)
+            return None
         recording = Recording(self, 0.0, head)
         self._recordings[exchange] = shadow, recording
         return recording
@@ -481,34 +487,44 @@ class Shadows:
     def _pick(
         self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
     ) -> Backend | Fate:
+        places = self._places(model, version, copy.protocol)
+        if isinstance(places, Fate):
+            return places
+        if self._queued():
+            return Fate.BUSY
+        if kind is Kind.NOISE:
+            places = tuple(each for each in places if each is not copy.backend) or places
+        idle = [each for each in self._with_room(places, shadow.rules) if not each.in_flight]
+        if not idle:
+            return Fate.BUSY
+        return min(idle, key=lambda each: self._running.get(each, 0))
+
+    def _places(
+        self, model: bytes, version: bytes, protocol: AppProtocol
+    ) -> tuple[Backend, ...] | Fate:
+        """The backends that a model may be copied to, or why there are none."""
         snapshot = self._pool.current
         route = snapshot.routes.get(model)
         placements = snapshot.placements
-        if snapshot.is_served(model, version, copy.protocol) is False:
+        if snapshot.is_served(model, version, protocol) is False:
             return Fate.NOT_READY
         if route is not None:
             if route.facts.is_stateful or route.facts.is_decoupled:
                 return Fate.UNFIT
             placements = route.versions.get(version) or route.placements or placements
-        if self._queued():
-            return Fate.BUSY
-        eligible = placements[copy.protocol].eligible
-        if kind is Kind.NOISE:
-            eligible = tuple(each for each in eligible if each is not copy.backend) or eligible
-        now = self._clock()
-        idle = [each for each in eligible if self._is_idle(each, shadow.rules, now)]
-        if not idle:
-            return Fate.BUSY
-        return min(idle, key=lambda each: self._running.get(each, 0))
+        return placements[protocol].eligible
 
-    def _is_idle(self, backend: Backend, rules: ShadowRules, now: float) -> bool:
-        """Whether a backend has nothing to do but copies, and room for one more."""
-        avoided = self._avoided.get(backend)
-        return (
-            not backend.in_flight
-            and self._running.get(backend, 0) < rules.max_concurrent
-            and (avoided is None or now >= avoided.until)
-        )
+    def _with_room(self, places: tuple[Backend, ...], rules: ShadowRules) -> list[Backend]:
+        """Those that answer copies, and have room for one more."""
+        now = self._clock()
+        found = []
+        for each in places:
+            avoided = self._avoided.get(each)
+            if self._running.get(each, 0) < rules.max_concurrent and (
+                avoided is None or now >= avoided.until
+            ):
+                found.append(each)
+        return found
 
     async def _call(
         self,

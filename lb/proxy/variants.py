@@ -660,6 +660,15 @@ class VariantBook:
             for each in self.sets[name].variants
         )
 
+    def models_of(self, name: bytes) -> Sequence[tuple[bytes, bytes]]:
+        """Model and version of the variants of a name; none where it has no variants, or is a
+        model itself."""
+        split = self.sets.get(name)
+        if split is None or name in self._pool.current.routes:
+            return ()
+        models = [(each.rules.model, each.rules.version) for each in split.variants]
+        return () if any(model == name for model, _ in models) else models
+
     def _is_ready(self, rules: VariantRules) -> bool:
         """Whether a variant may get requests, over any protocol."""
         snapshot = self._pool.current

@@ -205,6 +205,8 @@ PERF_ANALYZER = {
     "sequences over HTTP": ("accumulator", *HTTP, "--sequence-length", "10"),
     "sequences over gRPC": ("accumulator", *GRPC, "--sequence-length", "10"),
     "sequences over streams": ("accumulator", *STREAMING, "--sequence-length", "10"),
+    "HTTP, no model": ("added", *HTTP),
+    "gRPC, no model": ("added", *GRPC),
 }
 
 
@@ -216,6 +218,28 @@ def test_perf_analyzer_measures_a_name_with_variants(
     measure("-m", *mode, "-u", target.http if "http" in mode else target.grpc)
     after = answered(balancer, mode[0])
     assert all(after[each] > before[each] for each in after)
+
+
+def test_statistics_of_a_name_that_is_no_model_are_those_of_its_variants(kit: Kit) -> None:
+    def inferences(name: str, version: str = "") -> tuple[str, int]:
+        found = kit.client.get_inference_statistics(name, version)
+        (entry,) = found["model_stats"] if kit.is_http else found.model_stats
+        if kit.is_http:
+            return entry["name"], entry["inference_count"]
+        return entry.name, entry.inference_count
+
+    models = ("simple_v2", "simple_v3")
+    before = [inferences(each)[1] for each in ("added", *models)]
+    for seed in range(10):
+        kit.client.infer("added", pair(kit.module, numbers(seed)))
+    after = [inferences(each)[1] for each in ("added", *models)]
+    counts = [now - then for now, then in zip(after, before, strict=True)]
+    assert counts[0] == sum(counts[1:]) == 10
+    assert min(counts) >= 3
+    assert after[0] == sum(after[1:])
+    assert inferences("added")[0] == "added"
+    with pytest.raises(InferenceServerException, match="added"):
+        inferences("added", "1")
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
