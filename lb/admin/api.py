@@ -427,7 +427,7 @@ class AdminApi:
     async def _promote(self, request: web.Request) -> VariantSetView:
         split = self._split(request)
         wanted = await _body_of(request, Promotion)
-        return self._changed(split, lambda: split.promote(wanted.variant))
+        return self._changed(split, lambda: self._variants.promote(split, wanted.variant))
 
     async def _reset_variants(self, request: web.Request) -> VariantSetView:
         self._split(request)

@@ -154,6 +154,7 @@ _MODEL: Final = Parameter("name", "path", "Name that clients use.")
 _NO_VARIANTS: Final = Refusal("The name has no variants.")
 _NO_SHADOW: Final = Refusal("The name has no shadow.")
 _BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
+_BAD_PROMOTION: Final = Refusal("There is no such variant, or no backend has it ready.")
 _VARIANTS_NOW: Final = "The variants as they are now."
 
 
@@ -408,7 +409,7 @@ OPERATIONS: Final = (
         body=Promotion,
         answer=VariantSet,
         meaning=_VARIANTS_NOW,
-        refusals={400: _BAD_SHARES, 404: _NO_VARIANTS},
+        refusals={400: _BAD_PROMOTION, 404: _NO_VARIANTS},
     ),
     Operation(
         id="resetVariants",

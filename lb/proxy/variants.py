@@ -687,6 +687,17 @@ class VariantBook:
             raise LookupError(f"{name!r} has no variants")
         return found
 
+    def promote(self, split: VariantSet, name: str) -> None:
+        """Make a variant the first one, which gets everything.
+
+        Raises:
+            ValueError: there is no such variant, or no backend has it ready.
+        """
+        for each in split.variants:
+            if each.rules.name == name and not self._is_ready(each.rules):
+                raise ValueError(f"no backend has {name!r} ready")
+        split.promote(name)
+
     def reset(self, name: str) -> VariantSet:
         """Go by the file again; a ramp begins anew.
 

@@ -193,12 +193,20 @@ def test_what_an_operator_sets_survives_a_reload_of_other_settings() -> None:
 
 def test_promotion_makes_a_variant_the_first_one() -> None:
     desk = Desk()
-    desk.book.sets[NAME].promote("canary")
+    desk.book.promote(desk.book.sets[NAME], "canary")
     assert [each.variant for each in desk.book.statuses() if each.is_first] == ["canary"]
     assert desk.percents() == {"stable": 0, "canary": 100}
     desk.book.reset("detector")
     assert desk.percents() == {"stable": 95, "canary": 5}
     assert desk.book.sets[NAME].changed == ""
+
+
+def test_a_variant_that_no_backend_has_ready_is_not_promoted() -> None:
+    desk = Desk()
+    desk.pool.publish(snapshot(b"detector"))
+    with pytest.raises(ValueError, match="no backend has 'canary' ready"):
+        desk.book.promote(desk.book.sets[NAME], "canary")
+    assert desk.percents() == {"stable": 95, "canary": 5}
 
 
 def test_what_was_said_passes_to_a_successor() -> None:
