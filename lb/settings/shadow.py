@@ -43,8 +43,8 @@ class ShadowSettings(Section):
     Set this when the model takes longer; otherwise a copy is given up after ten seconds."""
     p99: Factor = 1.2
     """Pause the copies for ten minutes once the 99th percentile of the name's latency is more than
-    this many times what it is without copies (`1.2x`), and latency certainly is, there or at the
-    80th percentile. To know that, one second in ten goes without copies.
+    this many times what it is without copies (`1.2x`). Latency must certainly be so there, or at
+    the 80th percentile. To know that, one second in ten goes without copies.
 
     Set this when copies may slow requests more, or less; otherwise a fifth is allowed."""
     compare: Boolean = True

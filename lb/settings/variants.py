@@ -152,7 +152,7 @@ class RollbackSettings(Section):
     back."""
     p99: Factor | None = None
     """Roll back once the 99th percentile of a variant's latency is more than this many times that
-    of the first one (`1.5x`), and latency certainly is, there or at the 80th percentile.
+    of the first one (`1.5x`). Latency must certainly be so there, or at the 80th percentile.
 
     Set this when a slower variant must not stay; otherwise latency is not judged."""
     min_requests: PositiveCount = 200
