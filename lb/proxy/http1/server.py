@@ -17,6 +17,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
 from lb.net.client import client_of
+from lb.net.intake import Intake
 from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
 from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
@@ -161,8 +162,8 @@ class ServerConnection(ClientSide):
         self._is_processing = False
         self._goes_on = False
         """Some of what was read is used in a later iteration of the loop."""
-        self.pump: Pump | None = None
-        """Moves a body in place of the transport's reading."""
+        self.pump: Pump | Intake | None = None
+        """Moves a body, or reads it, in place of the transport's reading."""
 
     # Transport
 
@@ -580,6 +581,12 @@ class ServerConnection(ClientSide):
             or self.eof
         ):
             return
+        handler = exchange.handler
+        if isinstance(handler, SplitRequest) and handler.is_decided:
+            self.pump = self.relay.pumps.collect(
+                self.transport, decoder.remaining, take=self._collected, over=self._pump_over
+            )
+            return
         sink = exchange.passes(self)
         if sink is not None:
             self.pump = self.relay.pumps.start(
@@ -597,6 +604,15 @@ class ServerConnection(ClientSide):
             self._decoder.remaining -= size
         if self.exchange is not None:
             self.exchange.count_request(size)
+
+    def _collected(self, piece: bytes) -> None:
+        """Some of a body has come that is held whole."""
+        self.since = self.relay.clock()
+        if isinstance(self._decoder, LengthDecoder):
+            self._decoder.remaining -= len(piece)
+        exchange = self.exchange
+        if exchange is not None:
+            (exchange.handler or exchange).add([piece], ended=False)
 
     def _pump_over(self) -> None:
         self.pump = None

@@ -511,6 +511,11 @@ class SplitRequest:
     # What the exchange asks of it
 
     @property
+    def is_decided(self) -> bool:
+        """Whether all of the body will be held, to be cut."""
+        return self._plan is not None
+
+    @property
     def is_busy(self) -> bool:
         """See `RequestHandler`."""
         return False
