@@ -34,7 +34,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
-from lb.proxy.http1.split_request import SplitRequest, stays_whole
+from lb.proxy.http1.split_request import SplitRequest, split_request, stays_whole
 from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
@@ -223,7 +223,7 @@ class ServerConnection(ClientSide):
                     relay = self.relay
                     now = relay.clock()
                     exchange = Http1Exchange(relay, self, plan, now)
-                    if plan.is_plain or stays_whole(exchange, memoryview(data)[end:]):
+                    if plan.is_plain or stays_whole(exchange, data, end):
                         self.state = _BUSY
                         self.exchange = exchange
                         if self.options.request_timeout_s:
@@ -463,12 +463,8 @@ class ServerConnection(ClientSide):
             front = self.front
             by_platform = front is not None and front.chooses_variants
             exchange.handler = VariantHandler(exchange, by_platform=by_platform)
-        elif (
-            plan.may_split
-            and exchange.handler is None
-            and not (pieces and stays_whole(exchange, pieces[0]))
-        ):
-            exchange.handler = SplitRequest(exchange)
+        elif plan.may_split and exchange.handler is None:
+            exchange.handler = split_request(exchange, pieces)
         if plan.is_sampled and not plan.may_split:
             recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:

@@ -60,20 +60,49 @@ _JSON_SIZE: Final = b"Inference-Header-Content-Length"
 _ERRORS: Final = 400
 
 
-def stays_whole(exchange: Http1Exchange, first: Payload) -> bool:
-    """Whether an inference goes on as it comes, as far as the first read of its body tells.
+def stays_whole(exchange: Http1Exchange, data: bytes, at: int) -> bool:
+    """Whether an inference goes on as it comes: its batch need not even be planned.
 
     Args:
         exchange: of a model whose batches may be cut.
-        first: of its body.
+        data: what was read.
+        at: where in it the body begins, which is complete.
+    """
+    # What the last request of the kind said is looked up by how its JSON begins, as in
+    # `look_at_whole`.
+    plan = exchange.plan
+    if plan.is_compressed:
+        return False
+    if plan.origin is not None:
+        plan = plan.origin
+    known = plan.known_rows
+    if known is not None and data.startswith(known.head, at):
+        rows = known.particulars.rows
+    else:
+        rows, _ = json_rows(data[at : at + _LOOKED_AT])
+    return exchange.relay.dispatcher.splits.stays_whole(exchange.model, rows)
+
+
+def split_request(exchange: Http1Exchange, pieces: list[Payload]) -> SplitRequest | None:
+    """What holds an inference until it is known how its batch is cut, or that it is not. None where
+    it goes on as it comes, as far as the first read of its body tells.
+
+    Args:
+        exchange: of a model whose batches may be cut.
+        pieces: what has come of its body.
     """
     plan = exchange.plan
-    if plan.is_compressed or plan.length < 0:
-        return False
-    rows, end = json_rows(bytes(first[:_LOOKED_AT]))
+    if plan.is_compressed or plan.length < 0 or not pieces:
+        return SplitRequest(exchange, None)
+    first = bytes(pieces[0][:_LOOKED_AT])
+    rows, end = json_rows(first)
     if not end and len(first) < min(plan.length, _LOOKED_AT):
-        return False
-    return exchange.relay.dispatcher.splits.plan(exchange, rows, plan.length) is None
+        return SplitRequest(exchange, None)
+    splits = exchange.relay.dispatcher.splits
+    if splits.stays_whole(exchange.model, rows):
+        return None
+    found = splits.plan(exchange, rows, plan.length)
+    return None if found is None else SplitRequest(exchange, found)
 
 
 class PartSide(ClientSide):
@@ -210,14 +239,15 @@ class SplitRequest:
     """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
 
     __slots__ = (
-        "_cut", "_held", "_parts", "_plan", "_work", "collects", "exchange", "head",
+        "_cut", "_held", "_is_fresh", "_parts", "_plan", "_work", "collects", "exchange", "head",
         "particulars",
     )  # fmt: skip
 
-    def __init__(self, exchange: Http1Exchange) -> None:
+    def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
         """
         Args:
             exchange: whose request it is.
+            plan: how it is cut, as far as that is known.
         """
         self.exchange = exchange
         self.collects = True
@@ -226,8 +256,10 @@ class SplitRequest:
         self.particulars = exchange.particulars
         """Those of the whole batch."""
         self._held = HeldBytes(exchange.relay.ledger, self)
-        self._plan: SplitPlan | None = None
+        self._plan = plan
         """None while nobody knows whether it is cut."""
+        self._is_fresh = True
+        """The plan is of this iteration of the event loop."""
         self._cut: BodyCut | None = None
         self._parts: Parts | None = None
         self._work: asyncio.Task[None] | None = None
@@ -243,6 +275,7 @@ class SplitRequest:
         self.head = head
         server = exchange.server
         self.add(pieces, ended=ended)
+        self._is_fresh = False
         if server is not None and exchange.handler is self and not ended:
             exchange.invite_body(server)
 
@@ -361,11 +394,12 @@ class SplitRequest:
         self._cut = cut
         self._note(cut.text, plan)
         splits = exchange.relay.dispatcher.splits
-        self._plan = now_best = splits.plan(exchange, plan.rows, self._held.size)
-        if now_best is None:
-            self._pass_on()  # others have come since it began
-            return
-        plan = now_best
+        if not self._is_fresh:
+            now_best = splits.plan(exchange, plan.rows, self._held.size)
+            if now_best is None:
+                self._pass_on()  # others have come since it began
+                return
+            self._plan = plan = now_best
         parts = []
         first = 0
         for count in plan.parts:

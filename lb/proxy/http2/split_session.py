@@ -380,7 +380,8 @@ class SplitSession(CallPart):
     """The request of a batch that is cut: held whole, and answered once all parts are."""
 
     __slots__ = (
-        "_held", "_parts", "_splits", "_work", "cut", "first_answer_at", "particulars", "plan",
+        "_held", "_is_fresh", "_parts", "_splits", "_work", "cut", "first_answer_at",
+        "particulars", "plan",
     )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
@@ -398,6 +399,8 @@ class SplitSession(CallPart):
         self.cut: MessageCut | None = None
         """The request once it is complete."""
         self.first_answer_at = 0.0
+        self._is_fresh = True
+        """The plan is of this iteration of the event loop."""
         self._splits = splits
         self._held = HeldBytes(call.relay.ledger, call)
         self._parts: Parts | None = None
@@ -413,6 +416,7 @@ class SplitSession(CallPart):
         request.clear()
         if all(map(self._held.add, pieces)):
             self._go_on(self._held.size, end_stream)
+        self._is_fresh = False
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
@@ -496,11 +500,12 @@ class SplitSession(CallPart):
     def _begin_parts(self, cut: MessageCut) -> None:
         call, plan = self.call, self.plan
         self.cut = cut
-        now_best = self._splits.plan(call, plan.rows, self._held.size)
-        if now_best is None:
-            self._give_back()  # others have come since it began
-            return
-        self.plan = plan = now_best
+        if not self._is_fresh:
+            now_best = self._splits.plan(call, plan.rows, self._held.size)
+            if now_best is None:
+                self._give_back()  # others have come since it began
+                return
+            self.plan = plan = now_best
         firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
         made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
         self._splits.counts.batches += 1
