@@ -23,7 +23,6 @@ from lb.kserve.split.tensors import (
     NotSplit,
     Rows,
     check_output,
-    check_shape,
     check_size,
     common_rows,
     find_rows,
@@ -153,8 +152,8 @@ def cut_body(body: Payload | Rope, json_size: int) -> Steps[BodyCut]:
     try:
         content, text = yield from _read_request(head.joined())
         _check(content)
-        shapes = [_shape(each) for each in content["inputs"]]
-        rows = common_rows({shape[0] for shape in shapes})
+        shapes = [_numbers(each["shape"]) for each in content["inputs"]]
+        rows = common_rows(shapes)
         binary: dict[int, Rows] = {}
         at = 0
         for place, (each, shape) in enumerate(zip(content["inputs"], shapes, strict=True)):
@@ -424,12 +423,6 @@ def _check(content: dict[str, Any]) -> None:
             raise NotSplit("it is a step of a sequence")
     if any(REGION in output.get("parameters", {}) for output in content.get("outputs", [])):
         raise NotSplit("outputs go to shared memory")
-
-
-def _shape(each: dict[str, Any]) -> list[int]:
-    shape = _numbers(each["shape"])
-    check_shape(shape)
-    return shape
 
 
 def _numbers(values: list[Any]) -> list[int]:

@@ -47,29 +47,29 @@ class NotMerged(Exception):
         """No other answers of the model could be joined either."""
 
 
-def check_shape(shape: Sequence[int]) -> None:
-    """Check that a shape has a batch dimension, no negative one, and not very many.
+def common_rows(shapes: Sequence[Sequence[int]]) -> int:
+    """The rows of a request, given the shapes of its inputs.
 
     Raises:
-        NotSplit: it has not.
+        NotSplit: they differ, there is nothing to cut, or a shape has no batch dimension, a
+            negative one, or very many.
     """
-    if len(shape) > _MAX_DIMENSIONS:
-        raise NotSplit("an input has very many dimensions")
-    if not shape or min(shape) < 0:
-        raise NotSplit("an input has no batch dimension")
-
-
-def common_rows(found: set[int]) -> int:
-    """The rows of a request, given those of its inputs.
-
-    Raises:
-        NotSplit: they differ, or there is nothing to cut.
-    """
+    found = set()
+    has_data = False
+    for shape in shapes:
+        if len(shape) > _MAX_DIMENSIONS:
+            raise NotSplit("an input has very many dimensions")
+        if not shape or min(shape) < 0:
+            raise NotSplit("an input has no batch dimension")
+        found.add(shape[0])
+        has_data = has_data or 0 not in shape[1:]
     if len(found) != 1:
         raise NotSplit("inputs differ in their batch dimension")
     rows = found.pop()
     if rows < 2:
         raise NotSplit("it has one row")
+    if not has_data:
+        raise NotSplit("its rows are empty")
     return rows
 
 

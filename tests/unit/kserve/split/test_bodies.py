@@ -142,6 +142,7 @@ _IN_MEMORY = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
         {"inputs": [_input(data={"a": 1})]},
         {"inputs": [_input(shape=[])]},
         {"inputs": [_input(shape=[-1])]},
+        {"inputs": [_input(shape=[8000, 0], data=[])]},
         {"inputs": [{"name": "A"}]},
         {"inputs": []},
         {"inputs": {"name": "A"}},
