@@ -313,6 +313,19 @@ def part_particulars(
     return particulars
 
 
+def pinned(whole: Particulars | None, version: bytes) -> Particulars:
+    """What decides where the parts of a batch go that all ask for a version of the model.
+
+    Args:
+        whole: the same of the whole batch, which asks for none.
+        version: of the model.
+    """
+    found = Particulars(version)
+    if whole is not None:
+        found.priority, found.regions = whole.priority, whole.regions
+    return found
+
+
 class Part(Protocol):
     """Some rows of a batch, under way or not."""
 

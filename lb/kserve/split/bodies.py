@@ -22,6 +22,7 @@ from lb.kserve.split.tensors import (
     NotMerged,
     NotSplit,
     Rows,
+    VersionsDiffer,
     check_output,
     check_size,
     common_rows,
@@ -229,11 +230,7 @@ def join_bodies(
             first = content
             version = str(first.get("model_version", ""))
         elif str(content.get("model_version", "")) != version:
-            raise NotMerged(
-                f"versions {version} and {content.get('model_version')} of the model answered "
-                "parts of the request",
-                is_of_model=False,
-            )
+            raise VersionsDiffer((version, str(content.get("model_version", ""))))
         try:
             if not part:
                 outputs = [_JoinedOutput(each) for each in first.get("outputs", [])]

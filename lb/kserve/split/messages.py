@@ -24,6 +24,7 @@ from lb.kserve.split.tensors import (
     NotMerged,
     NotSplit,
     Rows,
+    VersionsDiffer,
     check_output,
     check_size,
     common_rows,
@@ -66,7 +67,7 @@ _NUMBERS: Final = frozenset({"int64_param", "uint64_param", "double_param"})
 class MessageCut:
     """A ModelInferRequest that can be cut by rows."""
 
-    __slots__ = ("_head", "_inputs", "_raw", "part_units", "rows", "version")
+    __slots__ = ("_head", "_inputs", "_raw", "part_units", "rows")
 
     def __init__(self, request: Any, rows: int, raw: list[Rows], elements: int) -> None:
         """
@@ -76,8 +77,6 @@ class MessageCut:
             raw: those of the raw contents, in their order.
             elements: in typed contents.
         """
-        self.version: str = request.model_version
-        """Of the model, as the request names it; empty for any."""
         self.rows = rows
         """Those of all inputs."""
         self._raw = raw
@@ -93,6 +92,10 @@ class MessageCut:
             + len(self._inputs) * _INPUT_UNITS
         )
         """Microseconds at most to make a part."""
+
+    def pin(self, version: bytes) -> None:
+        """Have all parts from now on ask for a version of the model."""
+        self._head.model_version = version.decode()
 
     def part(self, first: int, count: int) -> list[Payload]:
         """The message, with its prefix, that asks for `count` rows from row `first` on. Raw
@@ -179,13 +182,9 @@ def join_messages(
         read.append(_read_answer(answer))
         yield
     first, first_raw = read[0]
-    for response, _ in read[1:]:
-        if response.model_version != first.model_version:
-            raise NotMerged(
-                f"versions {first.model_version} and {response.model_version} of the model "
-                "answered parts of the request",
-                is_of_model=False,
-            )
+    versions = {response.model_version for response, _ in read}
+    if len(versions) > 1:
+        raise VersionsDiffer(versions)
     joined = pb.ModelInferResponse()
     joined.CopyFrom(first)
     _merge_parameters(joined.parameters, [response.parameters for response, _ in read])

@@ -6,7 +6,8 @@ element is a length of four bytes, little-endian, and so many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
@@ -29,6 +30,7 @@ MAX_PARSED: Final = 2**19
 """Bytes of JSON, or of typed contents, that are read. JSON is read in steps."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of a request that is a step of a sequence."""
+_VERSION: Final = re.compile("[0-9]{1,19}")
 REGION: Final = "shared_memory_region"
 OFFSET: Final = "shared_memory_offset"
 BYTE_SIZE: Final = "shared_memory_byte_size"
@@ -45,6 +47,17 @@ class NotMerged(Exception):
         super().__init__(why)
         self.is_of_model = is_of_model
         """No other answers of the model could be joined either."""
+
+
+class VersionsDiffer(NotMerged):
+    """Several versions of the model answered parts of one request."""
+
+    def __init__(self, versions: Iterable[str]) -> None:
+        found = sorted(set(versions), key=lambda version: (len(version), version))
+        text = f"versions {' and '.join(found)} of the model answered parts of the request"
+        super().__init__(text, is_of_model=False)
+        self.newest = found[-1].encode() if _VERSION.fullmatch(found[-1]) else b""
+        """The largest of them; empty where that is no number, as versions are."""
 
 
 def common_rows(shapes: Sequence[Sequence[int]]) -> int:
