@@ -146,7 +146,7 @@ def cut_body(body: Payload | Rope, json_size: int) -> Steps[BodyCut]:
         NotSplit: it cannot be cut.
     """
     if not json_size:
-        raise NotSplit("a raw binary request does not say its rows")
+        raise NotSplit("a raw binary request has one row")
     head, tail = _halves(rope_of(body), json_size)
     if len(head) > MAX_PARSED:
         raise NotSplit("its JSON is too long")

@@ -177,7 +177,7 @@ def test_what_is_no_inference_is_not_cut(body: bytes) -> None:
 
 
 def test_a_raw_binary_request_is_not_cut() -> None:
-    with pytest.raises(NotSplit, match="does not say its rows"):
+    with pytest.raises(NotSplit, match="has one row"):
         read_body(b"abcd", 0)
 
 
