@@ -38,7 +38,8 @@ of a few bytes could ask for any number otherwise."""
 _BYTES_PER_PART: Final = 1024
 """Bytes of the batch for each further part."""
 _WHOLE_S: Final = 0.25
-"""How long batches stay whole unseen after it turned out that dividing one does not pay."""
+"""How long batches stay whole without a plan, after one turned out not to be divided even by idle
+backends."""
 PARTS_PER_ITERATION: Final = 8
 """Parts of one batch that begin in one iteration of the event loop. A thousand at once would hold
 up everybody else for a tenth of a second."""
@@ -123,7 +124,7 @@ class _Unfit(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """Batches of a model for which it does not pay to be divided, however idle backends are."""
+    """Batches of a model that are not divided, however idle backends are."""
 
     rows: int
     """The most of one."""
@@ -205,9 +206,12 @@ class Splits:
         limit = facts.max_rows
         must = rows > limit
         most = min(_MAX_PARTS, _FREE_PARTS + size // _BYTES_PER_PART)
-        if rows > limit * most or not (must or rule.is_auto):
+        if rows > limit * most:
             return None
         is_scheduled = self._pool.current.routes[model].plan is not None
+        if not (must or (rule.is_auto and is_scheduled)):
+            self._whole[model] = _Whole(limit, self._clock() + _WHOLE_S)
+            return None
         parts: tuple[int, ...] = ()
         if is_scheduled:
             parts = self._divider.divide(exchange, rows, size, facts, rule.at_once)

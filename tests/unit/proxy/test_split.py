@@ -376,6 +376,15 @@ def test_batches_that_stay_whole_for_long_are_not_planned_again() -> None:
     assert not made.stays_whole(b"m", 6), "what executions take may be different by now"
 
 
+@pytest.mark.parametrize("rule", [RULE, AUTO])
+def test_batches_of_models_whose_parts_nobody_divides_are_not_planned_again(
+    rule: SplitRule,
+) -> None:
+    made = splits(rule=rule)  # not scheduled
+    assert parts_of(made, 2) is None
+    assert [made.stays_whole(b"m", rows) for rows in (2, 8, 9)] == [True, True, False]
+
+
 def test_what_holds_for_one_version_of_a_model_is_not_noted_for_others() -> None:
     divider = Divided()
     divider.is_possible = False
