@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-READ_BYTES: Final = 1 << 20
-"""Read at once at most, which takes a fifth of a millisecond."""
+READ_BYTES: Final = 1 << 18
+"""Read at once at most, as a transport of uvloop does. With 1 MiB a batch of 38 MB took 7 % more
+CPU time."""
 
 
 class Intake:
