@@ -14,7 +14,7 @@ import statistics
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -83,8 +83,11 @@ def _start(stack: ExitStack, name: str) -> _Address:
 
 def _cpu_ns(pid: int) -> int:
     """CPU time of a process, all its threads: the clock ticks of `psutil` are too coarse."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
 
 
 Ask = Callable[[str], list[int]]

@@ -59,6 +59,10 @@ _EVENT = b'data: {"model_name":"simple","model_version":"1","text_output":"a few
 _GRPC_HEAD = b"\x88" + encode_field(b"content-type", b"application/grpc")
 
 
+_SHORT_S: Final = 1e-5
+"""Between two looks at the clock, so that executions are too short for their batches to be cut."""
+_ONE_ROW, _EIGHT_ROWS = b"\x1a\x02\x01\x10", b"\x1a\x02\x08\x10"
+"""The shape of an input over gRPC."""
 _HARDLY_EVER: Final = 1e-12
 """Share of the payload log by which none of some thousand requests is logged."""
 
@@ -351,10 +355,10 @@ def grpc_download(clock: Clock) -> Scene:
 # Scheduled models
 
 
-def _ticking() -> Clock:
-    """A clock that goes on by a millisecond whenever it is looked at, without a call: what ends is
+def _ticking(step_s: float = 0.001) -> Clock:
+    """A clock that goes on by `step_s` whenever it is looked at, without a call: what ends is
     learnt from."""
-    return itertools.count(1000.0, 0.001).__next__
+    return itertools.count(1000.0, step_s).__next__
 
 
 def http1_scheduled(backends: int) -> Make:
@@ -415,6 +419,28 @@ def grpc_split(clock: Clock) -> Scene:
         sides.backend_sends(pair[1])
 
     return Scene(call, _calls(unique=False, message=lambda _: MESSAGE))
+
+
+def http1_batch(_: Clock) -> Scene:
+    """A request of eight rows for a scheduled model whose batches are cut, which stays whole, since
+    executions are short, and its answer, one read each."""
+    sides = Http1Sides(_ticking(_SHORT_S), backends=3, plan=PLAN)
+    sides.relay.split(MODEL, 64, is_auto=True)
+    sides.server = sides.connect()
+    return _same(_exchange(sides), (SMALL + JSON_BODY.replace(b"[1,16]", b"[8,16]"), _ANSWER))
+
+
+def grpc_batch(_: Clock) -> Scene:
+    """A call of eight rows for such a model, which stays whole, and its answer."""
+    sides = Http2Sides(_ticking(_SHORT_S), plan=PLAN)
+    sides.relay.split(MODEL, 64, is_auto=True)
+    message = MESSAGE.replace(_ONE_ROW, _EIGHT_ROWS)
+
+    def call(pair: tuple[bytes, bytes]) -> None:
+        sides.client_sends(pair[0])
+        sides.backend_sends(pair[1])
+
+    return Scene(call, _calls(unique=False, message=lambda _: message))
 
 
 # Picks
@@ -561,6 +587,8 @@ SCENES: dict[str, Make] = {
     "gRPC call, scheduled, 8 per read": grpc_scheduled(8, WIDE_PLAN),
     "HTTP/1.1 request, split: auto": http1_split,
     "gRPC call, split: auto": grpc_split,
+    "HTTP/1.1 request of 8 rows, split: auto": http1_batch,
+    "gRPC call of 8 rows, split: auto": grpc_batch,
     "ticket, 3 lanes": tickets(3),
     "ticket, 200 lanes": tickets(200),
     "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),

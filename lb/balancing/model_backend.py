@@ -339,23 +339,24 @@ class ModelBackend:
             took *= self.external_load.slower(now)
         return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
 
-    def share(self, rows: int, size: int, now: float) -> Share:
+    def share(self, rows: int, size: int, now: float, *, as_idle: bool) -> Share:
         """Describe how long it would take for some rows of a batch, by what was learnt.
 
         Args:
             rows: of the batch.
             size: its bytes.
             now: the time.
+            as_idle: the executions under way do not count.
         """
         cost = self.load.cost
         base_s, row_s = cost.line()
-        estimate = self.estimate(rows, size, now)
+        wait_s = 0.0 if as_idle else self.estimate(rows, size, now).begins_at - now
         slower = 1.0
         if self.penalty.factor != 1.0:
             slower *= self.penalty.factor_now(now)
         if self.external_load is not None:
             slower *= self.external_load.slower(now)
-        return Share(estimate.begins_at - now + slower * base_s, slower * row_s)
+        return Share(wait_s + slower * base_s, slower * row_s)
 
     @property
     def idle_instances(self) -> int:

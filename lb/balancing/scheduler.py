@@ -18,7 +18,7 @@ from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
-from lb.balancing.cost import MAX_EXTRAPOLATION
+from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES
 from lb.balancing.division import Share, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
@@ -306,20 +306,37 @@ class Scheduler:
             return ()
         eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
         candidates = eligible_set.candidates(now)
-        idle = sum([each.idle_instances for each in candidates])
-        if idle < 2 or 2 * idle < sum([each.instances for each in candidates]):
+        idle = [each.idle_instances for each in candidates]
+        free = sum(idle)
+        if free < 2 or 2 * free < sum([each.instances for each in candidates]):
             return ()
-        rows, size = ticket.rows, ticket.size
-        whole_s = inf
-        shares: list[Share] = []
-        for model_backend in candidates:
-            share = model_backend.share(rows, size, now)
-            if rows <= limit:
-                whole_s = min(whole_s, share.takes_s(rows))
-            if share.row_s and not model_backend.is_shut():
-                shares += [share] * model_backend.idle_instances
         spare_s = 2 * eligible_set.stats.usual.mean_s
-        return divide(shares, rows, limit, most, whole_s, spare_s, preferred)
+        rows = ticket.rows
+        shares = [each.share(rows, ticket.size, now, as_idle=False) for each in candidates]
+        return _divided(candidates, shares, idle, rows, limit, most, spare_s, preferred)
+
+    def may_divide(
+        self, ticket: Ticket, now: float, limit: int, most: int, preferred: Sequence[int] = ()
+    ) -> bool:
+        """Whether a batch would be divided if all instances were idle, or may be for all that is
+        known: it is not known yet what executions take.
+
+        Args:
+            ticket: as for `divide`.
+            now: the time.
+            limit: as for `divide`.
+            most: as for `divide`.
+            preferred: as for `divide`.
+        """
+        eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
+        candidates = eligible_set.candidates(now)
+        if any(each.load.cost.count < MIN_SAMPLES for each in candidates):
+            return True
+        instances = [each.instances for each in candidates]
+        spare_s = 2 * eligible_set.stats.usual.mean_s
+        rows = ticket.rows
+        shares = [each.share(rows, ticket.size, now, as_idle=True) for each in candidates]
+        return bool(_divided(candidates, shares, instances, rows, limit, most, spare_s, preferred))
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.
@@ -919,3 +936,35 @@ def _why(model_backend: ModelBackend | None, *, is_reserved: bool) -> Wait:
     if model_backend is not None:
         return Wait.FASTER
     return Wait.RESERVED if is_reserved else Wait.LIMIT
+
+
+def _divided(
+    candidates: Sequence[ModelBackend],
+    shares: Sequence[Share],
+    free: Sequence[int],
+    rows: int,
+    limit: int,
+    most: int,
+    spare_s: float,
+    preferred: Sequence[int],
+) -> tuple[int, ...]:
+    """The parts of a batch; see `divide`.
+
+    Args:
+        candidates: that could take it whole.
+        shares: how long each takes.
+        free: instances of each that could take a part.
+        rows: of the batch.
+        limit: rows of one part at most.
+        most: parts at most.
+        spare_s: see `divide`.
+        preferred: the numbers of rows that the model executes best, if any.
+    """
+    whole_s = inf
+    usable: list[Share] = []
+    for model_backend, share, count in zip(candidates, shares, free, strict=True):
+        if rows <= limit:
+            whole_s = min(whole_s, share.takes_s(rows))
+        if share.row_s and not model_backend.is_shut():
+            usable += [share] * count
+    return divide(usable, rows, limit, most, whole_s, spare_s, preferred)

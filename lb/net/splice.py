@@ -17,6 +17,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from lb.net.intake import Intake
+
 LEAST: Final = 512 * 1024
 """Bytes from which on it pays: a pump's beginning and end cost as much as copying a part."""
 PIPE_BYTES: Final = 256 * 1024
@@ -159,6 +161,7 @@ class Pumps:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running = 0
+        """Those of them, and of bodies that are read into memory."""
         self.idle: list[Pipe] = []
         """Empty pipes of pumps that are over."""
         self._is_able = hasattr(os, "splice")
@@ -207,6 +210,41 @@ class Pumps:
         pump = Pump(self, pipe, fd, (source, sink, high), size, moved, over)
         pump.begin()
         return pump
+
+    def collect(
+        self,
+        source: asyncio.Transport,
+        size: int,
+        *,
+        take: Callable[[bytes], None],
+        over: Callable[[], None],
+    ) -> Intake | None:
+        """Read what comes from `source` into memory from now on.
+
+        Args:
+            source: as for `start`.
+            size: as for `start`.
+            take: takes what came.
+            over: as for `start`.
+
+        Returns:
+            None where that would not pay, or there is too much of it already.
+        """
+        if size < LEAST or self.running >= MOST:
+            return None
+        try:
+            fd = os.dup(_descriptor(source))
+        except OSError:
+            return None
+        self.running += 1
+
+        def ended() -> None:
+            self.running -= 1
+            over()
+
+        intake = Intake(self.loop, source, fd, size - _TAIL, take, ended)
+        intake.begin()
+        return intake
 
     def take_back(self, pipe: Pipe, *, is_empty: bool) -> None:
         """A pump is over."""

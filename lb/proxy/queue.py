@@ -280,16 +280,31 @@ class Queue:
         self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
     ) -> tuple[int, ...]:
         """See `lb.proxy.split.Divider`."""
+        ticket = self._ticket_to_divide(exchange, rows, size)
+        if ticket is None:
+            return ()
+        now = ticket.arrived_at
+        return self.scheduler.divide(ticket, now, facts.max_rows, most, facts.preferred)
+
+    def may_divide(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
+    ) -> bool:
+        """See `lb.proxy.split.Divider`."""
+        ticket = self._ticket_to_divide(exchange, rows, size)
+        if ticket is None:
+            return True
+        now = ticket.arrived_at
+        return self.scheduler.may_divide(ticket, now, facts.max_rows, most, facts.preferred)
+
+    def _ticket_to_divide(self, exchange: Exchange, rows: int, size: int) -> Ticket | None:
+        """The ticket of a batch that may be cut. None: its model is not scheduled, or nobody has
+        it."""
         particulars = exchange.particulars
         asked = Particulars(b"" if particulars is None else particulars.version)
         if particulars is not None:
             asked.regions = particulars.regions
         terms = self.terms.find(exchange, asked)
-        if terms is None:
-            return ()
-        now = self._clock()
-        ticket = Ticket(terms, now, rows, size)
-        return self.scheduler.divide(ticket, now, facts.max_rows, most, facts.preferred)
+        return None if terms is None else Ticket(terms, self._clock(), rows, size)
 
     def offer_again(
         self,

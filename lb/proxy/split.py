@@ -31,8 +31,15 @@ _UNFIT_S: Final = 60.0
 time that it turns out so again."""
 _MAX_UNFIT_S: Final = 3600.0
 _MAX_PARTS: Final = 1024
-"""Parts of one batch. Each costs as much as a request, and a message of a few bytes per row could
-ask for millions."""
+"""Parts of one batch, each of which costs as much as a request."""
+_FREE_PARTS: Final = 128
+"""Parts of one batch however short it is: a thousand rows for a model that takes eight. A message
+of a few bytes could ask for any number otherwise."""
+_BYTES_PER_PART: Final = 1024
+"""Bytes of the batch for each further part."""
+_WHOLE_S: Final = 0.25
+"""How long batches stay whole without a plan, after one turned out not to be divided even by idle
+backends."""
 PARTS_PER_ITERATION: Final = 8
 """Parts of one batch that begin in one iteration of the event loop. A thousand at once would hold
 up everybody else for a tenth of a second."""
@@ -98,6 +105,13 @@ class Divider(Protocol):
         """
         ...
 
+    def may_divide(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, most: int
+    ) -> bool:
+        """Whether a batch would be divided if all backends were idle, as far as is known yet. See
+        `divide`."""
+        ...
+
 
 class _Unfit(NamedTuple):
     """A model whose answers could not be joined."""
@@ -109,10 +123,19 @@ class _Unfit(NamedTuple):
     """In monotonic seconds."""
 
 
+class _Whole(NamedTuple):
+    """Batches of a model that are not divided, however idle backends are."""
+
+    rows: int
+    """The most of one."""
+    until: float
+    """In monotonic seconds."""
+
+
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 
-    __slots__ = ("_clock", "_divider", "_fit", "_pool", "_unfit", "counts", "rules")
+    __slots__ = ("_clock", "_divider", "_fit", "_pool", "_unfit", "_whole", "counts", "rules")
 
     def __init__(self, pool: PoolRef, divider: Divider, clock: Callable[[], float]) -> None:
         self._pool = pool
@@ -124,6 +147,8 @@ class Splits:
         """What was known of models whose answers to unequal parts could be joined."""
         self._unfit: dict[bytes, _Unfit] = {}
         """Models whose answers seem not to be by rows."""
+        self._whole: dict[bytes, _Whole] = {}
+        """By model, of requests that name no version."""
         self.counts = SplitCounts()
 
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
@@ -131,6 +156,16 @@ class Splits:
         self.rules = rules
         self._fit = {}
         self._unfit = {}
+        self._whole = {}
+
+    def stays_whole(self, model: bytes, rows: int) -> bool:
+        """Whether a batch of a model, which names no version of it, need not be planned: it stays
+        whole."""
+        # Once per small request of a model whose batches may be cut: as little as can be.
+        if rows < 2:
+            return True
+        whole = self._whole.get(model)
+        return whole is not None and rows <= whole.rows and self._clock() < whole.until
 
     def may_cut(self, model: bytes, rows: int) -> bool:
         """Whether a batch may be cut, now or another time, as far as its rows tell."""
@@ -170,19 +205,34 @@ class Splits:
             return None
         limit = facts.max_rows
         must = rows > limit
-        if rows > limit * _MAX_PARTS or not (must or rule.is_auto):
+        most = min(_MAX_PARTS, _FREE_PARTS + size // _BYTES_PER_PART)
+        if rows > limit * most:
             return None
         is_scheduled = self._pool.current.routes[model].plan is not None
+        if not (must or (rule.is_auto and is_scheduled)):
+            self._whole[model] = _Whole(limit, self._clock() + _WHOLE_S)
+            return None
         parts: tuple[int, ...] = ()
         if is_scheduled:
             parts = self._divider.divide(exchange, rows, size, facts, rule.at_once)
         if not parts:
             if not must:
+                self._note_whole(exchange, rows, size, facts, rule)
                 return None
             parts = even_parts(rows, limit)
         if self._fit.get(model) != facts:
             parts = unequal_parts(parts, limit)
         return SplitPlan(rule, facts, parts, is_scheduled=is_scheduled, must=must)
+
+    def _note_whole(
+        self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, rule: SplitRule
+    ) -> None:
+        """Note that a batch stays whole, unless others of as many rows may be divided soon."""
+        particulars = exchange.particulars
+        if particulars is not None and particulars.version:
+            return
+        if not self._divider.may_divide(exchange, rows, size, facts, rule.at_once):
+            self._whole[exchange.model] = _Whole(rows, self._clock() + _WHOLE_S)
 
     def fit(self, model: bytes, plan: SplitPlan) -> None:
         """Note that the answers to the parts of a batch could be joined."""
@@ -265,6 +315,19 @@ def part_particulars(
     particulars.rows = rows if plan.is_scheduled else 0
     particulars.size = size
     return particulars
+
+
+def pinned(whole: Particulars | None, version: bytes) -> Particulars:
+    """What decides where the parts of a batch go that all ask for a version of the model.
+
+    Args:
+        whole: the same of the whole batch, which asks for none.
+        version: of the model.
+    """
+    found = Particulars(version)
+    if whole is not None:
+        found.priority, found.regions = whole.priority, whole.regions
+    return found
 
 
 class Part(Protocol):

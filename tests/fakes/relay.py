@@ -79,6 +79,7 @@ from lb.proxy.split import SplitRule
 from lb.proxy.steps import SequenceRules
 from lb.proxy.tracing import Tracer, TraceRules
 from lb.proxy.variants import NameRules, VariantOptions, VariantRules
+from lb.telemetry.counts import SplitCounts
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.telemetry.sampling import both
@@ -625,6 +626,11 @@ class Relay:
         http1, http2 = self.parts.http1, self.parts.http2
         http1.configure(replace(http1.options, split_models=models))
         http2.configure(replace(http2.options, split_models=models))
+
+    @property
+    def split_counts(self) -> SplitCounts:
+        """Of batches that were cut."""
+        return self.parts.dispatcher.splits.counts
 
     def variant_counts(self) -> list[tuple[int, int]]:
         """Answers and errors of each variant."""

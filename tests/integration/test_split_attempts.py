@@ -32,6 +32,8 @@ MAX_ROWS = 8
 ROWS = 20
 PARTS = ((0, 7), (7, 7), (14, 6))
 """First row and rows of each part of a batch."""
+UNKNOWN = "Request for unknown model: 'm' version 2 is not found"
+"""What Triton says of a version that it has not."""
 
 
 class RowsBackend:
@@ -44,6 +46,8 @@ class RowsBackend:
         """First row and rows of each part that it got."""
         self.cancelled = 0
         self.error = ""
+        self.versions = ["1"]
+        """Of the model, as it is for each part in turn; the last one stays."""
 
     async def take(self, data: bytes) -> None:
         numbers = struct.unpack(f"<{len(data) // 4}i", data)
@@ -54,6 +58,12 @@ class RowsBackend:
             self.cancelled += 1
             raise
 
+    def served_by(self, asked: str) -> str:
+        """The version that answers a part, which asks for one, or for any; empty: it has not that
+        one."""
+        version = self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]
+        return version if asked in ("", version) else ""
+
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(self._infer)
 
@@ -63,7 +73,10 @@ class RowsBackend:
         await self.take(data)
         if self.error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.error)
-        answer = pb.ModelInferResponse(model_name="m", model_version="1")
+        version = self.served_by(message.model_version)
+        if not version:
+            await context.abort(grpc.StatusCode.NOT_FOUND, UNKNOWN)
+        answer = pb.ModelInferResponse(model_name="m", model_version=version)
         answer.outputs.add(name="OUT", datatype="INT32", shape=message.inputs[0].shape)
         answer.raw_output_contents.append(data)
         return answer.SerializeToString()
@@ -74,15 +87,17 @@ class RowsBackend:
             size = int(received.field(b"inference-header-content-length") or 0)
             data = received.body[size:]
             await self.take(data)
-            if self.error:
-                text = json.dumps({"error": self.error}).encode()
+            asked = received.target.partition(b"/versions/")[2].removesuffix(b"/infer").decode()
+            version = "" if self.error else self.served_by(asked)
+            if not version:
+                text = json.dumps({"error": self.error or UNKNOWN}).encode()
                 await peer.send(reply(text, status=b"400 Bad Request"))
                 continue
             tensor = {
                 "name": "OUT", "datatype": "INT32", "shape": [len(data) // 4, 1],
                 "parameters": {"binary_data_size": len(data)},
             }  # fmt: skip
-            head = json.dumps({"model_name": "m", "model_version": "1", "outputs": [tensor]})
+            head = json.dumps({"model_name": "m", "model_version": version, "outputs": [tensor]})
             fields = b"Inference-Header-Content-Length: %d\r\n" % len(head)
             await peer.send(reply(head.encode() + data, fields))
 
@@ -294,3 +309,28 @@ async def test_a_part_that_fails_for_good_fails_the_batch(scene: Scene) -> None:
     else:
         assert [each.in_flight for each in scene.relay.backends] == [1, 0, 1], "both compute on"
     assert scene.attempts == [3]
+
+
+async def test_a_batch_that_meets_two_versions_runs_again_on_the_newer_one(scene: Scene) -> None:
+    scene.backends[1].versions = scene.backends[2].versions = ["2"]
+    assert await scene.ask() == scene.right
+    assert sorted(_of(scene.backends[1:])) == sorted((*PARTS, *PARTS[1:]))
+    assert scene.relay.split_counts.batches == 1
+
+
+async def test_a_batch_that_meets_two_versions_twice_fails(scene: Scene) -> None:
+    for backend, version in zip(scene.backends, ("1", "2", "2"), strict=True):
+        backend.versions = [version, "3"]
+    answer = await scene.ask()
+    assert answer.code == (grpc.StatusCode.UNAVAILABLE.value[0] if scene.is_grpc else 503)
+    assert answer.text.startswith("rows ")
+    assert UNKNOWN in answer.text
+
+
+@pytest.mark.parametrize("version", ["two", "9 HTTP/1.1\r\nX: y"])
+async def test_only_numbers_are_asked_for_as_versions(scene: Scene, version: str) -> None:
+    scene.backends[1].versions = [version]
+    answer = await scene.ask()
+    assert answer.code == (grpc.StatusCode.UNAVAILABLE.value[0] if scene.is_grpc else 503)
+    assert "of the model answered parts of the request" in answer.text
+    assert [len(each.parts) for each in scene.backends] == [1, 1, 1]

@@ -27,13 +27,13 @@ from tests.fakes.batches import (
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[Tensor], list[int]]:
-    """Tensors of the same rows, and the rows of their parts."""
+    """Tensors of the same rows, of which the first has data, and the rows of their parts."""
     parts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda p: sum(p) > 1))
     rows = sum(parts)
     tensors = []
     for number in range(draw(st.integers(1, 3))):
         datatype = draw(st.sampled_from([*SIZES, "BYTES"]))
-        rest = draw(st.lists(st.integers(0, 3), max_size=2))
+        rest = draw(st.lists(st.integers(0 if number else 1, 3), max_size=2))
         count = rows
         for dimension in rest:
             count *= dimension

@@ -22,8 +22,8 @@ from lb.kserve.split.tensors import (
     NotMerged,
     NotSplit,
     Rows,
+    VersionsDiffer,
     check_output,
-    check_shape,
     check_size,
     common_rows,
     find_rows,
@@ -146,15 +146,15 @@ def cut_body(body: Payload | Rope, json_size: int) -> Steps[BodyCut]:
         NotSplit: it cannot be cut.
     """
     if not json_size:
-        raise NotSplit("a raw binary request does not say its rows")
+        raise NotSplit("a raw binary request has one row")
     head, tail = _halves(rope_of(body), json_size)
     if len(head) > MAX_PARSED:
         raise NotSplit("its JSON is too long")
     try:
         content, text = yield from _read_request(head.joined())
         _check(content)
-        shapes = [_shape(each) for each in content["inputs"]]
-        rows = common_rows({shape[0] for shape in shapes})
+        shapes = [_numbers(each["shape"]) for each in content["inputs"]]
+        rows = common_rows(shapes)
         binary: dict[int, Rows] = {}
         at = 0
         for place, (each, shape) in enumerate(zip(content["inputs"], shapes, strict=True)):
@@ -230,11 +230,7 @@ def join_bodies(
             first = content
             version = str(first.get("model_version", ""))
         elif str(content.get("model_version", "")) != version:
-            raise NotMerged(
-                f"versions {version} and {content.get('model_version')} of the model answered "
-                "parts of the request",
-                is_of_model=False,
-            )
+            raise VersionsDiffer((version, str(content.get("model_version", ""))))
         try:
             if not part:
                 outputs = [_JoinedOutput(each) for each in first.get("outputs", [])]
@@ -424,12 +420,6 @@ def _check(content: dict[str, Any]) -> None:
             raise NotSplit("it is a step of a sequence")
     if any(REGION in output.get("parameters", {}) for output in content.get("outputs", [])):
         raise NotSplit("outputs go to shared memory")
-
-
-def _shape(each: dict[str, Any]) -> list[int]:
-    shape = _numbers(each["shape"])
-    check_shape(shape)
-    return shape
 
 
 def _numbers(values: list[Any]) -> list[int]:

@@ -6,7 +6,8 @@ element is a length of four bytes, little-endian, and so many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
@@ -29,6 +30,7 @@ MAX_PARSED: Final = 2**19
 """Bytes of JSON, or of typed contents, that are read. JSON is read in steps."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of a request that is a step of a sequence."""
+_VERSION: Final = re.compile("[0-9]{1,19}")
 REGION: Final = "shared_memory_region"
 OFFSET: Final = "shared_memory_offset"
 BYTE_SIZE: Final = "shared_memory_byte_size"
@@ -47,29 +49,40 @@ class NotMerged(Exception):
         """No other answers of the model could be joined either."""
 
 
-def check_shape(shape: Sequence[int]) -> None:
-    """Check that a shape has a batch dimension, no negative one, and not very many.
+class VersionsDiffer(NotMerged):
+    """Several versions of the model answered parts of one request."""
+
+    def __init__(self, versions: Iterable[str]) -> None:
+        found = sorted(set(versions), key=lambda version: (len(version), version))
+        text = f"versions {' and '.join(found)} of the model answered parts of the request"
+        super().__init__(text, is_of_model=False)
+        self.newest = found[-1].encode() if _VERSION.fullmatch(found[-1]) else b""
+        """The largest of them; empty where that is no number, as versions are."""
+
+
+def common_rows(shapes: Sequence[Sequence[int]]) -> int:
+    """The rows of a request, given the shapes of its inputs.
 
     Raises:
-        NotSplit: it has not.
+        NotSplit: they differ, there is nothing to cut, or a shape has no batch dimension, a
+            negative one, or very many.
     """
-    if len(shape) > _MAX_DIMENSIONS:
-        raise NotSplit("an input has very many dimensions")
-    if not shape or min(shape) < 0:
-        raise NotSplit("an input has no batch dimension")
-
-
-def common_rows(found: set[int]) -> int:
-    """The rows of a request, given those of its inputs.
-
-    Raises:
-        NotSplit: they differ, or there is nothing to cut.
-    """
+    found = set()
+    has_data = False
+    for shape in shapes:
+        if len(shape) > _MAX_DIMENSIONS:
+            raise NotSplit("an input has very many dimensions")
+        if not shape or min(shape) < 0:
+            raise NotSplit("an input has no batch dimension")
+        found.add(shape[0])
+        has_data = has_data or 0 not in shape[1:]
     if len(found) != 1:
         raise NotSplit("inputs differ in their batch dimension")
     rows = found.pop()
     if rows < 2:
         raise NotSplit("it has one row")
+    if not has_data:
+        raise NotSplit("its rows are empty")
     return rows
 
 

@@ -17,6 +17,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
 from lb.net.client import client_of
+from lb.net.intake import Intake
 from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
 from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
@@ -33,7 +34,7 @@ from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared, know_nothing
 from lb.proxy.http1.sides import ClientSide
-from lb.proxy.http1.split_request import SplitRequest, stays_whole
+from lb.proxy.http1.split_request import SplitRequest, split_request, stays_whole
 from lb.proxy.http1.variants import VariantHandler
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
@@ -161,8 +162,8 @@ class ServerConnection(ClientSide):
         self._is_processing = False
         self._goes_on = False
         """Some of what was read is used in a later iteration of the loop."""
-        self.pump: Pump | None = None
-        """Moves a body in place of the transport's reading."""
+        self.pump: Pump | Intake | None = None
+        """Moves a body, or reads it, in place of the transport's reading."""
 
     # Transport
 
@@ -222,7 +223,7 @@ class ServerConnection(ClientSide):
                     relay = self.relay
                     now = relay.clock()
                     exchange = Http1Exchange(relay, self, plan, now)
-                    if plan.is_plain or stays_whole(exchange, memoryview(data)[end:]):
+                    if plan.is_plain or stays_whole(exchange, data, end):
                         self.state = _BUSY
                         self.exchange = exchange
                         if self.options.request_timeout_s:
@@ -462,12 +463,8 @@ class ServerConnection(ClientSide):
             front = self.front
             by_platform = front is not None and front.chooses_variants
             exchange.handler = VariantHandler(exchange, by_platform=by_platform)
-        elif (
-            plan.may_split
-            and exchange.handler is None
-            and not (pieces and stays_whole(exchange, pieces[0]))
-        ):
-            exchange.handler = SplitRequest(exchange)
+        elif plan.may_split and exchange.handler is None:
+            exchange.handler = split_request(exchange, pieces)
         if plan.is_sampled and not plan.may_split:
             recording = relay.parts.payloads.record(exchange, plan.upstream)
             if recording is not None:
@@ -580,6 +577,12 @@ class ServerConnection(ClientSide):
             or self.eof
         ):
             return
+        handler = exchange.handler
+        if isinstance(handler, SplitRequest) and handler.is_decided:
+            self.pump = self.relay.pumps.collect(
+                self.transport, decoder.remaining, take=self._collected, over=self._pump_over
+            )
+            return
         sink = exchange.passes(self)
         if sink is not None:
             self.pump = self.relay.pumps.start(
@@ -597,6 +600,15 @@ class ServerConnection(ClientSide):
             self._decoder.remaining -= size
         if self.exchange is not None:
             self.exchange.count_request(size)
+
+    def _collected(self, piece: bytes) -> None:
+        """Some of a body has come that is held whole."""
+        self.since = self.relay.clock()
+        if isinstance(self._decoder, LengthDecoder):
+            self._decoder.remaining -= len(piece)
+        exchange = self.exchange
+        if exchange is not None:
+            (exchange.handler or exchange).add([piece], ended=False)
 
     def _pump_over(self) -> None:
         self.pump = None

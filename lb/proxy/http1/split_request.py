@@ -10,12 +10,12 @@ from functools import partial
 from typing import Final, TypeVar
 
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import http_error_text
+from lb.kserve.errors import http_error_text, meaning
 from lb.kserve.inspect import Findings
 from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
-from lb.kserve.split.tensors import NotMerged, NotSplit
+from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.kserve.work import json_priority, json_rows
 from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import SplitParticulars
@@ -33,6 +33,7 @@ from lb.proxy.split import (
     Parts,
     SplitPlan,
     part_particulars,
+    pinned,
     rows_text,
     take_over_marks,
     units_at_once,
@@ -60,20 +61,61 @@ _JSON_SIZE: Final = b"Inference-Header-Content-Length"
 _ERRORS: Final = 400
 
 
-def stays_whole(exchange: Http1Exchange, first: Payload) -> bool:
-    """Whether an inference goes on as it comes, as far as the first read of its body tells.
+def stays_whole(exchange: Http1Exchange, data: bytes, at: int) -> bool:
+    """Whether an inference goes on as it comes: its batch need not even be planned.
 
     Args:
         exchange: of a model whose batches may be cut.
-        first: of its body.
+        data: what was read.
+        at: where in it the body begins, which is complete.
+    """
+    # What the last request of the kind said is looked up by how its JSON begins, as in
+    # `look_at_whole`.
+    plan = exchange.plan
+    if plan.is_compressed:
+        return False
+    if plan.origin is not None:
+        plan = plan.origin
+    known = plan.known_rows
+    if known is not None and data.startswith(known.head, at):
+        rows = known.particulars.rows
+    else:
+        rows, _ = json_rows(data[at : at + _LOOKED_AT])
+    return exchange.relay.dispatcher.splits.stays_whole(exchange.model, rows)
+
+
+def split_request(exchange: Http1Exchange, pieces: list[Payload]) -> SplitRequest | None:
+    """What holds an inference until it is known how its batch is cut, or that it is not. None where
+    it goes on as it comes, as far as the first read of its body tells.
+
+    Args:
+        exchange: of a model whose batches may be cut.
+        pieces: what has come of its body.
     """
     plan = exchange.plan
-    if plan.is_compressed or plan.length < 0:
-        return False
-    rows, end = json_rows(bytes(first[:_LOOKED_AT]))
+    if plan.is_compressed or plan.length < 0 or not pieces:
+        return SplitRequest(exchange, None)
+    first = bytes(pieces[0][:_LOOKED_AT])
+    rows, end = json_rows(first)
     if not end and len(first) < min(plan.length, _LOOKED_AT):
-        return False
-    return exchange.relay.dispatcher.splits.plan(exchange, rows, plan.length) is None
+        return SplitRequest(exchange, None)
+    splits = exchange.relay.dispatcher.splits
+    if splits.stays_whole(exchange.model, rows):
+        return None
+    found = splits.plan(exchange, rows, plan.length)
+    return None if found is None else SplitRequest(exchange, found)
+
+
+def _with_version(head: bytes, version: bytes) -> bytes:
+    """The head of an inference that asks for a version of its model.
+
+    Args:
+        head: that asks for none.
+        version: of the model.
+    """
+    target = head[: head.index(b" ", head.index(b" ") + 1)]
+    at = target.partition(b"?")[0].rindex(b"/infer")
+    return b"%b/versions/%b%b" % (head[:at], version, head[at:])
 
 
 class PartSide(ClientSide):
@@ -210,14 +252,15 @@ class SplitRequest:
     """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
 
     __slots__ = (
-        "_cut", "_held", "_parts", "_plan", "_work", "collects", "exchange", "head",
-        "particulars",
+        "_cut", "_held", "_is_fresh", "_is_pinned", "_parts", "_plan", "_work", "collects",
+        "exchange", "head", "particulars",
     )  # fmt: skip
 
-    def __init__(self, exchange: Http1Exchange) -> None:
+    def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
         """
         Args:
             exchange: whose request it is.
+            plan: how it is cut, as far as that is known.
         """
         self.exchange = exchange
         self.collects = True
@@ -226,8 +269,12 @@ class SplitRequest:
         self.particulars = exchange.particulars
         """Those of the whole batch."""
         self._held = HeldBytes(exchange.relay.ledger, self)
-        self._plan: SplitPlan | None = None
+        self._plan = plan
         """None while nobody knows whether it is cut."""
+        self._is_fresh = True
+        """The plan is of this iteration of the event loop."""
+        self._is_pinned = False
+        """Its parts ask for a version of the model, since several answered before."""
         self._cut: BodyCut | None = None
         self._parts: Parts | None = None
         self._work: asyncio.Task[None] | None = None
@@ -243,6 +290,7 @@ class SplitRequest:
         self.head = head
         server = exchange.server
         self.add(pieces, ended=ended)
+        self._is_fresh = False
         if server is not None and exchange.handler is self and not ended:
             exchange.invite_body(server)
 
@@ -361,18 +409,23 @@ class SplitRequest:
         self._cut = cut
         self._note(cut.text, plan)
         splits = exchange.relay.dispatcher.splits
-        self._plan = now_best = splits.plan(exchange, plan.rows, self._held.size)
-        if now_best is None:
-            self._pass_on()  # others have come since it began
-            return
-        plan = now_best
+        if not self._is_fresh:
+            now_best = splits.plan(exchange, plan.rows, self._held.size)
+            if now_best is None:
+                self._pass_on()  # others have come since it began
+                return
+            self._plan = plan = now_best
+        splits.counts.batches += 1
+        self._run(cut, plan)
+
+    def _run(self, cut: BodyCut, plan: SplitPlan) -> None:
+        exchange = self.exchange
         parts = []
         first = 0
         for count in plan.parts:
             parts.append(self._part(first, count))
             first += count
-        splits.counts.batches += 1
-        splits.counts.parts += len(parts)
+        exchange.relay.dispatcher.splits.counts.parts += len(parts)
         exchange.particulars = SplitParticulars(self.particulars, len(parts))
         exchange.may_have_run = True  # some of it, before an error of ours
         budget = exchange.relay.iteration
@@ -432,6 +485,9 @@ class SplitRequest:
         if head.status >= _ERRORS:
             data = form.held.rope().joined()
             text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
+            if self._is_pinned and meaning(text) is not None:  # nobody has that version any more
+                self._fail(part, Answer(503, http_body(text), Reason.NOT_MERGED), text)
+                return
             self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
         elif parts.one_done():
             self._join(parts)
@@ -483,9 +539,27 @@ class SplitRequest:
             exchange.particulars = self.particulars
             self._pass_on()
             return
+        if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
+            return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
+
+    def _runs_again(self, version: bytes) -> bool:
+        """Run the batch once more, on the backends that have a version of the model: others had
+        another one. False where it was, or its model cannot be cut any more."""
+        exchange, cut, plan = self.exchange, self._cut, self.plan
+        splits = exchange.relay.dispatcher.splits
+        now_best = splits.plan(exchange, plan.rows, self._held.size)
+        if self._is_pinned or not version or cut is None or now_best is None:
+            return False
+        self._drop_answers()
+        self._is_pinned = True
+        self._plan = now_best
+        self.particulars = pinned(self.particulars, version)
+        self.head = _with_version(self.head, version)
+        self._run(cut, now_best)
+        return True
 
     def part_failed(self, part: Http1Part, answer: Answer) -> None:
         """There is no answer to a part but this one of ours."""
@@ -509,6 +583,11 @@ class SplitRequest:
         )
 
     # What the exchange asks of it
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all of the body will be held, to be cut."""
+        return self._plan is not None
 
     @property
     def is_busy(self) -> bool:

@@ -234,6 +234,8 @@ class Call(Exchange):
 
     def _find_model(self, payload: bytes) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
+        if self.relay.split_models and self._is_whole_batch(payload):
+            return True
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
         if self.model in self.relay.options.variant_names and self.relay.begin_variant(
@@ -248,6 +250,26 @@ class Call(Exchange):
             if self.request.push(payload):
                 self._place()
             return False
+        return True
+
+    def _is_whole_batch(self, payload: bytes) -> bool:
+        """Whether the request is known by how it begins as one whose batch may be cut, and stays
+        whole."""
+        relay = self.relay
+        prefixes = relay.prefixes
+        if prefixes.snapshot is not relay.dispatcher.pool.current or len(payload) <= NAME_AT:
+            return False
+        known = prefixes.find_batch(payload[: payload[NAME_AT - 1] + NAME_AT])
+        if (
+            known is None
+            or (particulars := known.particulars) is None
+            or not payload.startswith(known.head)
+            or self.operation is not MODEL_INFER
+            or not relay.dispatcher.splits.stays_whole(known.model, particulars.rows)
+        ):
+            return False
+        self.model = known.model
+        self.particulars = particulars
         return True
 
     def request_data(self, payload: Payload, end_stream: int) -> None:

@@ -107,8 +107,11 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
         ):
             version, rows, priority, end = quick
             call.particulars = particulars = Particulars(version, rows, priority)
-            if name not in relay.split_models or not relay.dispatcher.splits.may_cut(name, rows):
-                relay.prefixes.learn_work(snapshot, data, name, particulars, end)
+            may_be_cut = name in relay.split_models and relay.dispatcher.splits.may_cut(name, rows)
+            if not (may_be_cut and version):
+                relay.prefixes.learn_work(
+                    snapshot, data, name, particulars, end, may_be_cut=may_be_cut
+                )
             return True
     if not regions and route is not None and route.is_plain:
         return True

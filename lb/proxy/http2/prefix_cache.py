@@ -38,7 +38,7 @@ class KnownPrefix:
 class PrefixCache:
     """Beginnings of messages; they hold for one snapshot of the pool."""
 
-    __slots__ = ("_excluded", "_known", "find", "snapshot")
+    __slots__ = ("_excluded", "_known", "_of_batches", "find", "find_batch", "snapshot")
 
     def __init__(self, excluded: Container[bytes] = ()) -> None:
         """
@@ -51,6 +51,9 @@ class PrefixCache:
         self._known: dict[bytes, KnownPrefix] = {}
         self.find: Callable[[bytes], KnownPrefix | None] = self._known.get
         """Look up a message by its bytes up to the end of the model's name; hot."""
+        self._of_batches: dict[bytes, KnownPrefix] = {}
+        self.find_batch: Callable[[bytes], KnownPrefix | None] = self._of_batches.get
+        """The same of batches that may be cut, where `find` knows nothing."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -69,17 +72,36 @@ class PrefixCache:
         Returns:
             None where the name is too long, or excluded.
         """
-        if self.snapshot is not snapshot or len(self._known) >= _PREFIXES:
+        return self._put(self._known, snapshot, data, model, is_plain=is_plain)
+
+    def _put(
+        self,
+        into: dict[bytes, KnownPrefix],
+        snapshot: PoolSnapshot,
+        data: bytes,
+        model: bytes,
+        *,
+        is_plain: bool,
+    ) -> KnownPrefix | None:
+        if self.snapshot is not snapshot or len(into) >= _PREFIXES:
             self.snapshot = snapshot
             self._known.clear()
+            self._of_batches.clear()
         if len(model) >= SHORT_NAME or model in self._excluded:
             return None
         known = KnownPrefix(model, is_plain=is_plain)
-        self._known[data[: PREFIX_SIZE + 2 + len(model)]] = known
+        into[data[: PREFIX_SIZE + 2 + len(model)]] = known
         return known
 
     def learn_work(
-        self, snapshot: PoolSnapshot, data: bytes, model: bytes, particulars: Particulars, end: int
+        self,
+        snapshot: PoolSnapshot,
+        data: bytes,
+        model: bytes,
+        particulars: Particulars,
+        end: int,
+        *,
+        may_be_cut: bool = False,
     ) -> None:
         """Remember what a message of a scheduled model said; where messages differ each time, that
         of one now and then.
@@ -90,15 +112,17 @@ class PrefixCache:
             model: its model, as `model_name` finds it; the name is short.
             particulars: what it said.
             end: where that ends in the message.
+            may_be_cut: it is a batch that is cut now or another time.
         """
+        into = self._of_batches if may_be_cut else self._known
         known = None
         if self.snapshot is snapshot:
-            known = self._known.get(data[: PREFIX_SIZE + 2 + len(model)])
+            known = into.get(data[: PREFIX_SIZE + 2 + len(model)])
         if known is not None and known.particulars is not None:
             known.misses += 1
             if known.misses % _PATIENCE:
                 return
-        known = self.learn(snapshot, data, model, is_plain=False)
+        known = self._put(into, snapshot, data, model, is_plain=False)
         if known is not None:
             particulars.is_shared = True
             known.particulars = particulars

@@ -148,11 +148,18 @@ class Http2Relay(Http2Shared):
             or (particulars is not None and particulars.step is not None)
         ):
             return False
+        splits = self.dispatcher.splits
+        if (
+            particulars is not None
+            and particulars.rows > 1
+            and not particulars.version
+            and splits.stays_whole(call.model, particulars.rows)
+        ):
+            return False
         data = b"".join((*(call.request.queue or ()), payload))
         rows = rows_of_first(data, call.model, is_all=is_all)
         if rows is None:
             return None
-        splits = self.dispatcher.splits
         size = int.from_bytes(data[1:PREFIX_SIZE], "big")
         plan = splits.plan(call, rows, size)
         is_long = plan is not None and size > plan.rule.max_bytes

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.errors import meaning
 from lb.kserve.inspect import inspect_quickly
 from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
-from lb.kserve.split.tensors import NotMerged, NotSplit
+from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import Exchange, SplitParticulars
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
@@ -34,6 +35,7 @@ from lb.proxy.split import (
     SplitPlan,
     Splits,
     part_particulars,
+    pinned,
     rows_text,
     take_over_marks,
     units_at_once,
@@ -380,7 +382,8 @@ class SplitSession(CallPart):
     """The request of a batch that is cut: held whole, and answered once all parts are."""
 
     __slots__ = (
-        "_held", "_parts", "_splits", "_work", "cut", "first_answer_at", "particulars", "plan",
+        "_held", "_is_fresh", "_is_pinned", "_parts", "_splits", "_work", "cut", "first_answer_at",
+        "particulars", "plan",
     )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
@@ -398,6 +401,10 @@ class SplitSession(CallPart):
         self.cut: MessageCut | None = None
         """The request once it is complete."""
         self.first_answer_at = 0.0
+        self._is_fresh = True
+        """The plan is of this iteration of the event loop."""
+        self._is_pinned = False
+        """Its parts ask for a version of the model, since several answered before."""
         self._splits = splits
         self._held = HeldBytes(call.relay.ledger, call)
         self._parts: Parts | None = None
@@ -413,6 +420,7 @@ class SplitSession(CallPart):
         request.clear()
         if all(map(self._held.add, pieces)):
             self._go_on(self._held.size, end_stream)
+        self._is_fresh = False
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
@@ -496,14 +504,19 @@ class SplitSession(CallPart):
     def _begin_parts(self, cut: MessageCut) -> None:
         call, plan = self.call, self.plan
         self.cut = cut
-        now_best = self._splits.plan(call, plan.rows, self._held.size)
-        if now_best is None:
-            self._give_back()  # others have come since it began
-            return
-        self.plan = plan = now_best
+        if not self._is_fresh:
+            now_best = self._splits.plan(call, plan.rows, self._held.size)
+            if now_best is None:
+                self._give_back()  # others have come since it began
+                return
+            self.plan = plan = now_best
+        self._splits.counts.batches += 1
+        self._run(cut, plan)
+
+    def _run(self, cut: MessageCut, plan: SplitPlan) -> None:
+        call = self.call
         firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
         made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
-        self._splits.counts.batches += 1
         self._splits.counts.parts += len(made)
         call.particulars = SplitParticulars(self.particulars, len(made))
         call.may_have_run = True  # some of it, before an error of ours
@@ -583,14 +596,34 @@ class SplitSession(CallPart):
             call.particulars = self.particulars
             self._give_back()
             return
+        if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
+            return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
+
+    def _runs_again(self, version: bytes) -> bool:
+        """Run the batch once more, on the backends that have a version of the model: others had
+        another one. False where it was, or its model cannot be cut any more."""
+        cut, plan = self.cut, self.plan
+        now_best = self._splits.plan(self.call, plan.rows, self._held.size)
+        if self._is_pinned or not version or cut is None or now_best is None:
+            return False
+        self._drop_answers()
+        self._is_pinned = True
+        self.plan = now_best
+        self.particulars = pinned(self.particulars, version)
+        cut.pin(version)
+        self._run(cut, now_best)
+        return True
 
     def part_erred(self, part: GrpcPart, status: int, text: str) -> None:
         """A backend answers to a part with an error, which ends the call."""
         call = self.call
         if call.finished:
+            return
+        if self._is_pinned and meaning(text) is not None:  # nobody has that version any more
+            self.part_failed(part, Reason.NOT_MERGED, text, GrpcStatus.UNAVAILABLE)
             return
         self.ends_attempts(None)
         where = rows_text(part.first, part.count, self.plan.rows)

@@ -165,9 +165,15 @@ def test_a_batch_is_divided_only_where_no_worker_is_busy() -> None:
         ticket.rows = 16
         return one.scheduler.divide(ticket, now, 16, 8)
 
+    def may_divide(rows: int) -> bool:
+        ticket = one.ticket(9000.0)
+        ticket.rows = rows
+        return one.scheduler.may_divide(ticket, 9000.0, 16, 8)
+
     assert len(divided(9000.0)) == 2
     first, second = two.begin(9000.0), two.begin(9000.0)
     assert divided(9000.0) == ()
+    assert [may_divide(rows) for rows in (1, 16)] == [False, True]
     queued = two.queue(9000.0)
     two.complete(first, 9001.0)
     two.complete(second, 9001.0)

@@ -34,6 +34,7 @@ from lb.wire.ledger import Ledger
 from tests.fakes.live import FakeClock
 
 RULE = SplitRule(at_once=2, max_bytes=1000)
+AUTO = SplitRule(at_once=2, max_bytes=1000, is_auto=True)
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, max_rows=8)
 
 
@@ -42,9 +43,13 @@ class Divided:
 
     def __init__(self, *parts: int) -> None:
         self.parts = parts
+        self.is_possible = True
 
     def divide(self, *_: object) -> tuple[int, ...]:
         return self.parts
+
+    def may_divide(self, *_: object) -> bool:
+        return self.is_possible
 
 
 def exchange(model: bytes = b"m") -> Exchange:
@@ -58,12 +63,13 @@ def splits(
     rule: SplitRule = RULE,
     parts: tuple[int, ...] = (),
     clock: FakeClock | None = None,
+    divider: Divided | None = None,
 ) -> Splits:
     nowhere = Placement((), None, None)  # type: ignore[arg-type]
-    plan = Plan(limits={}) if parts else None
+    plan = Plan(limits={}) if parts or divider is not None else None
     routes = {b"m": ModelRoute(facts=facts, plan=plan)}
     pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
-    made = Splits(pool, Divided(*parts), clock or FakeClock(100.0))
+    made = Splits(pool, divider or Divided(*parts), clock or FakeClock(100.0))
     made.configure({b"m": rule})
     return made
 
@@ -111,12 +117,11 @@ def test_only_batches_above_the_limit_of_their_model_are_cut() -> None:
 
 
 def test_auto_also_cuts_what_is_answered_sooner_so() -> None:
-    auto = SplitRule(at_once=2, max_bytes=1000, is_auto=True)
-    assert parts_of(splits(parts=(4, 2), rule=auto), 6) == (4, 2)
+    assert parts_of(splits(parts=(4, 2), rule=AUTO), 6) == (4, 2)
     assert parts_of(splits(parts=(4, 2)), 6) is None
-    assert parts_of(splits(rule=auto), 6) is None
-    assert parts_of(splits(parts=(4, 2), rule=auto), 1) is None
-    assert [splits(rule=auto).may_cut(b"m", rows) for rows in (1, 2)] == [False, True]
+    assert parts_of(splits(rule=AUTO), 6) is None
+    assert parts_of(splits(parts=(4, 2), rule=AUTO), 1) is None
+    assert [splits(rule=AUTO).may_cut(b"m", rows) for rows in (1, 2)] == [False, True]
 
 
 def test_as_many_parts_as_help_are_made_of_what_must_be_cut() -> None:
@@ -135,12 +140,6 @@ def test_the_first_parts_of_a_model_differ() -> None:
 
 def test_batches_without_rows_are_not_cut() -> None:
     assert parts_of(splits(ModelFacts(max_rows=0)), 9) is None
-
-
-def test_a_batch_of_very_many_parts_is_not_cut() -> None:
-    made = splits()
-    assert parts_of(made, 8 * 1024) is not None
-    assert parts_of(made, 8 * 1024 + 1) is None
 
 
 def test_a_model_that_turned_out_unfit_is_left_whole_for_longer_each_time() -> None:
@@ -361,3 +360,45 @@ def test_short_payload_is_held_in_few_pieces() -> None:
         held.add(text[at : at + 1])
     assert held.rope().joined() == text
     assert len(buffers(held)) == 2
+
+
+def test_batches_that_stay_whole_for_long_are_not_planned_again() -> None:
+    clock = FakeClock(100.0)
+    divider = Divided()
+    made = splits(rule=AUTO, clock=clock, divider=divider)
+    assert parts_of(made, 6) is None
+    assert not made.stays_whole(b"m", 6), "backends are busy, so it may be cut the next time"
+    divider.is_possible = False
+    assert parts_of(made, 6) is None
+    assert [made.stays_whole(b"m", rows) for rows in (1, 2, 6, 7)] == [True, True, True, False]
+    assert not made.stays_whole(b"other", 6)
+    clock.now += 1.0
+    assert not made.stays_whole(b"m", 6), "what executions take may be different by now"
+
+
+@pytest.mark.parametrize("rule", [RULE, AUTO])
+def test_batches_of_models_whose_parts_nobody_divides_are_not_planned_again(
+    rule: SplitRule,
+) -> None:
+    made = splits(rule=rule)  # not scheduled
+    assert parts_of(made, 2) is None
+    assert [made.stays_whole(b"m", rows) for rows in (2, 8, 9)] == [True, True, False]
+
+
+def test_what_holds_for_one_version_of_a_model_is_not_noted_for_others() -> None:
+    divider = Divided()
+    divider.is_possible = False
+    made = splits(rule=AUTO, divider=divider)
+    asked = exchange()
+    asked.particulars = Particulars(b"2")
+    assert made.plan(asked, 6, 100) is None
+    assert not made.stays_whole(b"m", 6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "is_cut"),
+    [(1000, 150, True), (1024, 150, True), (1025, 150, False), (8000, 170, False),
+     (8 * 1024, 2**20, True), (8 * 1024 + 1, 2**30, False)],
+)  # fmt: skip
+def test_short_requests_do_not_become_very_many(rows: int, size: int, is_cut: bool) -> None:
+    assert (splits().plan(exchange(), rows, size) is not None) is is_cut

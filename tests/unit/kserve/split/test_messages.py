@@ -142,6 +142,20 @@ def _no_inputs(request: pb.ModelInferRequest) -> None:
     del request.raw_input_contents[:]
 
 
+def _empty_rows(request: pb.ModelInferRequest) -> None:
+    request.inputs[0].shape[1] = 0
+    request.raw_input_contents[0] = b""
+
+
+def _many_raw(request: pb.ModelInferRequest) -> None:
+    request.raw_input_contents.extend([b""] * 4000)
+
+
+def _many_parameters(request: pb.ModelInferRequest) -> None:
+    for number in range(4000):
+        request.inputs[0].parameters[str(number)].bool_param = True
+
+
 def _half_a_type(request: pb.ModelInferRequest) -> None:
     request.inputs[0].datatype = "FP16"
     request.inputs[0].contents.int_contents.extend(range(8))
@@ -153,7 +167,8 @@ def _half_a_type(request: pb.ModelInferRequest) -> None:
     [
         _one_row, _differ, _sequence, _sequence_by_name, _sequence_end, _output_in_memory,
         _bytes_in_memory, _wrong_size_in_memory, _short, _extra, _missing, _mixed, _unknown_type,
-        _no_shape, _negative, _no_inputs, _half_a_type,
+        _no_shape, _negative, _no_inputs, _half_a_type, _empty_rows, _many_raw,
+        _many_parameters,
     ],
 )  # fmt: skip
 def test_requests_that_are_not_cut(spoil: object) -> None:
@@ -316,7 +331,7 @@ def test_requests_whose_parts_would_take_long_to_make_are_not_cut() -> None:
     with pytest.raises(NotSplit, match="very many elements"):
         read_message(request.SerializeToString())
     request = pb.ModelInferRequest(model_name="m")
-    for number in range(1000):
+    for number in range(500):
         tensor = request.inputs.add(name=f"A{number}", datatype="INT32", shape=[2])
         tensor.contents.int_contents.extend([1, 2])
     with pytest.raises(NotSplit, match="very many inputs"):
@@ -327,4 +342,4 @@ def test_long_typed_contents_are_parsed_in_a_step_of_their_own() -> None:
     request = pb.ModelInferRequest(model_name="m")
     tensor = request.inputs.add(name="A", datatype="FP32", shape=[2, 10_000])
     tensor.contents.fp32_contents.extend([1.5] * 20_000)
-    assert sum(1 for _ in cut_message(request.SerializeToString())) == 1
+    assert sum(1 for _ in cut_message(request.SerializeToString())) == 3

@@ -57,3 +57,16 @@ def test_what_never_repeats_is_remembered_now_and_then(snapshot: PoolSnapshot) -
     prefixes.learn_work(later, named(b"first", b"0160"), b"first", particulars, 16)
     assert work_of(prefixes, named(b"first", b"0160")).particulars is particulars
     assert prefixes.snapshot is later
+
+
+def test_batches_that_may_be_cut_are_remembered_apart(snapshot: PoolSnapshot) -> None:
+    prefixes = PrefixCache()
+    message = named(b"first", b"0001")
+    particulars = Particulars(rows=7)
+    prefixes.learn_work(snapshot, message, b"first", particulars, 16, may_be_cut=True)
+    assert prefixes.find(start_of(message)) is None
+    known = prefixes.find_batch(start_of(message))
+    assert known is not None
+    assert (known.particulars, known.head) == (particulars, message[:16])
+    prefixes.learn(replace(snapshot), named(b"other", b""), b"other", is_plain=True)
+    assert prefixes.find_batch(start_of(message)) is None, "it is of another pool"
