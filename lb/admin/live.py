@@ -83,6 +83,8 @@ class LiveSources:
     wait_reasons: Callable[[], Mapping[tuple[bytes, str], int]]
     """Requests that had to wait since the start, by model and reason."""
     reruns: Callable[[], RerunCounts]
+    hedges: Callable[[], Mapping[bytes, int]]
+    """Requests that were sent to a second backend beside the first, by model."""
     replicas: Callable[[], Iterable[str]]
     """URLs of other processes' admin APIs."""
     tables: Callable[[], Iterable[ModelTableStatus]] = _nothing
@@ -120,7 +122,7 @@ class LiveView:
         self._started_at = clock()
         self._history: History[_Reading] = History()
         self._backends = BackendRows(sources.model_backends, sources.tables)
-        self._models = ModelRows(sources.meter, sources.wait_reasons)
+        self._models = ModelRows(sources.meter, sources.wait_reasons, sources.hedges)
         self._changes = ChangeRows()
         self._made_at = -EVERY_S
         self.text = b""

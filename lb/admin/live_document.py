@@ -117,6 +117,10 @@ class LiveModel(TypedDict):
     retries: Annotated[
         float | None, Field(description="Further attempts per second, hedges included.")
     ]
+    hedges: Annotated[
+        float | None,
+        Field(description="Requests per second that were sent to a second backend as well."),
+    ]
     queued: Annotated[int, Field(description="Requests that wait in the queue.")]
     oldest_ms: Annotated[float, Field(description="Age of the oldest of them.")]
     waits: Annotated[

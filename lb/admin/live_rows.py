@@ -357,12 +357,13 @@ def _gpu(record: BackendRecord) -> GpuUse | None:
 
 
 class _ModelCounts(NamedTuple):
-    """Requests, failures and further attempts; latencies of successful inferences by bucket;
-    requests that had to wait by reason."""
+    """Requests, failures, further attempts, and hedges among these; latencies of successful
+    inferences by bucket; requests that had to wait by reason."""
 
     requests: int
     failures: int
     retries: int
+    hedges: int
     durations: list[int]
     waits: dict[str, int]
 
@@ -371,8 +372,8 @@ class _ModelRow:
     """What is kept of one model."""
 
     __slots__ = (
-        "durations", "failures", "history", "is_complete", "json", "requests", "retries", "settled",
-        "waits",
+        "durations", "failures", "hedges", "history", "is_complete", "json", "requests", "retries",
+        "settled", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -386,6 +387,7 @@ class _ModelRow:
         """Per second."""
         self.failures = 0.0
         self.retries = 0.0
+        self.hedges = 0.0
         self.durations: list[int] = []
         """Of the last seconds."""
         self.waits: dict[str, float] = {}
@@ -402,6 +404,7 @@ class _ModelRow:
         self.requests = (counts.requests - old.requests) / window_s
         self.failures = (counts.failures - old.failures) / window_s
         self.retries = (counts.retries - old.retries) / window_s
+        self.hedges = (counts.hedges - old.hedges) / window_s
         self.durations = (
             [a - b for a, b in zip(counts.durations, old.durations, strict=True)]
             if old.durations
@@ -418,15 +421,20 @@ class ModelRows:
     """The rows of models: the busiest first, then the others by name."""
 
     def __init__(
-        self, meter: Meter, wait_reasons: Callable[[], Mapping[tuple[bytes, str], int]]
+        self,
+        meter: Meter,
+        wait_reasons: Callable[[], Mapping[tuple[bytes, str], int]],
+        hedges: Callable[[], Mapping[bytes, int]],
     ) -> None:
         """
         Args:
             meter: counts requests by model.
             wait_reasons: how many requests had to wait since the start, by model and reason.
+            hedges: how many requests were sent to a second backend as well, by model.
         """
         self._meter = meter
         self._wait_reasons = wait_reasons
+        self._hedges = hedges
         self._rows: dict[bytes, _ModelRow] = {}
         self._renewed_at = -STALE_S
         self._shown: list[bytes] = []
@@ -468,7 +476,7 @@ class ModelRows:
         names = first.keys() | second.keys() | queues.keys()
         names.discard(_OTHER_NAME)
         rows = self._rows
-        nothing = _ModelCounts(0, 0, 0, [], {})
+        nothing = _ModelCounts(0, 0, 0, 0, [], {})
         for name in names - rows.keys():
             row = rows[name] = _ModelRow()
             if now - self._renewed_at <= STALE_S:
@@ -551,7 +559,8 @@ class ModelRows:
                 [a + b for a, b in zip(durations, counts, strict=True)] if durations else [*counts]
             )
         had_to_wait = {why: waits[name, why] for why in _WAITS if (name, why) in waits}
-        return _ModelCounts(requests, failures, retries, durations, had_to_wait)
+        hedges = self._hedges().get(name, 0)
+        return _ModelCounts(requests, failures, retries, hedges, durations, had_to_wait)
 
     def _show(
         self, snapshot: PoolSnapshot, name: bytes, queues: Mapping[bytes, tuple[int, float]]
@@ -566,6 +575,7 @@ class ModelRows:
             "requests": round(row.requests, 2) if row.is_complete else None,
             "failures": round(row.failures, 2) if row.is_complete else None,
             "retries": round(row.retries, 2) if row.is_complete else None,
+            "hedges": round(row.hedges, 2) if row.is_complete else None,
             "p50_ms": milliseconds(quantile(row.durations, 0.5)),
             "p99_ms": milliseconds(quantile(row.durations, 0.99)),
             "queued": queued,

@@ -92,22 +92,22 @@ def _about(ill: Sequence[BackendRecord], now: float) -> str:
     """A sentence about the worst backend, and how many others there are."""
     worst = ill[0]
     why = worst.why
-    sentence = f"{worst.backend.name} is {worst.state.value}"
     if worst.state is BackendState.UP:
         sentence = f"{worst.backend.name} is up, but not for every model"
     else:
-        sentence += f" for {short_duration(now - worst.since)}"
+        lasts = short_duration(now - worst.since)
+        sentence = f"{worst.backend.name} has been {worst.state.value} for {lasts}"
     sentence += f": {why}." if why else "."
     others = len(ill) - 1
     if others:
-        sentence += f" So {'is 1 other backend' if others == 1 else f'are {others} others'} ill."
+        sentence += f" {'1 other backend is' if others == 1 else f'{others} others are'} ill too."
     return sentence
 
 
 def _about_workers(lost: Sequence[LiveWorker]) -> str:
     """A sentence for each worker that does not serve; empty where all do."""
     return " ".join(
-        f"Worker {each['index']} is {each['state']} for {short_duration(each['since_s'])}."
+        f"Worker {each['index']} has been {each['state']} for {short_duration(each['since_s'])}."
         for each in lost
     )
 

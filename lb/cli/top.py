@@ -11,6 +11,7 @@ import select
 import shutil
 import sys
 import termios
+import textwrap
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
@@ -29,13 +30,15 @@ from lb.domain.durations import short_duration
 
 REFRESH_S: Final = 1.0
 NARROWEST: Final = 80
+_HEAD_LINES: Final = 3
+"""Lines for the sentence that says what is wrong."""
 _SHAPES: Final = {
-    "up": ("●", 32), "starting": ("◌", 33), "suspected": ("◆", 33), "partial": ("◐", 33),
+    "up": ("●", 32), "starting": ("◌", 33), "suspected": ("◇", 33), "partial": ("◐", 33),
     "ejected": ("◆", 31), "unready": ("■", 31), "down": ("✕", 31), "draining": ("▽", 36),
     "disabled": ("-", 36), "standby": ("○", 36), "removing": ("▽", 36),
 }  # fmt: skip
 """By state: its shape, and the colour's number (ECMA-48 SGR)."""
-_WORKER_SHAPES: Final = {"serving": ("●", 0), "silent": ("◆", 33), "away": ("✕", 31)}
+_WORKER_SHAPES: Final = {"serving": ("●", 0), "silent": ("◇", 33), "away": ("✕", 31)}
 _VERDICTS: Final = {"good": ("●", 32), "degraded": ("▲", 33), "bad": ("✕", 31)}
 _SORTS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "problems": lambda _: 0,  # as the document has them
@@ -45,10 +48,21 @@ _SORTS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "errors": lambda each: -(each["errors"] or 0),
     "mean time": lambda each: -(each["mean_ms"] or 0),
 }
-_ESCAPES: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
+_KEYS: Final = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down",
+    "\r": "enter", "\n": "enter",
+}  # fmt: skip
+"""By what a terminal sends."""
 _VIEWS: Final = {"m": "models", "w": "workers", "c": "changes"}
 """By key, beside the backends."""
-_HELP: Final = "↑↓ select  s sort  m models  w workers  c changes  d drain  e enable  q quit"
+_HELP: Final = {
+    "backends": "↑↓ select  s sort  m models  w workers  c changes  d drain  e enable  q quit",
+    "models": "↑↓ select  Enter look into the model  m backends  w workers  c changes  q quit",
+    "model": "m models  w workers  c changes  q quit",
+    "workers": "m models  w backends  c changes  q quit",
+    "changes": "m models  w workers  c backends  q quit",
+}
+"""Keys by what is shown."""
 
 
 @dataclass(slots=True)
@@ -57,7 +71,9 @@ class View:
 
     sort: str = "problems"
     shows: str = "backends"
-    """`backends`, `models`, `workers` or `changes`."""
+    """`backends`, `models`, `model`, `workers` or `changes`."""
+    model: str = ""
+    """Its name, when one is looked into."""
     selected: int = 0
     """Which row of all."""
     said: str = ""
@@ -164,7 +180,7 @@ def _key(source: int, wait_s: float) -> str:
     if not select.select([source], [], [], wait_s)[0]:
         return ""
     text = os.read(source, 16).decode("utf-8", "replace")
-    return _ESCAPES.get(text, text[:1])
+    return _KEYS.get(text, text[:1])
 
 
 def _press(key: str, view: View, drawing: Drawing) -> None:
@@ -178,6 +194,8 @@ def _press(key: str, view: View, drawing: Drawing) -> None:
     elif key in _VIEWS:
         wanted = _VIEWS[key]
         view.shows, view.selected = "backends" if view.shows == wanted else wanted, 0
+    elif key == "enter" and view.shows == "models" and drawing.rows:
+        view.shows, view.model, view.selected = "model", drawing.rows[view.selected][1], 0
     elif key in ("d", "e") and view.shows == "backends" and drawing.rows:
         target, name = drawing.rows[view.selected]
         action, undo = ("drain", "e enables it") if key == "d" else ("enable", "d drains it")
@@ -212,7 +230,8 @@ def draw(
         drawing.lines += lines[:room] if room else lines
     if height:
         del drawing.lines[height - 2 :]
-        drawing.lines += ["", _cut(view.said or f"{_HELP}  (by {view.sort})", width)]
+        sort = f"  (by {view.sort})" if view.shows == "backends" else ""
+        drawing.lines += ["", _cut(view.said or _HELP[view.shows] + sort, width)]
     return drawing
 
 
@@ -242,20 +261,24 @@ def _process(
         return [paint(_cut(f"{label}✕ {reading.error}", width), 31)]
     summary = document["summary"]
     shape, colour = _VERDICTS.get(summary["verdict"], ("?", 33))
-    head = _cut(f"{label}{shape} {summary['verdict']}: {printable(summary['why'])}", width)
+    head = f"{label}{shape} {summary['verdict']}: {printable(summary['why'])}"
+    heads = textwrap.wrap(
+        head, width, subsequent_indent="  ", max_lines=_HEAD_LINES, placeholder="…"
+    )
     errors = sum(summary["errors"].values())
     figures = [
         f"{_number(summary['requests'])} requests/s", f"p50 {_ms(summary['p50_ms'])}",
         f"p99 {_ms(summary['p99_ms'])}", f"{_number(errors)} errors/s",
         f"{summary['queued']} queued",
     ]  # fmt: skip
-    lines = [paint(head, colour), _cut("  ".join(figures), width)]
+    lines = [*(paint(each, colour) for each in heads), _cut("  ".join(figures), width)]
     if reading.error:
         lines.append(paint(_cut(f"✕ {reading.error}", width), 31))
     lines.append("")
     draw_rows = {
         "backends": _backends,
         "models": _models,
+        "model": _model,
         "workers": _workers,
         "changes": _changes,
     }[view.shows]
@@ -305,26 +328,77 @@ def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
         2,
     )
     for each in document["models"]:
-        notes = [f"waits: {why} {_number(rate)}/s" for why, rate in each["waits"].items()]
-        if each["retries"]:
-            notes.append(f"retries: {_number(each['retries'])}/s")
-        if each["not_on"]:
-            notes.append("not on " + ", ".join(map(printable, each["not_on"])))
         yield (
             each["name"],
             f"{_cut(printable(each['name']), wide):{wide}} {each['ready_on']:5} "
             f"{_number(each['requests']):>6} {_number(each['failures']):>6} "
             f"{_ms(each['p50_ms']):>7} {_ms(each['p99_ms']):>7} {each['queued']:6} "
-            f"{_ms(each['oldest_ms']) if each['queued'] else '-':>7}  {'; '.join(notes)}",
+            f"{_ms(each['oldest_ms']) if each['queued'] else '-':>7}  {'; '.join(_notes(each))}",
             0 if each["ready_on"] else 33,
         )
     yield from _variants(document)
     yield from _placement(document)
 
 
-def _variants(document: dict[str, Any]) -> Iterator[Row]:
-    """The variants of names, where there are any, below the models."""
-    rows = document.get("variants", ())
+def _notes(model: dict[str, Any]) -> Iterator[str]:
+    """What else is known of a model, apart from its figures."""
+    for why, rate in model["waits"].items():
+        yield f"waits: {why} {_number(rate)}/s"
+    if model["retries"]:
+        yield f"retries: {_number(model['retries'])}/s"
+    if model["hedges"]:
+        yield f"of these hedges: {_number(model['hedges'])}/s"
+    if model["not_on"]:
+        yield "not on " + ", ".join(map(printable, model["not_on"]))
+
+
+def _model(document: dict[str, Any], view: View) -> Iterator[Row]:
+    """One model: its figures, its variants, and what is learnt of it on each backend."""
+    for row in document["models"]:
+        if row["name"] == view.model:
+            break
+    else:
+        yield "", f"{printable(view.model)} is not among the busiest models now.", 33
+        return
+    yield "", f"MODEL {printable(row['name'])}", 2
+    figures = (
+        f"ready on {row['ready_on']} of {document['backends_total']} backends",
+        f"{_number(row['requests'])} requests/s, {_number(row['failures'])} failures/s",
+        f"p50 {_ms(row['p50_ms'])}, p99 {_ms(row['p99_ms'])}",
+        f"{row['queued']} queued" + (f", oldest {_ms(row['oldest_ms'])}" if row["queued"] else ""),
+        *_notes(row),
+    )
+    for figure in figures:
+        yield "", f"  {figure}", 0
+    yield from _variants(document, row["name"])
+    learnt = [
+        (each, cell)
+        for each in document["backends"]
+        for cell in each["main_models"]
+        if cell["model"] == row["name"]
+    ]
+    if not learnt:
+        return
+    yield "", "", 0
+    yield "", f"  {'STATE':10} {'BACKEND':20} {'IN FL':>5} {'LIMIT':>5} {'ALONE':>7} SLOWED", 2
+    for each, cell in learnt:
+        shape, colour = _SHAPES.get(each["state"], ("?", 33))
+        yield (
+            "",
+            f"{shape} {each['state']:10} {_cut(printable(each['name']), 20):20} "
+            f"{cell['in_flight']:5} {cell['limit'] or '-':>5} {_ms(cell['ms']):>7} "
+            f"{cell['slowed']:5.1f}x",
+            0 if each["state"] == "up" else colour,
+        )
+
+
+def _variants(document: dict[str, Any], name: str | None = None) -> Iterator[Row]:
+    """The variants of names, where there are any; with a name, those of that alone."""
+    rows = [
+        each
+        for each in document.get("variants", ())
+        if name is None or each["name"].startswith(f"{name}/")
+    ]
     if rows:
         yield "", "", 0
         yield "", f"{'VARIANT':28} {'SHARE':>6} {'ANSWERED':>9} {'ERRORS':>7} {'P99':>7}  NOTE", 2

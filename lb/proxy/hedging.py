@@ -67,6 +67,8 @@ class Hedger:
         """When it is to be found anew: there may be many models."""
         self.count = 0
         """Requests that were sent twice."""
+        self.models: dict[bytes, int] = {}
+        """The same by model; only of models whose durations are known, which are bounded."""
         self.refused = 0
         """Those that were not, since the budget was spent."""
 
@@ -141,6 +143,7 @@ class Hedger:
             self._budget.give_back()
         else:
             self.count += 1
+            self.models[exchange.model] = self.models.get(exchange.model, 0) + 1
             self._running.append(hedge)
 
     def _end_running(self, *, all_of_them: bool = False) -> None:

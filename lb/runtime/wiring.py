@@ -340,6 +340,7 @@ def _live_sources(balancer: LoadBalancer) -> LiveSources:
         model_backends=lambda models: balancer.queues.model_backends(models),
         wait_reasons=lambda: balancer.relay.dispatcher.queue.wait_reasons,
         reruns=balancer.relay.rerun_counts,
+        hedges=lambda: balancer.relay.hedger.models,
         replicas=lambda: balancer.settings.admin.replicas,
         tables=lambda: table_statuses(balancer.control.directory, time.monotonic()),
         variants=balancer.relay.dispatcher.variants.statuses,

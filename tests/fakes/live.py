@@ -35,6 +35,7 @@ def live_sources(
         "model_backends": lambda _: (),
         "wait_reasons": dict,
         "reruns": RerunCounts,
+        "hedges": dict,
         "replicas": tuple,
     }
     return LiveSources(directory=directory, meter=meter or Meter(), **{**usual, **others})

@@ -35,6 +35,8 @@ def test_keys_drain_and_enable_a_backend(admin: str) -> None:
         terminal.until("only: enable done")
         terminal.press("m")
         terminal.until("simple")
+        terminal.press("\r")
+        terminal.until("ready on 1 of 1 backends")
         terminal.press("c")
         terminal.until("operator")
         terminal.press("q")

@@ -69,6 +69,8 @@ def read_counts(
     yield ("hedges", "count"), relay.hedger.count
     yield ("hedges", "won"), relay.hedger.won
     yield ("hedges", "refused"), relay.hedger.refused
+    for model, count in relay.hedger.models.items():
+        yield ("hedged models", to_text(model)), count
     yield ("unkept",), relay.ledger.unkept
     for name in ("batches", "parts", "unfit"):
         yield ("splits", name), getattr(dispatcher.splits.counts, name)
@@ -216,6 +218,8 @@ class Sums:
                 dispatcher.reruns.count += int(change)
             case ("hedges", str(name)):
                 _grow(relay.hedger, name, change)
+            case ("hedged models", str(model)):
+                _count(relay.hedger.models, to_bytes(model), change)
             case ("splits", str(name)):
                 _grow(dispatcher.splits.counts, name, change)
             case ("sequences", str(name)):

@@ -160,14 +160,17 @@ def test_models_are_shown_by_how_busy_they_are_and_renewed_in_turn() -> None:
 def test_further_attempts_are_counted_for_their_model() -> None:
     directory, meter, clock = make_pool(), Meter(), FakeClock(111.0)
     a = directory.find("a").backend
-    view = LiveView(live_sources(directory, meter), clock)
+    hedges: dict[bytes, int] = {}
+    view = LiveView(live_sources(directory, meter, hedges=lambda: hedges), clock)
     read_live(view)
     for attempts in (1, 2, 3):
         meter.finished(grpc_record(backend=a, attempts=attempts))
+    (model,) = meter.traffic[AppProtocol.GRPC].models
+    hedges[model] = 2
     clock.now += 1.0
     document = read_live(view)
     assert document["summary"]["retries"] == 3.0
-    assert [each["retries"] for each in document["models"]] == [3.0]
+    assert [(each["retries"], each["hedges"]) for each in document["models"]] == [(3.0, 2.0)]
 
 
 def test_what_was_read_when_somebody_last_looked_makes_no_rates() -> None:
@@ -211,7 +214,7 @@ def test_the_sentence_names_the_worst_backend_and_why() -> None:
     view = LiveView(live_sources(directory), clock)
     summary = read_live(view)["summary"]
     assert (summary["verdict"], summary["up"], summary["backends"]) == ("degraded", 1, 2)
-    assert summary["why"] == "b is down for 10s: grpc: closed."
+    assert summary["why"] == "b has been down for 10s: grpc: closed."
     assert [each["name"] for each in read_live(view)["backends"]] == ["b", "a"]
     directory.set_admin("b", AdminState.DRAINING, 111.5)
     clock.now += 1.0
@@ -293,7 +296,7 @@ def test_workers_are_shown_with_their_rates_and_one_that_is_away_is_a_reason_for
         ("serving", 1.5, 1, None, None),  # another process, which counts from 0
     ]
     summary = second["summary"]
-    assert (summary["verdict"], summary["why"]) == ("degraded", "Worker 1 is away for 1.0s.")
+    assert (summary["verdict"], summary["why"]) == ("degraded", "Worker 1 has been away for 1.0s.")
 
 
 def test_a_worker_that_tells_nothing_stands_still() -> None:
@@ -302,4 +305,4 @@ def test_a_worker_that_tells_nothing_stands_still() -> None:
     document = read_live(LiveView(live_sources(directory, workers=lambda: [silent]), clock))
     (row,) = document["workers"]
     assert (row["state"], row["since_s"]) == ("silent", 4.0)
-    assert document["summary"]["why"] == "Worker 0 is silent for 4.0s."
+    assert document["summary"]["why"] == "Worker 0 has been silent for 4.0s."

@@ -129,7 +129,7 @@ def test_the_worst_of_several_is_named_and_the_others_are_counted() -> None:
         directory.find(name).conduct = "ejected for bert"
     assert _verdict(directory, 101.0) == (
         "degraded",
-        "gpu-1 is up, but not for every model: ejected for bert. So is 1 other backend ill.",
+        "gpu-1 is up, but not for every model: ejected for bert. 1 other backend is ill too.",
     )
 
 

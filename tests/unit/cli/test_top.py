@@ -37,7 +37,7 @@ def document() -> dict[str, Any]:
 def test_eighty_columns_suffice() -> None:
     reading = Reading(AdminTarget("127.0.0.1:8003"), document())
     lines = draw([reading], View(), 80, 0, coloured=False).lines
-    assert lines[0] == "▲ degraded: b is down for 11s: grpc: closed."
+    assert lines[0] == "▲ degraded: b has been down for 11s: grpc: closed."
     assert lines[1] == "10 requests/s  p50 3.8ms  p99 5.0ms  0 errors/s  3 queued"
     assert lines[3:] == [
         "  STATE      BACKEND IN FL   REQ/S SHARE     MEAN  ERR/S  WHY",
@@ -55,9 +55,45 @@ def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_model_is_looked_into() -> None:
+    shown = document()
+    shown["models"][1] |= {"retries": 2.0, "hedges": 1.0, "waits": {"limit": 1.5}}
+    learnt = {"model": "simple", "ms": 3.2, "in_flight": 2, "limit": 8, "slowed": 1.5}
+    shown["backends"][0]["main_models"] = [learnt | {"model": "other"}, learnt]
+    variant = {"percent": 5.0, "answers": 9, "errors": 1, "p99_ms": 4.0, "note": ""}
+    shown["variants"] = [variant | {"name": "simple/new"}, variant | {"name": "other/new"}]
+    reading = Reading(AdminTarget("127.0.0.1:8003"), shown)
+    view = View(shows="model", model="simple")
+    lines = draw([reading], view, 80, 0, coloured=False).lines
+    assert [" ".join(line.split()) for line in lines[3:]] == [
+        "MODEL simple",
+        "ready on 2 of 2 backends",
+        "10 requests/s, 0 failures/s",
+        "p50 3.8ms, p99 5.0ms",
+        "0 queued",
+        "waits: limit 1.5/s",
+        "retries: 2/s",
+        "of these hedges: 1/s",
+        "",
+        "VARIANT SHARE ANSWERED ERRORS P99 NOTE",
+        "simple/new 5% 9 1 4.0ms",
+        "",
+        "STATE BACKEND IN FL LIMIT ALONE SLOWED",
+        "✕ down b 2 8 3.2ms 1.5x",
+    ]
+    view.model = "gone"
+    lines = draw([reading], view, 80, 0, coloured=False).lines
+    assert lines[3:] == ["gone is not among the busiest models now."]
+
+
 def test_below_the_models_are_variants_and_what_is_loaded_on_demand() -> None:
     shown = document()
-    shown["models"][0] |= {"retries": 2.0, "not_on": ["gpu-7"], "waits": {"limit": 1.5}}
+    shown["models"][0] |= {
+        "retries": 2.0,
+        "hedges": 1.0,
+        "not_on": ["gpu-7"],
+        "waits": {"limit": 1.5},
+    }
     variant = {"name": "bert/new", "percent": 5.0, "answers": 9, "errors": 1, "p99_ms": 4.0}
     shown["variants"] = [variant | {"note": ""}, variant | {"note": "not ready, gets nothing"}]
     placed = {"backend": "a", "models": ["bert", "gpt"], "room": "2 of 4", "note": "loading t5"}
@@ -65,7 +101,7 @@ def test_below_the_models_are_variants_and_what_is_loaded_on_demand() -> None:
     reading = Reading(AdminTarget("127.0.0.1:8003"), shown)
     lines = draw([reading], View(shows="models"), 160, 0, coloured=False).lines
     text = "\n".join(" ".join(line.split()) for line in lines)
-    assert "waits: limit 1.5/s; retries: 2/s; not on gpu-7" in text
+    assert "waits: limit 1.5/s; retries: 2/s; of these hedges: 1/s; not on gpu-7" in text
     assert "bert/new 5% 9 1 4.0ms\nbert/new 5% 9 1 4.0ms not ready, gets nothing" in text
     assert "a 2 of 4 bert, gpt" in text
     assert "loading t5" in text
@@ -96,7 +132,7 @@ def test_several_processes_are_shown_together_and_a_lost_one_says_so() -> None:
         Reading(AdminTarget("lb-1:8003"), error="cannot reach the admin API at lb-1:8003"),
     ]
     lines = draw(readings, View(), 80, 0, coloured=False).lines
-    assert lines[0].startswith("lb-0:8003  ▲ degraded: b is down")
+    assert lines[0].startswith("lb-0:8003  ▲ degraded: b has been down")
     assert lines[-1] == "lb-1:8003  ✕ cannot reach the admin API at lb-1:8003"
 
 
@@ -116,8 +152,8 @@ def test_workers_are_listed_with_what_each_does() -> None:
     found[0] = replace(serving, requests=100, cpu_s=1.5)
     reading = Reading(AdminTarget("127.0.0.1:8003"), dict(read_live(live)))
     lines = draw([reading], View(shows="workers"), 80, 0, coloured=False).lines
-    assert "Worker 1 is away for 2.0s." in lines[0]
-    assert [" ".join(line.split()) for line in lines[3:]] == [
+    assert lines[1] == "  2.0s."  # the whole of "Worker 1 has been away for 2.0s."
+    assert [" ".join(line.split()) for line in lines[4:]] == [
         "WORKER STATE FOR PID CLIENTS IN FL REQ/S CPU RESTARTS",
         "● 0 serving 1m30s 4242 12 5 50 25% 2",
         "✕ 1 away 2.0s - 0 0 - - 0",
