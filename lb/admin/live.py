@@ -141,8 +141,9 @@ class LiveView:
 
     def make(self) -> Iterator[None]:
         """Make a new document, a step whenever the iterator is advanced."""
-        sources, now = self._sources, self._clock()
-        directory = sources.directory
+        sources = self._sources
+        yield from sources.meter.settle()
+        now, directory = self._clock(), sources.directory
         # Backends come and go between steps.
         members = directory.records
         records = sorted(members, key=lambda each: _RANK[each.state])

@@ -43,8 +43,9 @@ PAST_S: Final = 300.0
 _BACKENDS_PER_DOCUMENT: Final = 40
 """Rows that are renewed for one document. In larger pools the others are shown as of a few seconds
 ago: of 200 backends, none is older than `WINDOW_S`."""
-_MODELS_PER_DOCUMENT: Final = 25
-"""Rows of models that are renewed for one document; at most `MOST_MODELS` are shown."""
+_MODELS_PER_DOCUMENT: Final = 20
+"""Rows of models that are renewed for one document: of `MOST_MODELS`, none is older than
+`WINDOW_S`."""
 _OTHERS_PER_DOCUMENT: Final = 50
 """Models that are too many to be shown, of which it is found out whether they are busy now."""
 ROWS_PER_STEP: Final = 10
