@@ -3,7 +3,7 @@
     python tools/pictures.py [--output docs/pictures] [--widths 360 1280 1920] [--whole]
 
 All are of real processes: simulated Tritons get requests through a balancer, one is killed, one is
-drained. Needs `make debian` (Chromium) and takes about half a minute.
+drained. Needs `make debian` (Chromium) and takes about a minute and a half.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ HEIGHTS = {360: 780, 1280: 650, 1920: 1080}
 """Of a telephone, of a window, and of a wall screen, by width in pixels."""
 TERMINAL = (104, 12)
 """Columns and lines."""
+BEFORE_S = 60.0
+"""Of nothing but requests, so that strips and curves show something."""
 TOP_S = 5.0
 """Until the rates that `top` shows are those of some seconds."""
 RATE = 150.0
@@ -103,14 +105,18 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
                     color_scheme=scheme,
                 )
                 await page.goto(f"http://{admin}/")
-                pages.append((f"page-{width}-{scheme}.png", page))
-        await asyncio.sleep(8)
+                pages.append((f"page-{width}-{scheme}.png", width, page))
+        await asyncio.sleep(BEFORE_S)
         async with session.post(f"http://{admin}/api/v1/backends/gpu-1/drain") as answer:
             answer.raise_for_status()
         await asyncio.sleep(4)
         children[3].signal(signal.SIGKILL)
         await asyncio.sleep(6)
-        for name, page in pages:
+        for name, width, page in pages:
+            if given.whole:  # what is out of sight is not drawn
+                high = await page.evaluate("document.documentElement.scrollHeight")
+                await page.set_viewport_size({"width": width, "height": high})
+                await asyncio.sleep(1)
             await page.screenshot(path=given.output / name, full_page=given.whole)
             print(given.output / name)
         await browser.close()

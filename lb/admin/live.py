@@ -179,7 +179,7 @@ class LiveView:
             to_json_bytes(shell),
             backends=self._backends.json(shown),
             models=self._models.json(),
-            changes=self._changes.json(directory.changes.newest_first(), now),
+            changes=self._changes.json(directory.changes.newest_first(), now, sources.wall()),
         )
         self._made_at = now
 

@@ -132,6 +132,7 @@ class LiveChange(TypedDict):
     """One change of state."""
 
     age_s: Annotated[float, Field(description="Seconds ago.")]
+    at: Annotated[float, Field(description="Unix time in seconds.")]
     backend: str
     subject: Annotated[
         str, Field(description="Ports or model that it concerns; empty: the whole backend.")

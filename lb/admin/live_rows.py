@@ -612,20 +612,27 @@ class ChangeRows:
         self._tails: dict[int, tuple[StateChange, bytes]] = {}
         """JSON of all but the age, by identity of the change."""
 
-    def json(self, changes: Iterable[StateChange], now: float) -> list[bytes]:
-        """The rows of these changes."""
+    def json(self, changes: Iterable[StateChange], now: float, wall: float) -> list[bytes]:
+        """The rows of these changes.
+
+        Args:
+            changes: to be shown.
+            now: monotonic seconds.
+            wall: the same as Unix time.
+        """
         before, self._tails = self._tails, {}
         rows = []
         for change in changes:
-            known = before.get(id(change)) or (change, _tail(change))
+            known = before.get(id(change)) or (change, _tail(change, wall - now + change.at))
             self._tails[id(change)] = known
             rows.append(b'{"age_s":%.1f%b' % (now - change.at, known[1]))
         return rows
 
 
-def _tail(change: StateChange) -> bytes:
+def _tail(change: StateChange, at: float) -> bytes:
     row = LiveChange(
         age_s=0,
+        at=round(at, 3),
         backend=change.backend,
         subject=change.subject,
         before=change.before,

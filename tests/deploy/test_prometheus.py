@@ -190,9 +190,11 @@ def simulated(folder: Path, name: str, *options: str) -> tuple[ChildProcess, Por
 
 
 @contextmanager
-def watched_pair(folder: Path) -> Iterator[tuple[Prometheus, list[ChildProcess], dict[str, str]]]:
+def watched_pair(
+    folder: Path, **settings: Any
+) -> Iterator[tuple[Prometheus, list[ChildProcess], dict[str, str]]]:
     """A Prometheus, two simulated Tritons `gpu-0` and `gpu-1`, and the addresses of the balancer
-    before them that it scrapes."""
+    before them that it scrapes, with these settings."""
     running: list[ChildProcess] = []
     try:
         tritons = [simulated(folder, name, "--gpu", name) for name in ("gpu-0", "gpu-1")]
@@ -206,7 +208,7 @@ def watched_pair(folder: Path) -> Iterator[tuple[Prometheus, list[ChildProcess],
             for number, (_, ports) in enumerate(tritons)
         ]
         listen = dict.fromkeys(("http", "metrics"), "127.0.0.1:0")
-        serving = Serving(folder, {"listen": listen, "backends": backends})
+        serving = Serving(folder, {"listen": listen, "backends": backends, **settings})
         running.append(serving.process)
         addresses = serving.until_serving()
         prometheus = Prometheus(folder, [addresses["metrics"]])

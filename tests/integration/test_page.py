@@ -322,10 +322,11 @@ def test_an_operator_logs_in_drains_and_undoes(context: BrowserContext, guarded:
 def test_a_page_whose_session_ends_elsewhere_asks_for_the_token_again(
     context: BrowserContext, guarded: Pool
 ) -> None:
-    page, other = context.new_page(), context.new_page()
+    page = context.new_page()
     page.goto(guarded.url)
     log_in(page, READER)
     expect(page.locator("#backends tbody tr")).to_have_count(2)
+    other = context.new_page()
     other.goto(guarded.url)
     other.get_by_role("button", name="Log out").click()
     expect(page.locator("#denied")).to_have_text("The session has ended. Log in again.")

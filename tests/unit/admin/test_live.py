@@ -249,8 +249,8 @@ def test_states_of_the_last_minutes_and_their_causes_are_kept() -> None:
     ]  # fmt: skip
     newest, before = document["changes"][:2]
     assert newest == {
-        "age_s": 2.0, "backend": "b", "subject": "", "before": "enabled", "after": "draining",
-        "why": "operator",
+        "age_s": 2.0, "at": 1_799_999_998.0, "backend": "b", "subject": "", "before": "enabled",
+        "after": "draining", "why": "operator",
     }  # fmt: skip
     assert (before["backend"], before["subject"], before["after"]) == ("b", "grpc", "up")
     clock.now += 1000.0
