@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -9,8 +10,17 @@ from typing import Any, SupportsIndex
 
 
 def instructions(function: Callable[[], object]) -> int:
-    """Instructions of the interpreter until a function returns, those of its callees included."""
-    return _monitored(function) if sys.version_info >= (3, 12) else _traced(function)
+    """Instructions of the interpreter until a function returns, those of its callees included.
+
+    The garbage collector, which may be due at any moment, waits: others have it call them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _monitored(function) if sys.version_info >= (3, 12) else _traced(function)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _monitored(function: Callable[[], object]) -> int:
