@@ -579,10 +579,13 @@ class SharedScheduler(Scheduler):
             shared = self._know(model_queue, model_backend, now)
         entry = shared.own_entry
         load = model_backend.load
-        entry.count = len(model_backend.unanswered.tickets)
-        entry.high = max(0, model_backend.high - shared.high)
-        entry.rows = max(0, model_backend.rows_in_flight - shared.rows)
-        entry.work_s = max(0.0, load.work_s - shared.work_s) if entry.count else 0.0
+        entry.count = count = len(model_backend.unanswered.tickets)
+        high = model_backend.high - shared.high
+        entry.high = high if high > 0 else 0
+        rows = model_backend.rows_in_flight - shared.rows
+        entry.rows = rows if rows > 0 else 0
+        work_s = load.work_s - shared.work_s
+        entry.work_s = work_s if count and work_s > 0.0 else 0.0
         entry.since = load.busy_since
         entry.ends += ended
         cost = load.cost
@@ -615,6 +618,13 @@ class SharedScheduler(Scheduler):
         for model_queue, shared in self._queues.items():
             self._tell_queue(model_queue, shared, now)
         return gone
+
+    def in_flight_by_model(self, backend: Backend) -> dict[bytes, int]:
+        """Count the requests of this worker that are in flight at a backend, by model."""
+        return {
+            model: sum([len(each.unanswered.tickets) for each in those])
+            for model, those in self._model_backends_at(backend).items()
+        }
 
     def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:
         """Every model backend that is known of, with what this worker has in flight there."""

@@ -68,11 +68,18 @@ class WorkerProcess:
             scheduler=neighbours.scheduler,
             usage=UsageTable(usage_part(memory, seat.count), seat.index, seat.count),
         )
-        neighbours.start(host.parts.loop, host.parts.timers, seat.hub, time.monotonic)
+        traffic = host.relay.meter.traffic
+        neighbours.start(
+            host.parts.loop,
+            host.parts.timers,
+            seat.hub,
+            time.monotonic,
+            lambda: sum([each.connections for each in traffic]),
+        )
         side.attach(host)
         side.use_policy(self._settings.balancing.policy.value)
         host.configure(self._settings)
-        doors = Doors(host, self._listeners, {})
+        doors = Doors(host, self._listeners, {}, share=neighbours)
         self._side, self._reloader = side, Reloader(host, doors, None)
         self._host, self._channel = host, SupervisorChannel(seat)
         tasks = host.parts.tasks
