@@ -3,10 +3,11 @@
     python -m benchmarks.accept_spread [--workers 4] [--connections 8] [--rounds 100]
 
 "One socket" is uvloop's server in each process, "in turns" how workers accept that know nothing of
-each other, and "counted" how they accept with counts in shared memory. Printed for each way, and for connections that come at once and one after the other: the mean share of the busiest
-process, times the number of processes (1.00 is even), and in how many rounds some process had none.
-Also: how many of 20 connections that come while one process is stopped (SIGSTOP) are not accepted
-within a second.
+each other, and "counted" how they accept with counts in shared memory. Printed for each way, and
+for connections that come at once and one after the other: the mean share of the busiest process,
+times the number of processes (1.00 is even), and in how many rounds some process had none. Also:
+how many of 20 connections that come while one process is stopped (SIGSTOP) are not accepted within
+a second.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from lb.balancing.shared_scheduler import SharedScheduler
 from lb.net.bell import Bell
 from lb.net.timers import TimerWheel
 from lb.sharing.board import Board
+from lb.sharing.usage import UsageTable
 
 _TICK_S: Final = 0.1
 """A tenth of the time after which a worker that does not run is not counted any more."""
@@ -24,19 +25,22 @@ _LEAD: Final = 8
 class Neighbours:
     """The other workers. It works from `start` to `close`."""
 
-    def __init__(self, memory: memoryview, index: int, count: int) -> None:
+    def __init__(
+        self, memory: memoryview, index: int, count: int, usage: UsageTable | None = None
+    ) -> None:
         """
         Args:
             memory: that `lb.sharing.memory.attach` has mapped.
             index: of this worker.
             count: of all workers.
+            usage: tells what tenants have had; see `SharedScheduler`.
         """
         self._index = index
         self._bell: Bell | None = None
         self._board = Board(memory, index, count)
         self._connections = 0
         """As it was told last."""
-        self.scheduler = SharedScheduler(self._board)
+        self.scheduler = SharedScheduler(self._board, usage)
         """Decides for this worker, by what all have in flight."""
 
     def start(

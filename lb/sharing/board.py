@@ -266,7 +266,7 @@ class Board:
     def has_queued_elsewhere(self) -> bool:
         """Whether any other worker that runs has requests queued."""
         cells = self._cells
-        for other in self._neighbours:
+        for other in self._neighbours:  # noqa: SIM110  # each end of a request comes here
             if cells[other.base + _QUEUED] and other.is_alive:
                 return True
         return False

@@ -46,9 +46,7 @@ def _times(path: Path, times: _Times) -> Iterator[tuple[Path, Value]]:
         yield path, (times.sum, *times.counts)
 
 
-def read_gauges(
-    relay: RelayRole, backends: Mapping[int, Backend]
-) -> Iterator[tuple[Path, Value]]:
+def read_gauges(relay: RelayRole, backends: Mapping[int, Backend]) -> Iterator[tuple[Path, Value]]:
     """What the control process decides by: requests that are open, of all and of each backend."""
     yield ("open",), relay.dispatcher.open_exchanges
     for number, backend in backends.items():

@@ -57,7 +57,8 @@ class WorkerProcess:
         seat = self._seat
         side = WorkerSide(seat, self._on_settings)
         memory = attach(seat.board, seat.count)
-        neighbours = Neighbours(memory, seat.index, seat.count)
+        usage = UsageTable(usage_part(memory, seat.count), seat.index, seat.count)
+        neighbours = Neighbours(memory, seat.index, seat.count, usage)
         host = RelayHost(
             self._settings,
             self._logs,
@@ -66,7 +67,7 @@ class WorkerProcess:
             identity=seat.identity,
             workers=seat.count,
             scheduler=neighbours.scheduler,
-            usage=UsageTable(usage_part(memory, seat.count), seat.index, seat.count),
+            usage=usage,
         )
         traffic = host.relay.meter.traffic
         neighbours.start(
