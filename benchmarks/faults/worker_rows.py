@@ -112,11 +112,11 @@ def start_again() -> Step:
     return step
 
 
-def failed_beside(mark: str) -> Rule:
-    """Failed requests, but for those that were under way at a moment."""
+def failed_beside(mark: str, within_s: float = _AT_ONCE_S) -> Rule:
+    """Failed requests, but for those that were under way at a moment or began soon after it."""
 
     def is_beside(joined: Joined, began: float, ended: float) -> bool:
-        return not any(began <= at + _AT_ONCE_S and ended >= at for at in joined.times(mark))
+        return not any(began <= at + within_s and ended >= at for at in joined.times(mark))
 
     def figure(evidence: Evidence, name: str) -> float:
         joined = evidence[name]
@@ -158,7 +158,7 @@ def _repeated(count: int, *script: Step) -> tuple[Step, ...]:
 
 def worker_rows(*, quick: bool) -> tuple[Scenario, ...]:
     """All of them; with `quick` fewer repetitions."""
-    kills, reloads = (2, 5) if quick else (6, 20)
+    kills, reloads, upgrades = (2, 5, 3) if quick else (6, 20, 20)
     kill_worker = send(0, signal.SIGKILL, "kill")
     return (
         _row(
@@ -207,6 +207,12 @@ def worker_rows(*, quick: bool) -> tuple[Scenario, ...]:
             steps.reloads(reloads, 0.3),
             rules=(failed(), note("applied", "reloads applied", reloads, at_least=True)),
         ),
+        _row(
+            "hand-over",
+            f"{upgrades} upgrades",
+            steps.upgrades(upgrades, 1.0),
+            rules=(failed(), note("handed_over", "upgrades done", upgrades, at_least=True)),
+        ),
     )
 
 
@@ -216,9 +222,5 @@ def every_scenario(*, quick: bool) -> tuple[Scenario, ...]:
 
 
 def with_workers(rows: Sequence[Scenario], count: int) -> list[Scenario]:
-    """Rows for a triton-lb with a number of workers. A service with workers has no upgrade."""
-    return [
-        replace(row, sections={**row.sections, **WORKERS, "workers": count})
-        for row in rows
-        if row.name != "hand-over"
-    ]
+    """Rows for a triton-lb with a number of workers."""
+    return [replace(row, sections={**row.sections, **WORKERS, "workers": count}) for row in rows]

@@ -51,6 +51,8 @@ class WorkerProcess:
         self._applying = asyncio.Lock()
         self._is_orphan = False
         """The supervisor has ended: nobody waits for us, and somebody may want our sockets."""
+        self._is_replaced = False
+        """Workers of the next service accept at our sockets."""
 
     async def main(self) -> None:
         """Start, serve, shut down."""
@@ -106,6 +108,9 @@ class WorkerProcess:
     async def _shut_down(self, host: RelayHost, doors: Doors) -> None:
         shutdown = host.settings.shutdown
         ending = Drain(host.relay, self._force)
+        if self._is_replaced:
+            await self._leave(host, doors, ending)
+            return
         host.relay.dispatcher.announce_exit()
         if shutdown.pre_stop_delay and not self._is_orphan:
             host.relay.http1.begin_drain(gently=True)
@@ -113,12 +118,24 @@ class WorkerProcess:
         doors.stop()
         await ending.finish(shutdown.drain)
 
+    async def _leave(self, host: RelayHost, doors: Doors, ending: Drain) -> None:
+        """Finish what we have, while others take what is new. A connection closes with the answer
+        to its next request, so that none is lost on one that has just been closed."""
+        relay = host.relay
+        doors.give_way()
+        relay.begin_drain(gently=True)
+        await ending.until(lambda: relay.idle and not doors.clients, host.settings.shutdown.drain)
+        if not relay.idle:
+            await ending.cut()
+
     def _on_order(self, event: str, value: Any) -> None:
         match event:
             case "stop":
                 self._stop.set()
                 if value:
                     self._force.set()
+            case "give_way":
+                self._is_replaced = True
             case "reopen":
                 self._logs.reopen()
 
