@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "--workers",
         type=int,
         default=1,
-        help="of triton-lb; without rows that have no meaning then",
+        help="of triton-lb in all rows (1)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
     parser.add_argument(
