@@ -254,14 +254,16 @@ class Sums:
 
     def _times(self, path: Path) -> _Times | None:
         """The histogram of the control process; None: its backend is gone."""
-        relay, queue = self._relay, self._relay.dispatcher.queue
+        relay = self._relay
         match path:
             case ("lag",):
                 return self._lag
             case ("waits", str(model)):
-                return queue.terms.waits.setdefault(to_bytes(model), Histogram())
+                waits = relay.dispatcher.queue.terms.waits
+                return waits.setdefault(to_bytes(model), Histogram())
             case ("positions", str(model)):
-                return queue.positions.setdefault(to_bytes(model), PositionHistogram())
+                positions = relay.dispatcher.queue.positions
+                return positions.setdefault(to_bytes(model), PositionHistogram())
             case ("operations", int(protocol), str(name), str(kind)):
                 operations = relay.meter.traffic[protocol].operations
                 return operations.setdefault(name, OperationUsage(OperationKind(kind))).durations
