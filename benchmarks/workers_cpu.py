@@ -1,146 +1,206 @@
-"""CPU per request of a service with several workers, beside one process.
+"""CPU per request of a service with several workers, beside one process and beside peers.
 
-    python -m benchmarks.workers_cpu [--rounds N] [--workers N]
+    python -m benchmarks.workers_cpu [--rounds N] [--workers N] [--pure] [CELL...]
 
-`wrk` sends small inferences over 32 connections, through triton-lb, to three simulated Tritons
-whose model is scheduled. Both services run all the time and are measured in turns. Printed are
-microseconds of CPU (user and system) per request of the processes that serve clients, the median of
-all rounds, what they take without requests, and the scaling: N times the CPU of one process,
-divided by the CPU with N workers and by how unevenly these were used.
+A core has all processes of the proxy, the other one has load generator and backends. So workers
+take turns on their core as each would have it alone: what a request costs does not depend on cores
+that are free. Each worker gets as many connections as the one process. All services run all the
+time and are measured in turns.
+
+Printed are microseconds of CPU per request of all processes, that of the control process included,
+and what they take without requests. "Unevenness" is the part of the busiest worker times their
+number. "Scaling" is N times the CPU of one process, divided by the CPU with N workers and by
+unevenness: what N cores would achieve. Wall-clock throughput is not measured.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import subprocess
-import sys
+import tempfile
 import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
-from tests.fakes.serving import Serving
+from benchmarks.load.backend import TEMPLATES, start_backends
+from benchmarks.load.bench import say
+from benchmarks.load.cells import CELLS, Cell, Driver
+from benchmarks.load.drivers import LoadGenerators
+from benchmarks.load.processes import BenchError, Child, Children, Cores
+from benchmarks.load.proxies import COMPILED, ENVOY, HAPROXY, RECIPES, TRITON_LB, Proxy, start_all
 
-_BODY: Final = json.dumps(
-    {
-        "inputs": [
-            {"name": name, "shape": [1, 16], "datatype": "INT32", "data": [1] * 16}
-            for name in ("INPUT0", "INPUT1")
-        ]
-    }
-)
-_CONNECTIONS: Final = 32
-_SECONDS: Final = 3
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_QUEUED: Final = "http-queued-32"
+"""A cell whose requests queue: there are more of them than slots of all backends."""
+_NAMES: Final = (
+    "http-small-16", "http-unscheduled-16", _QUEUED, "http-backends-200", "grpc-small-8x1",
+    "grpc-small-8x8", "grpc-image-4x4",
+)  # fmt: skip
+_SLOTS: Final = "  simple:\n    max_requests_per_backend: 2\n"
+"""Makes requests of the usual model queue."""
+_SECONDS: Final = 2.0
+_TASKS: Final = "/proc/{}/task"
 
 
-def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+def cells() -> dict[str, Cell]:
+    """What is measured, by name. Connections are those of one worker."""
+    known = {cell.name: cell for cell in CELLS}
+    queued = replace(known["http-small-16"], name=_QUEUED, connections=32)
+    return {name: known.get(name, queued) for name in _NAMES}
+
+
+def several(cell: Cell, count: int) -> Cell:
+    """The cell for a number of workers."""
+    return replace(cell, connections=cell.connections * count)
 
 
 class Service:
-    """A running triton-lb."""
+    """A running proxy."""
 
-    def __init__(self, folder: Path, backends: list[dict[str, str]], workers: int) -> None:
-        self.rates: list[float] = []
-        """Requests per second of each measurement."""
-        listen = dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0")
-        config: dict[str, Any] = {"workers": workers, "listen": listen, "backends": backends}
-        self.serving = Serving(folder, config, name=f"workers-{workers}")
-        self.address = self.serving.until_serving()["http"]
-        started = re.findall(r"process started role=worker-\d+ pid=(\d+)", self.serving.log)
-        self.pids = [int(pid) for pid in started] or [self.serving.process.pid]
+    def __init__(self, proxy: Proxy, count: int) -> None:
+        """
+        Args:
+            proxy: as it was started.
+            count: of its workers, be they processes or threads.
+        """
+        assert proxy.child is not None
+        self.proxy = proxy
+        self.count = count
+        self.child: Child = proxy.child
+        self.cpu_us: list[float] = []
+        """Per request, of each measurement."""
+        self.unevenness: list[float] = []
+        self.rate: float | None = None
+        """Requests per second of the last measurement."""
+
+    def measure(self, cell: Cell, load: LoadGenerators, seconds: float) -> None:
+        """Send requests and note what they cost."""
+        begun, before = self.child.cpu_s(), self._tasks()
+        counted = load.run(several(cell, self.count), self.proxy, seconds=seconds, rate=self.rate)
+        spent, after = self.child.cpu_s() - begun, self._tasks()
+        self.rate = counted.rate
+        self.cpu_us.append(spent / counted.requests * 1e6)
+        grown = sorted([used - before.get(task, 0.0) for task, used in after.items()])
+        busiest = grown[-self.count :]
+        self.unevenness.append(busiest[-1] * self.count / sum(busiest))
 
     def idle(self, seconds: float) -> float:
-        """Milliseconds of CPU per second that all take without requests."""
-        before = sum([cpu_s(pid) for pid in self.pids])
+        """Milliseconds of CPU per second without requests."""
+        before = self.child.cpu_s()
         time.sleep(seconds)
-        return (sum([cpu_s(pid) for pid in self.pids]) - before) / seconds * 1e3
+        return (self.child.cpu_s() - before) / seconds * 1e3
 
-    def measure(self, script: Path, seconds: int) -> tuple[float, float]:
-        """Microseconds of CPU per request, and the busiest process's part times their number."""
-        before = [cpu_s(pid) for pid in self.pids]
-        url = f"http://{self.address}/v2/models/simple/infer"
-        command = (
-            *("wrk", "-t", "1", "-c", str(_CONNECTIONS), "-d", f"{seconds}s"),
-            *("-s", str(script), url),
-        )
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        requests = re.search(r"(\d+) requests in", said)
-        if requests is None or "Non-2xx" in said:
-            sys.exit(said)
-        self.rates.append(int(requests[1]) / seconds)
-        spent = [cpu_s(pid) - since for pid, since in zip(self.pids, before, strict=True)]
-        total = sum(spent)
-        return total / int(requests[1]) * 1e6, max(spent) * len(spent) / total
+    def _tasks(self) -> dict[int, float]:
+        """Seconds of CPU that each thread has used."""
+        found = {}
+        for pid in self.child.pids():
+            for task in os.listdir(_TASKS.format(pid)):
+                text = Path(_TASKS.format(pid), task, "schedstat").read_text()
+                found[int(task)] = int(text.split()[0]) / 1e9
+        return found
 
 
-def has_line(log: Path) -> bool:
-    """Whether a log has a whole line."""
-    return log.read_text().endswith("\n")
+def name_of(proxy: str, count: int) -> str:
+    """What the table calls a proxy with a number of workers."""
+    return f"{proxy}, {count} workers" if count > 1 else proxy
 
 
-def simulators(stack: ExitStack, folder: Path, count: int) -> list[dict[str, str]]:
-    """Start simulated Tritons, as backends of a configuration."""
-    found = []
-    for number in range(count):
-        http, grpc, metrics = free_ports(3)
-        ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics)
-        log = folder / f"triton-{number}.log"
-        command = (sys.executable, "-m", "lb.simulator", *map(str, ports), "--models", "simple")
-        process = ChildProcess(command, log=log, env=ENVIRONMENT)
-        stack.callback(process.close)
-        wait_until(partial(has_line, log), what="the simulator")
-        found.append({"name": f"triton-{number}", "http": f"127.0.0.1:{http}"})
-    return found
+def add_recipes(directory: Path, count: int, models: str) -> None:
+    """Add the proxies with several workers.
+
+    Args:
+        directory: where their templates are written.
+        count: of workers.
+        models: lines below `models` of triton-lb's configuration.
+    """
+    for name in (TRITON_LB, COMPILED):
+        text = (TEMPLATES / "triton-lb.yaml").read_text() + models
+        for number in (1, count):
+            template = directory / f"triton-lb-{number}.yaml"
+            template.write_text(f"workers: {number}\n{text}")
+            RECIPES[name_of(name, number)] = replace(RECIPES[name], template=str(template))
+    threads = directory / "haproxy-threads.cfg"
+    text = (TEMPLATES / RECIPES[HAPROXY].template).read_text()
+    threads.write_text(text.replace("nbthread 1", f"nbthread {count}"))
+    RECIPES[name_of(HAPROXY, count)] = replace(RECIPES[HAPROXY], template=str(threads))
+    envoy = RECIPES[ENVOY]
+
+    def argv(config: Path) -> list[str]:
+        words = envoy.argv(config)
+        words[words.index("--concurrency") + 1] = str(count)
+        return words
+
+    RECIPES[name_of(ENVOY, count)] = replace(envoy, argv=argv)
+
+
+def measure(cell: Cell, names: list[str], count: int, rounds: int) -> None:
+    """Print the rows of one cell."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-lb-")))
+        add_recipes(directory, count, _SLOTS if cell.name == _QUEUED else "")
+        cores = Cores.choose()
+        children = stack.enter_context(Children(directory))
+        backends = start_backends(children, directory, cell.site, usual=3, core=cores.backend)
+        load = LoadGenerators(directory, cores.load)
+        services: list[Service] = []
+        for name in names:
+            for number in (1, count):
+                proxies = start_all(
+                    [name_of(name, number)],
+                    children,
+                    directory,
+                    backends,
+                    cores.proxy,
+                    lambda failed, why: say(f"{failed}: {why}"),
+                )
+                services += [Service(proxy, number) for proxy in proxies]
+        for service in services:
+            for _ in range(1 if cell.driver is Driver.WRK else 2):
+                service.measure(cell, load, 0.5)
+            service.cpu_us, service.unevenness = [], []
+        for _ in range(rounds):
+            for service in services:
+                service.measure(cell, load, _SECONDS)
+        one = 0.0
+        for service in services:
+            cpu = median(service.cpu_us)
+            row = [cell.name, service.proxy.name, f"{service.rate:.0f}", f"{cpu:.1f}"]
+            if service.count == 1:
+                one = cpu
+                row += ["", ""]
+            else:
+                uneven = median(service.unevenness)
+                row += [f"{uneven:.2f}", f"{count * one / cpu / uneven:.2f}"]
+            print(f"| {' | '.join(row)} | {service.idle(_SECONDS):.1f} |", flush=True)
 
 
 def main() -> None:
     """Print the table."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--pure", action="store_true", help="triton-lb without compiled modules")
+    parser.add_argument("--alone", action="store_true", help="without Envoy and HAProxy")
+    parser.add_argument("cells", nargs="*", default=["*"], help=", ".join(_NAMES))
     options = parser.parse_args()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        script = folder / "post.lua"
-        script.write_text(
-            f"wrk.method = 'POST'\nwrk.body = '{_BODY}'\n"
-            "wrk.headers['Content-Type'] = 'application/json'\n"
-        )
-        backends = simulators(stack, folder, 3)
-        services = [Service(folder, backends, count) for count in (1, options.workers)]
-        for service in services:
-            stack.callback(service.serving.process.close)
-            service.measure(script, 1)
-        took: list[list[float]] = [[], []]
-        uneven: list[float] = []
-        for _ in range(options.rounds):
-            for place, service in enumerate(services):
-                cpu, share = service.measure(script, _SECONDS)
-                took[place].append(cpu)
-                if place:
-                    uneven.append(share)
-        one, several = median(took[0]), median(took[1])
-        rates = [median(service.rates) for service in services]
-        idle = [service.idle(_SECONDS) for service in services]
-    print("| workers | requests/s | idle, ms/s | CPU per request | unevenness | scaling |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    print(f"| 1 | {rates[0]:.0f} | {idle[0]:.1f} | {one:.1f} | | |")
-    scaling = options.workers * one / several / median(uneven)
-    print(
-        f"| {options.workers} | {rates[1]:.0f} | {idle[1]:.1f} | {several:.1f} | "
-        f"{median(uneven):.2f} | {scaling:.2f} |"
-    )
+    names = [TRITON_LB if options.pure else COMPILED]
+    if not options.alone:
+        names += [ENVOY, HAPROXY]
+    chosen = [
+        cell
+        for name, cell in cells().items()
+        if any(fnmatchcase(name, pattern) for pattern in options.cells)
+    ]
+    print("| cell | proxy | requests/s | CPU per request, us | unevenness | scaling | idle, ms/s |")
+    print("|---|---|---:|---:|---:|---:|---:|", flush=True)
+    for cell in chosen:
+        try:
+            measure(cell, names, options.workers, options.rounds)
+        except BenchError as error:
+            say(f"{cell.name}: {error}")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from benchmarks.faults import report, soak
 from benchmarks.faults.contestants import MAKERS
 from benchmarks.faults.load import Mix
 from benchmarks.faults.play import play
-from benchmarks.faults.scenarios import Scenario, scenarios
+from benchmarks.faults.scenarios import Scenario
 from benchmarks.faults.site import capacity
+from benchmarks.faults.worker_rows import every_scenario, with_workers
 from benchmarks.load.bench import say
 from benchmarks.load.processes import BenchError
 from benchmarks.load.proxies import ENVOY, TRITON_LB, version
@@ -30,7 +31,7 @@ def main() -> int:
     parser = _parser()
     given = parser.parse_args()
     if given.list:
-        for each in scenarios(quick=given.quick):
+        for each in every_scenario(quick=given.quick):
             print(f"{each.name:20} {each.title}")
         return 0
     contestants = given.proxies.split(",")
@@ -43,6 +44,8 @@ def main() -> int:
         chosen = _chosen(given.scenarios, quick=given.quick)
         if given.soak:
             chosen = [soak.scenario(given.soak)]
+        if given.workers > 1:
+            chosen = with_workers(chosen, given.workers)
         for played in play(chosen, contestants, mix, seed=given.seed):
             plays.append(played)
             say(report.text([played], contestants))
@@ -82,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--soak", type=float, default=0.0, metavar="MINUTES", help="all faults by chance, so long"
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="of triton-lb in all rows (1)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
     parser.add_argument(
         "--keep", action="store_true", help=f"write to {_HERE.name}/ instead of {_HERE.name}/out/"
@@ -90,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chosen(patterns: list[str], *, quick: bool) -> list[Scenario]:
-    every = scenarios(quick=quick)
+    every = every_scenario(quick=quick)
     for pattern in patterns:
         if not any(fnmatchcase(each.name, pattern) for each in every):
             raise ValueError(f"no scenario is called {pattern!r}; see --list")

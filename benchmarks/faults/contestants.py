@@ -111,7 +111,7 @@ class TritonLb(Contestant):
 
     def reload(self, ways: Sequence[Way], **sections: dict[str, Any]) -> None:
         """Write another configuration and send SIGHUP."""
-        self.balancer.configure(ways, slow_start={}, **sections)
+        self.balancer.configure(ways, **{"slow_start": {}, **self.sections, **sections})
         self.process().send_signal(signal.SIGHUP)
 
     def upgrade(self) -> None:

@@ -123,6 +123,10 @@ class Child:
         """Wait until loopback ports accept connections; raises like `wait_until`."""
         self.wait_until(lambda: all(_accepts(port) for port in ports))
 
+    def pids(self) -> list[int]:
+        """The whole tree."""
+        return _tree(self.pid)
+
     def cpu_s(self) -> float:
         """User + system seconds of the whole tree since it started."""
         return sum(_cpu_s(pid) for pid in _tree(self.pid))

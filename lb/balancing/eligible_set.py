@@ -6,7 +6,7 @@ speak one protocol, have a region of shared memory, or have not failed the reque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lb.balancing.cost import MIN_SAMPLES
@@ -25,9 +25,10 @@ from lb.balancing.selection import (
     Mode,
     select,
 )
+from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import LOST_S
-from lb.balancing.waiting import WaitingQueue
+from lb.balancing.waiting import WaitingQueue, level_of
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
 _MAX_OVERTAKEN: Final = TUNING.overtaken_share
@@ -36,24 +37,53 @@ _RATE_FOR_S: Final = TUNING.rate_for_s
 
 
 Waits = tuple[int, float, float]
-"""Queued requests: the level of the next ones, and the keys of the first and the last of these."""
+"""Queued requests: the level of the next ones, and the keys of the first and the last of these.
+Where tenants take turns by their times: the level, such a time, and the key of the first."""
 
 
 class EligibleSet:
     """Model backends, and a queue for them."""
 
     __slots__ = (
-        "_among", "_instances", "_rate", "_rate_at", "freed", "index", "is_capped",
-        "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends", "others_waiting",
-        "queue", "ranking", "stats", "wake_at",
+        "_among",
+        "_instances",
+        "_rate",
+        "_rate_at",
+        "freed",
+        "has_tenants",
+        "index",
+        "is_capped",
+        "is_closed",
+        "is_retired",
+        "is_uneven",
+        "lead_s",
+        "model_backends",
+        "others_waiting",
+        "queue",
+        "ranking",
+        "stats",
+        "wake_at",
     )  # fmt: skip
 
     def __init__(
-        self, model_backends: tuple[ModelBackend, ...], rules: QueueRules, stats: ModelStats
+        self,
+        model_backends: tuple[ModelBackend, ...],
+        rules: QueueRules,
+        stats: ModelStats,
+        times: Callable[[int], TenantTimes] | None = None,
     ) -> None:
+        """
+        Args:
+            model_backends: of one model.
+            rules: of its queue.
+            stats: of the model.
+            times: of tenants; see `WaitingQueue`.
+        """
         self.model_backends = model_backends
         self.stats = stats
-        self.queue = WaitingQueue(rules)
+        self.has_tenants = times is not None
+        """Tenants take turns by their times, in all workers together."""
+        self.queue = WaitingQueue(rules, times)
         self.is_capped = any(
             model_backend.backend.max_in_flight for model_backend in model_backends
         )
@@ -290,21 +320,32 @@ class EligibleSet:
             return 0.0
         return _MAX_OVERTAKEN * self.stats.tail_s - usual.mean_s
 
-    def order(self, waits: Waits, now: float) -> tuple[int, float]:
+    def order(self, waits: Waits, now: float) -> tuple[int, float, float]:
         """Sort the queues of several workers by their next requests: the least value is the first.
 
         Where later requests overtake, the newest is the first, and the oldest before all of them
         once it has been overtaken for long enough.
         """
         level, first, last = waits
+        if self.has_tenants:
+            return 2 * level, first, last
         if self.lead_s != ANY_LEAD_S and first >= now - self.max_overtaken_s():
-            return 2 * level + 1, -last
-        return 2 * level, first
+            return 2 * level + 1, -last, 0.0
+        return 2 * level, first, 0.0
 
     def waits(self, now: float) -> Waits:
         """The queued requests, as other workers are told of them. Some request must be queued."""
         level, first = self.queue.urgency(now)
-        return level, first, self.queue.level(now).turn().last().key
+        tenants = self.queue.level(now)
+        if not self.has_tenants:
+            return level, first, tenants.turn().last().key
+        is_starving = not level and level_of(tenants.turn().at(0).priority)
+        return level, 0.0 if is_starving else tenants.turn_at(), first
+
+    def slot(self, now: float) -> int:
+        """By which others find the tenant whose turn it is; see `Level.turn_slot`. Some request
+        must be queued."""
+        return self.queue.level(now).turn_slot() if self.has_tenants else 0
 
     def on_arrival(self, now: float) -> None:
         """Note how long a new request would take if all went in order."""
@@ -407,7 +448,7 @@ class EligibleSet:
             )
 
 
-def overtakes(order: tuple[int, float]) -> bool:
+def overtakes(order: tuple[int, float, float]) -> bool:
     """Whether a request has its place in `EligibleSet.order` because it overtakes earlier ones."""
     return bool(order[0] % 2)
 

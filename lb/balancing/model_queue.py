@@ -3,6 +3,7 @@ requests that are queued for them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
@@ -23,6 +24,7 @@ from lb.balancing.selection import (
     select,
 )
 from lb.balancing.shared_execution import SharedModelBackend
+from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
@@ -53,7 +55,7 @@ class ModelQueue:
     __slots__ = (
         "_busy", "_high", "_low", "_slots", "_used", "eligible_sets", "index", "is_pressed",
         "model", "model_backends", "others_waiting", "penalties", "plan", "reserves", "retired",
-        "runs_in_order", "stats", "version", "waiting",
+        "runs_in_order", "stats", "tenant_times", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +64,8 @@ class ModelQueue:
         self.model = model
         self.version = version
         self.plan = plan
+        self.tenant_times: Callable[[int], TenantTimes] | None = None
+        """Gives the times of tenants of a priority, where other workers queue requests too."""
         self.reserves = plan.rules.reserved > 0.0
         """Some slots are reserved for the highest priority."""
         self.penalties = penalties
@@ -214,9 +218,10 @@ class ModelQueue:
             self.drop_eligible_sets()
             self.eligible_sets = in_use
         model_backends = tuple([self._model_backend(backend, now) for backend in eligible])
-        eligible_set = self.eligible_sets[eligible] = EligibleSet(
-            model_backends, self.plan.rules, self.stats
-        )
+        rules = self.plan.rules
+        times = self.tenant_times if rules.has_tenants else None
+        eligible_set = EligibleSet(model_backends, rules, self.stats, times)
+        self.eligible_sets[eligible] = eligible_set
         used = len(self._used)
         self._used.update(model_backends)
         if len(self._used) != used:

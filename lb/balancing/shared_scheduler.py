@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from heapq import heappush
 from typing import Final
 
@@ -19,10 +20,12 @@ from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
 from lb.balancing.shared_load import SharedLoad
+from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, ModelBackendView, Ticket
 from lb.sharing.board import Board, Entry, Values, key_of
+from lb.sharing.usage import ClientUsage, UsageTable
 
 _CONFIDENT_SAMPLES: Final = TUNING.confident_samples
 _NEWS_S: Final = TUNING.learn_after_s
@@ -71,13 +74,16 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "gave_way_at", "gave_way_to", "others", "own_entry", "rang_at", "told_arrivals", "told_at",
+        "gave_way_at", "gave_way_to", "others", "own_entry", "rang_at", "tenants", "told_arrivals",
+        "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
         self.own_entry = Entry(key)
         self.others: dict[int, Waits] = {}
         """What each worker has queued that has anything."""
+        self.tenants: dict[int, ClientUsage] = {}
+        """The tenant whose turn it is in each of them, where tenants have shares."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
         self.rang_at: dict[int, float] = {}
@@ -89,8 +95,16 @@ class _SharedQueue:
 
     def first(self, eligible_set: EligibleSet, now: float) -> int:
         """The worker with the most urgent request; others must have some."""
-        others = self.others
-        return min(others, key=lambda worker: eligible_set.order(others[worker], now))
+        return min(self.others, key=lambda worker: eligible_set.order(self.waits_of(worker), now))
+
+    def waits_of(self, worker: int) -> Waits:
+        """What a worker has queued. The time of its tenant is that of now, since other workers
+        serve the same tenant."""
+        waits = self.others[worker]
+        tenant = self.tenants.get(worker)
+        if tenant is None or not waits[1]:
+            return waits
+        return waits[0], tenant.latest(), waits[2]
 
 
 class SharedScheduler(Scheduler):
@@ -100,9 +114,15 @@ class SharedScheduler(Scheduler):
     - Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, usage: UsageTable | None = None) -> None:
+        """
+        Args:
+            board: tells what each worker has in flight and queued.
+            usage: tells what tenants have had; None: each worker keeps their shares by itself.
+        """
         super().__init__()
         self._board = board
+        self._usage = usage
         self._shared: dict[int, SharedLoad] = {}
         """By key."""
         self._keys: dict[ModelQueue, dict[Backend, int]] = {}
@@ -216,8 +236,9 @@ class SharedScheduler(Scheduler):
         if shared is not None and shared.others:
             eligible_set: EligibleSet = ticket.terms.eligible_set
             first = shared.first(eligible_set, now)
-            own = _waits(model_queue, now)
-            urgency = eligible_set.order(shared.others[first], now)
+            own_set = _first_set(model_queue, now)
+            own = None if own_set is None else own_set.waits(now)
+            urgency = eligible_set.order(shared.waits_of(first), now)
             is_more_urgent = own is None or urgency < eligible_set.order(own, now)
             # One that was rung for a moment ago reads what has changed since, too.
             if is_more_urgent and not 0.0 <= now - shared.rang_at.get(first, 0.0) < _FRESH_S:
@@ -242,7 +263,11 @@ class SharedScheduler(Scheduler):
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.terms.model_queue
             eligible_set = model_queue.eligible_set(ticket, now)
-            self._insert(ticket, model_queue, eligible_set)
+            ticket.eligible_set = eligible_set
+            eligible_set.ranking = None
+            eligible_set.queue.put_back(ticket)
+            model_queue.waiting[eligible_set] = None
+            self._waiting += 1
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
         return None
@@ -265,7 +290,7 @@ class SharedScheduler(Scheduler):
         if shared is None or not shared.others or not eligible_set.queue.count:
             super()._step(model_queue, eligible_set, now)
             return
-        first = shared.others[shared.first(eligible_set, now)]
+        first = shared.waits_of(shared.first(eligible_set, now))
         order = eligible_set.order(first, now)
         if not overtakes(order) and order < eligible_set.order(eligible_set.waits(now), now):
             left_s = shared.gave_way_at + _GIVE_WAY_S - now
@@ -282,6 +307,12 @@ class SharedScheduler(Scheduler):
                     self._wakes, (eligible_set.wake_at, self._number, eligible_set, model_queue)
                 )
                 return
+            queued = eligible_set.queue.count
+            super()._step(model_queue, eligible_set, now)
+            if eligible_set.queue.count == queued:
+                # There is no room: somebody else has taken what was left to that worker.
+                shared.gave_way_to = None
+            return
         super()._step(model_queue, eligible_set, now)
 
     # Other workers
@@ -383,6 +414,11 @@ class SharedScheduler(Scheduler):
             eligible_set.others_waiting = model_queue.others_waiting
         if values[1]:
             queue.others[worker] = values[2], values[6], values[7]
+            tenant = None if self._usage is None else self._usage.client_at(worker, values[3])
+            if tenant is None:
+                queue.tenants.pop(worker, None)
+            else:
+                queue.tenants[worker] = tenant
         elif queue.others.pop(worker, None) is not None:
             # It may have left room.
             self._mark_ready((model_queue,), now)
@@ -451,6 +487,25 @@ class SharedScheduler(Scheduler):
                     self._learn(seen, model_backend, now)
 
     # This worker
+
+    def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
+        model_queue = super()._new_model_queue(ticket)
+        if self._usage is not None:
+            times: dict[int, TenantTimes] = {}
+            model_queue.tenant_times = partial(self._tenant_times, model_queue, times)
+        return model_queue
+
+    def _tenant_times(
+        self, model_queue: ModelQueue, times: dict[int, TenantTimes], level: int
+    ) -> TenantTimes:
+        """The times of tenants of a priority of a model."""
+        found = times.get(level)
+        if found is None:
+            assert self._usage is not None
+            found = times[level] = TenantTimes(
+                self._usage, model_queue.model, model_queue.version, level
+            )
+        return found
 
     def _prepare(self, ticket: Ticket, now: float) -> ModelQueue:
         """Know all about a ticket's model that other workers say."""
@@ -541,16 +596,17 @@ class SharedScheduler(Scheduler):
     def _tell_queue(self, model_queue: ModelQueue, shared: _SharedQueue, now: float) -> None:
         """Tell the others what is queued here of a model."""
         entry = shared.own_entry
-        found = _waits(model_queue, now)
-        if found is None:
+        eligible_set = _first_set(model_queue, now)
+        if eligible_set is None:
             if entry.count:
                 entry.count = 0
                 self._board.write(entry)
         else:
-            waits = model_queue.waits
+            waits, found = model_queue.waits, eligible_set.waits(now)
             if entry.count != waits or found != (entry.high, entry.work_s, entry.since):
                 entry.count = waits
                 entry.high, entry.work_s, entry.since = found
+                entry.rows = eligible_set.slot(now)
                 self._board.write(entry)
         if self._told_waiting != self._waiting:
             self._told_waiting = self._waiting
@@ -579,10 +635,13 @@ class SharedScheduler(Scheduler):
             shared = self._know(model_queue, model_backend, now)
         entry = shared.own_entry
         load = model_backend.load
-        entry.count = len(model_backend.unanswered.tickets)
-        entry.high = max(0, model_backend.high - shared.high)
-        entry.rows = max(0, model_backend.rows_in_flight - shared.rows)
-        entry.work_s = max(0.0, load.work_s - shared.work_s) if entry.count else 0.0
+        entry.count = count = len(model_backend.unanswered.tickets)
+        high = model_backend.high - shared.high
+        entry.high = high if high > 0 else 0
+        rows = model_backend.rows_in_flight - shared.rows
+        entry.rows = rows if rows > 0 else 0
+        work_s = load.work_s - shared.work_s
+        entry.work_s = work_s if count and work_s > 0.0 else 0.0
         entry.since = load.busy_since
         entry.ends += ended
         cost = load.cost
@@ -616,6 +675,13 @@ class SharedScheduler(Scheduler):
             self._tell_queue(model_queue, shared, now)
         return gone
 
+    def in_flight_by_model(self, backend: Backend) -> dict[bytes, int]:
+        """Count the requests of this worker that are in flight at a backend, by model."""
+        return {
+            model: sum([len(each.unanswered.tickets) for each in those])
+            for model, those in self._model_backends_at(backend).items()
+        }
+
     def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:
         """Every model backend that is known of, with what this worker has in flight there."""
         for view in super().model_backends(models):
@@ -624,11 +690,12 @@ class SharedScheduler(Scheduler):
             yield replace(view, in_flight=own)
 
 
-def _waits(model_queue: ModelQueue, now: float) -> Waits | None:
-    """What is queued for a model, in the set with the most urgent request. None: nothing is."""
-    if not model_queue.waiting:
-        return None
-    return min([each.waits(now) for each in model_queue.waiting])
+def _first_set(model_queue: ModelQueue, now: float) -> EligibleSet | None:
+    """The set with the most urgent request that is queued for a model. None: nothing is."""
+    waiting = model_queue.waiting
+    if len(waiting) < 2:
+        return next(iter(waiting), None)
+    return min(waiting, key=lambda each: each.waits(now))
 
 
 def _ring_nobody(_index: int) -> None:

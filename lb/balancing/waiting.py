@@ -1,9 +1,10 @@
 """The queue of an eligible set: which request is next.
 
 Priorities come first (strictly, or by weight), then tenants by deficit round robin, then the
-request that is due first. A request without a deadline counts as due at a late time, so that others
-pass it for a while only. Every operation takes O(log n), and moves memory of the size of a tenant's
-queue at worst.
+request that is due first. Where several workers have queues, tenants take turns by their times
+(`lb.balancing.tenant_times`). A request without a deadline counts as due at a late time, so that
+others pass it for a while only. Every operation takes O(log n), and moves memory of the size of a
+tenant's queue at worst.
 
 Deficit round robin: Shreedhar and Varghese, "Efficient fair queuing using deficit round-robin",
 1995. A tenant pays with the execution time of its requests, not with their number.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
 from math import ceil
 from typing import Final
 
+from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
@@ -43,9 +46,10 @@ def level_of(priority: int) -> int:
 class TenantQueue:
     """The queued tickets of one tenant within a priority, sorted by when they are due."""
 
-    __slots__ = ("_begin", "_keys", "_tickets", "deficit_s", "place", "weight")
+    __slots__ = ("_begin", "_keys", "_tickets", "deficit_s", "name", "place", "weight")
 
-    def __init__(self, weight: float, place: int) -> None:
+    def __init__(self, name: str, weight: float, place: int) -> None:
+        self.name = name
         self.weight = weight
         self.place = place
         """Its place among the tenants of its priority."""
@@ -122,12 +126,16 @@ class Level:
     """The tenants of one priority that have queued tickets, in the order of their turns."""
 
     __slots__ = (
-        "_cursor", "_longest", "_quantum_s", "_ring", "_tenants", "_turns", "count", "passed_s",
-        "weight", "work_s",
+        "_by_time", "_cursor", "_longest", "_quantum_s", "_ring", "_tenants", "_turns", "count",
+        "passed_s", "times", "weight", "work_s",
     )  # fmt: skip
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float, times: TenantTimes | None = None) -> None:
         self.weight = weight
+        self.times = times
+        """Of the tenants, where other workers queue requests too."""
+        self._by_time: list[tuple[float, str]] = []
+        """With `times`: a heap of the tenants, by times that are those of now or earlier."""
         self.passed_s = 0.0
         """Seconds of execution that it has had, divided by its weight (stride scheduling)."""
         self.count = 0
@@ -157,10 +165,14 @@ class Level:
         """Queue a ticket of a tenant with some weight."""
         queue = self._tenants.get(ticket.tenant)
         if queue is None:
-            queue = TenantQueue(weight, len(self._ring))
+            queue = TenantQueue(ticket.tenant, weight, len(self._ring))
             self._tenants[ticket.tenant] = queue
             self._ring.append(queue)
-            self._turns.append(queue)
+            if self.times is None:
+                self._turns.append(queue)
+            else:
+                self.times.joined(ticket.tenant, ticket.queued_at)
+                heappush(self._by_time, (self.times.time(ticket.tenant), ticket.tenant))
         self._quantum_s = max(self._quantum_s, ticket.work_s / queue.weight)
         self.count += 1
         self.work_s += ticket.work_s
@@ -168,6 +180,8 @@ class Level:
 
     def turn(self) -> TenantQueue:
         """Find the tenant whose turn it is. Some ticket must be queued. Asking changes nothing."""
+        if self.times is not None:
+            return self._tenants[self._first(self.times)[1]]
         turns = self._turns
         queue = turns[0]
         if len(turns) == 1:
@@ -182,6 +196,28 @@ class Level:
                 return queue
             queue.deficit_s += self._quantum_s * queue.weight
         return queue
+
+    def _first(self, times: TenantTimes) -> tuple[float, str]:
+        """Find the tenant that has had the least time, and that time."""
+        heap = self._by_time
+        while True:
+            first = heap[0]
+            name = first[1]
+            if name not in self._tenants:
+                heappop(heap)
+                continue
+            time = times.time(name)
+            if time <= first[0]:
+                return first
+            heapreplace(heap, (time, name))
+
+    def turn_at(self) -> float:
+        """Find the virtual time of the tenant whose turn it is; see `TenantTimes`."""
+        return 0.0 if self.times is None else self._first(self.times)[0]
+
+    def turn_slot(self) -> int:
+        """The number of that tenant's slot; see `TenantTimes`. 0: it has none."""
+        return 0 if self.times is None else self.times.slot(self._first(self.times)[1])
 
     def after(self, key: float) -> Ticket | None:
         """Find the first ticket that is due later, of the tenant whose turn it is or of a few
@@ -200,7 +236,10 @@ class Level:
     def serve(self, ticket: Ticket) -> None:
         """Take a ticket out that begins. Its tenant and its priority pay for it."""
         self.passed_s += ticket.work_s / self.weight
-        if len(self._ring) > 1:
+        if self.times is not None:
+            weight = self._tenants[ticket.tenant].weight
+            self.times.serve(ticket.tenant, ticket.work_s / weight, ticket.queued_at)
+        elif len(self._ring) > 1:
             queue = self._tenants[ticket.tenant]
             debt = -self._quantum_s * queue.weight
             queue.deficit_s = max(queue.deficit_s - ticket.work_s, debt)
@@ -215,6 +254,10 @@ class Level:
         if queue:
             return
         del self._tenants[ticket.tenant]
+        if self.times is not None:
+            self.times.left(ticket.tenant, ticket.queued_at)
+            if len(self._by_time) > 2 * len(self._ring) + _CLEANUP_MIN:
+                self._by_time = sorted([each for each in self._by_time if each[1] in self._tenants])
         last = self._ring.pop()
         if last is not queue:
             self._ring[queue.place] = last
@@ -258,9 +301,17 @@ class Level:
 class WaitingQueue:
     """All queued tickets of one eligible set."""
 
-    __slots__ = ("_levels", "_numbers", "_passed_s", "_rules", "_was_starved", "count")
+    __slots__ = ("_levels", "_numbers", "_passed_s", "_rules", "_times", "_was_starved", "count")
 
-    def __init__(self, rules: QueueRules) -> None:
+    def __init__(
+        self, rules: QueueRules, times: Callable[[int], TenantTimes] | None = None
+    ) -> None:
+        """
+        Args:
+            rules: of the model.
+            times: gives those of tenants of a priority, where other workers queue requests too.
+        """
+        self._times = times
         self.count = 0
         """The number of queued tickets."""
         self._levels: dict[int, Level] = {}
@@ -290,7 +341,8 @@ class WaitingQueue:
         number = level_of(ticket.priority)
         level = self._levels.get(number)
         if level is None:
-            level = self._levels[number] = Level(self._weight(number))
+            times = None if self._times is None else self._times(number)
+            level = self._levels[number] = Level(self._weight(number), times)
             insort(self._numbers, number)
         if not level.count and level.passed_s < self._passed_s:
             # What it left unused while it had nothing is not saved up.
@@ -409,6 +461,14 @@ class WaitingQueue:
         level.serve(ticket)
         ticket.is_waiting = False
         self.count -= 1
+
+    def put_back(self, ticket: Ticket) -> None:
+        """Queue a ticket again that was taken out and did not begin. Its tenant has paid for it."""
+        self.add(ticket)
+        level = self._levels[level_of(ticket.priority)]
+        if level.times is not None:
+            weight = self._rules.tenant_weights.get(ticket.tenant, 1.0)
+            level.times.put_back(ticket.tenant, ticket.work_s / weight)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a ticket out that does not begin."""

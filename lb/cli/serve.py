@@ -14,7 +14,7 @@ from lb.domain.errors import LoadBalancerError
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_systemd
 from lb.runtime.workers.cores import worker_count
-from lb.runtime.workers.seat import NO_UPGRADE, Seat, find_seat
+from lb.runtime.workers.seat import Seat, find_seat
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
 from lb.settings.reading import Loaded
@@ -106,9 +106,9 @@ def _run(
         pid_file=options.pid_file,
     )
     count = worker_count(loaded.settings)
+    if predecessor is not None and predecessor.has_workers != (count > 1):
+        raise UpgradeRefused("workers: from one process to several, or back, needs a restart")
     if count > 1:
-        if predecessor is not None:
-            raise UpgradeRefused(NO_UPGRADE)
         from lb.runtime.workers.run import run_supervisor
 
         code = run_supervisor(loaded.settings, start, count)

@@ -15,7 +15,13 @@ from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
 from lb.domain.schedule import Capacity, Order, Plan, QueueRules
 from lb.settings.model import Settings
-from lb.settings.scheduling import Concurrency, PolicyName, PriorityOrder, SchedulingSettings
+from lb.settings.scheduling import (
+    Concurrency,
+    PolicyName,
+    PriorityOrder,
+    SchedulingSettings,
+    TenantBy,
+)
 
 _ADAPTIVE_START: Final = 8
 """Requests at once to begin with, where the model's configuration says nothing."""
@@ -81,6 +87,7 @@ def _line_rule(scheduling: SchedulingSettings, concurrency: Concurrency, queue: 
         weights=dict(enumerate(scheduling.weights)),
         reserved=scheduling.reserved,
         tenant_weights=dict(scheduling.shares),
+        has_tenants=scheduling.tenants is not TenantBy.NOTHING,
     )
     if isinstance(concurrency, int):
         return LineRule(by=LimitBy.NUMBER, concurrency=concurrency, queue=rules)

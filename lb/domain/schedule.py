@@ -105,6 +105,8 @@ class QueueRules:
     """The part of all slots that is for priority 0 alone, from 0 to below 1."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     """Shares of tenants within a priority. Without one a tenant has 1."""
+    has_tenants: bool = False
+    """Requests may name tenants."""
     max_starve_s: float = 30.0
     """A request that was queued for longer passes every priority, every other turn. In seconds."""
 

@@ -13,7 +13,7 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lb.net.listeners import BACKLOG
 from lb.net.tasks import TaskOwner
@@ -36,10 +36,23 @@ _TURN_S: Final = 0.001
 """How long a process that has accepted leaves further connections to others of the same socket."""
 _MOST_IN_TURN: Final = 64
 """Connections accepted in one turn, however many come."""
+_LEFT_TO_OTHERS: Final = 3
+"""Turns that a process with more connections than others leaves to them. Then it accepts: they may
+stand still."""
 _KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """A server that pauses must leave the file of its Unix socket, which Python 3.13 removes."""
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class AcceptShare(Protocol):
+    """Tells how many connections each process has, of those that accept at the same sockets."""
+
+    def room(self) -> int:
+        """Count the connections that this process may accept before it has more than its part."""
+
+    def accepted(self, count: int) -> None:
+        """This process has accepted so many more."""
 
 
 class Acceptor:
@@ -53,7 +66,7 @@ class Acceptor:
         room: Callable[[], int],
         tasks: TaskOwner,
         *,
-        in_turns: bool = False,
+        share: AcceptShare | None = None,
     ) -> None:
         """
         Args:
@@ -63,8 +76,8 @@ class Acceptor:
             room: how many more connections may be accepted. Asked now and then; a few more may
                 come before accepting stops.
             tasks: owns the tasks that accept.
-            in_turns: whether other processes accept at the same socket, and should have their part
-                of connections that come at once.
+            share: of this process, where others accept at the same socket and should have their
+                part of the connections.
         """
         self._name = name
         self._listener = listener
@@ -75,8 +88,8 @@ class Acceptor:
         self._loop = loop = asyncio.get_running_loop()
         is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
         self._door: _Door
-        if in_turns:
-            self._door = _TurnDoor(listener, self._make, tasks)
+        if share is not None:
+            self._door = _TurnDoor(listener, self._make, tasks, share)
         else:
             self._door = (_ReadDoor if is_asyncio else _ServerDoor)(listener, self._make, tasks)
         self._credit = 0
@@ -273,17 +286,38 @@ class _ReadDoor(_Door):
 
 class _TurnDoor(_ReadDoor):
     """Accepts one connection, and leaves the next ones to other processes for a moment. While more
-    connections come than all of them take so, each takes twice as many in its next turn."""
+    connections come than all of them take so, each takes twice as many in its next turn. A process
+    that has more connections than its part leaves some turns to the others."""
 
-    def __init__(self, listener: socket.socket, make: ProtocolFactory, tasks: TaskOwner) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: ProtocolFactory,
+        tasks: TaskOwner,
+        share: AcceptShare,
+    ) -> None:
         super().__init__(listener, make, tasks)
+        self._share = share
         self._most = 1
+        self._left = 0
+        """Turns in a row that were left to others."""
 
     def _accept(self) -> None:
-        count = self.take(self._most)
+        room = self._share.room()
+        if room <= 0 and self._left < _LEFT_TO_OTHERS:
+            self._left += 1
+            self._wait()
+            return
+        self._left = 0
+        most = max(1, min(self._most, room))
+        count = self.take(most)
+        self._share.accepted(count)
         if not count or not self.is_open:
             return  # another process was quicker
-        self._most = min(2 * self._most, _MOST_IN_TURN) if count == self._most else 1
+        self._most = min(2 * self._most, _MOST_IN_TURN) if count == most else 1
+        self._wait()
+
+    def _wait(self) -> None:
         self.loop.remove_reader(self.listener)
         self.loop.call_later(_TURN_S, self._go_on)
 

@@ -1,7 +1,7 @@
-"""The other workers of this machine, as one worker schedules with them.
+"""The other workers of this machine, as one worker schedules and accepts connections with them.
 
 Its scheduler shares a board with theirs (docs/decisions/0070-what-workers-share.md). Here it gets a
-heartbeat, and a bell by which others wake it.
+heartbeat, and a bell by which others wake it. The board also tells how many connections each has.
 """
 
 from __future__ import annotations
@@ -14,28 +14,42 @@ from lb.balancing.shared_scheduler import SharedScheduler
 from lb.net.bell import Bell
 from lb.net.timers import TimerWheel
 from lb.sharing.board import Board
+from lb.sharing.usage import UsageTable
 
 _TICK_S: Final = 0.1
 """A tenth of the time after which a worker that does not run is not counted any more."""
+_LEAD: Final = 8
+"""A worker may have more connections than another one by this part, and by one."""
 
 
 class Neighbours:
     """The other workers. It works from `start` to `close`."""
 
-    def __init__(self, memory: memoryview, index: int, count: int) -> None:
+    def __init__(
+        self, memory: memoryview, index: int, count: int, usage: UsageTable | None = None
+    ) -> None:
         """
         Args:
             memory: that `lb.sharing.memory.attach` has mapped.
             index: of this worker.
             count: of all workers.
+            usage: tells what tenants have had; see `SharedScheduler`.
         """
         self._index = index
         self._bell: Bell | None = None
-        self.scheduler = SharedScheduler(Board(memory, index, count))
+        self._board = Board(memory, index, count)
+        self._connections = 0
+        """As it was told last."""
+        self.scheduler = SharedScheduler(self._board, usage)
         """Decides for this worker, by what all have in flight."""
 
     def start(
-        self, loop: AbstractEventLoop, timers: TimerWheel, name: str, clock: Callable[[], float]
+        self,
+        loop: AbstractEventLoop,
+        timers: TimerWheel,
+        name: str,
+        clock: Callable[[], float],
+        connections: Callable[[], int],
     ) -> None:
         """Say from now on that this worker runs, and hear when others ring.
 
@@ -44,6 +58,7 @@ class Neighbours:
             timers: of the process.
             name: of the service, on this machine.
             clock: monotonic seconds, the same for all processes of the machine.
+            connections: how many connections of clients there are here.
 
         Raises:
             OSError: another process has this worker's place.
@@ -51,7 +66,19 @@ class Neighbours:
         scheduler = self.scheduler
         self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
         scheduler.ring = bell.ring
-        self._tick(timers, clock)
+        self._tick(timers, clock, connections)
+
+    def room(self) -> int:
+        """Count the connections that this worker may accept before it has more than its part."""
+        fewest = self._board.fewest_connections()
+        if fewest < 0:
+            return self._connections + 1
+        return fewest + 1 + self._connections // _LEAD - self._connections
+
+    def accepted(self, count: int) -> None:
+        """This worker has accepted so many more connections."""
+        self._connections += count
+        self._board.write_connections(self._connections)
 
     def close(self) -> None:
         """Hear nothing any more. The heartbeat ends with the timers."""
@@ -59,6 +86,10 @@ class Neighbours:
             self._bell.close()
             self._bell = None
 
-    def _tick(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
+    def _tick(
+        self, timers: TimerWheel, clock: Callable[[], float], connections: Callable[[], int]
+    ) -> None:
         self.scheduler.tick(clock())
-        timers.after(_TICK_S, lambda: self._tick(timers, clock))
+        self._connections = connections()
+        self._board.write_connections(self._connections)
+        timers.after(_TICK_S, lambda: self._tick(timers, clock, connections))

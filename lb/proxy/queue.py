@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from typing import Any, Final, NamedTuple
 
 from lb.balancing.scheduler import Scheduler
@@ -804,8 +804,15 @@ def _give_up(exchange: Exchange, waiting: Waiting, refusal: RequestRefused) -> N
 
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> Any:
+    """Call something later, or in the next iteration of the event loop.
+
+    uvloop rounds times to milliseconds, and less than half of one to none. Then the loop would spin
+    until the time has come, so times are rounded up here.
+    """
     loop = asyncio.get_running_loop()
-    return loop.call_later(delay_s, call) if delay_s else loop.call_soon(call)
+    if not delay_s:
+        return loop.call_soon(call)
+    return loop.call_later(ceil(delay_s * 1000.0) / 1000.0, call)
 
 
 def _ending(protocol: AppProtocol, outcome: Outcome, code: int) -> Ending:

@@ -18,7 +18,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
-from lb.net.acceptor import Acceptor
+from lb.net.acceptor import Acceptor, AcceptShare
 from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.http1.front import Front
@@ -52,6 +52,7 @@ class Doors:
         own: Mapping[str, web.Server],
         *,
         is_serving: bool = True,
+        share: AcceptShare | None = None,
     ) -> None:
         """
         Args:
@@ -59,7 +60,9 @@ class Doors:
             listeners: open sockets; this closes them.
             own: what stands behind `metrics` and `admin`.
             is_serving: whether this process accepts requests of clients at all.
+            share: of this process, where others accept at the same sockets.
         """
+        self._share = share
         self._is_serving = is_serving
         self._balancer = balancer
         self.listeners = listeners
@@ -154,7 +157,7 @@ class Doors:
             self._factory(name),
             room,
             self._balancer.parts.tasks,
-            in_turns=self._balancer.workers > 1,
+            share=self._share,
         )
         self._acceptors[bound] = acceptor
         return acceptor

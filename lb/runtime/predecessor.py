@@ -59,6 +59,8 @@ class Predecessor:
         listeners = greeting["listeners"]
         self.operator: Mapping[str, Any] = greeting.get("operator", {})
         """What operators had said when it greeted, where that was short enough."""
+        self.has_workers = bool(greeting.get("has_workers"))
+        """It is the supervisor of a service with workers."""
         self.inherited = tuple(
             Inherited(each["name"], each["wanted"], sock, each["is_ours"])
             for each, sock in zip(listeners, sockets, strict=True)

@@ -43,6 +43,8 @@ _ALIVE_AT: Final = 2
 """When the worker ran last, in monotonic seconds."""
 _QUEUED: Final = 3
 """Requests that the worker has queued, of all models."""
+_CONNECTIONS: Final = 4
+"""Connections of clients that the worker has."""
 
 
 def size(count: int) -> int:
@@ -64,14 +66,16 @@ class Entry:
     """What one worker says of one key. Which fields are used depends on what the key stands for."""
 
     __slots__ = (
-        "count", "ends", "high", "key", "number", "rows", "sample_rows", "sample_size", "samples",
-        "since", "took_s", "work_s",
+        "at", "count", "ends", "high", "key", "number", "rows", "sample_rows", "sample_size",
+        "samples", "since", "took_s", "work_s",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
         self.key = key
         self.number = -1
         """Its place in the writer's region; -1: it has none."""
+        self.at = 0
+        """The byte of the memory at which its cells begin, behind the key."""
         self.count = 0
         """Requests in flight or queued."""
         self.high = 0
@@ -142,6 +146,7 @@ class Board:
         self._cells = memory.cast("B").cast("q")
         self._times = memory.cast("B").cast("d")
         self._base = index * _REGION
+        self._ring = self._base + _HEADER
         self._neighbours = [_Neighbour(each) for each in range(count) if each != index]
         self._numbers: dict[int, int] = {}
         """The number of each own entry, by key."""
@@ -182,7 +187,7 @@ class Board:
                 return False
         _WRITE(
             self._memory,
-            (self._base + _HEADER + _RING + number * _ENTRY + 1) * _CELL,
+            entry.at,
             entry.count,
             entry.high,
             entry.rows,
@@ -193,9 +198,9 @@ class Board:
         )
         cells = self._cells
         position = self._position
-        cells[self._base + _HEADER + position % _RING] = number
-        self._position = position + 1
-        cells[self._base] = position + 1
+        cells[self._ring + position % _RING] = number
+        self._position = position = position + 1
+        cells[self._base] = position
         return True
 
     def write_sample(self, entry: Entry) -> None:
@@ -203,14 +208,27 @@ class Board:
         if entry.number < 0:
             self._claim(entry)
         if entry.number >= 0:
-            at = self._base + _HEADER + _RING + entry.number * _ENTRY + _SAMPLE_AT
-            _WRITE_SAMPLE(
-                self._memory, at * _CELL, entry.took_s, entry.sample_rows, entry.sample_size
-            )
+            at = entry.at + (_SAMPLE_AT - 1) * _CELL
+            _WRITE_SAMPLE(self._memory, at, entry.took_s, entry.sample_rows, entry.sample_size)
 
     def write_queued(self, count: int) -> None:
         """Tell the others how many requests are queued here."""
         self._cells[self._base + _QUEUED] = count
+
+    def write_connections(self, count: int) -> None:
+        """Tell the others how many connections of clients there are here."""
+        self._cells[self._base + _CONNECTIONS] = count
+
+    def fewest_connections(self) -> int:
+        """Find the fewest connections that any other worker has that runs; -1: none runs."""
+        cells = self._cells
+        fewest = -1
+        for other in self._neighbours:
+            if other.is_alive:
+                count = cells[other.base + _CONNECTIONS]
+                if fewest < 0 or count < fewest:
+                    fewest = count
+        return fewest
 
     def _claim(self, entry: Entry) -> int:
         """Find a number for an entry that has none; -1: all are in use."""
@@ -230,8 +248,10 @@ class Board:
             number = self._free.pop()
             self._entries[number] = entry
         self._numbers[key] = number
-        self._cells[self._base + _HEADER + _RING + number * _ENTRY] = key
+        at = self._base + _HEADER + _RING + number * _ENTRY
+        self._cells[at] = key
         entry.number = number
+        entry.at = (at + 1) * _CELL
         return number
 
     def _reuse(self) -> None:
@@ -246,7 +266,10 @@ class Board:
     def has_queued_elsewhere(self) -> bool:
         """Whether any other worker that runs has requests queued."""
         cells = self._cells
-        return any(cells[other.base + _QUEUED] and other.is_alive for other in self._neighbours)
+        for other in self._neighbours:  # noqa: SIM110  # each end of a request comes here
+            if cells[other.base + _QUEUED] and other.is_alive:
+                return True
+        return False
 
     def changes(self) -> list[tuple[int, int]]:
         """The worker and the number of each entry of others that may have changed since the last
@@ -267,6 +290,11 @@ class Board:
             other.used = max(other.used, min(cells[other.base + _USED], MAX_ENTRIES))
             return range(other.used)
         ring = other.base + _HEADER
+        if position - since == 1:
+            number = cells[ring + since % _RING]
+            if number >= other.used:
+                other.used = number + 1
+            return (number,)
         numbers = {cells[ring + each % _RING] for each in range(since, position)}
         if cells[other.base + _POSITION] - since >= _RING:
             other.seen = -1  # it has written over what was read: read all the next time
@@ -302,7 +330,7 @@ def clear(memory: memoryview, index: int) -> None:
     for number in range(min(cells[base + _USED], MAX_ENTRIES)):
         at = base + _HEADER + _RING + number * _ENTRY
         cells[at + 1] = cells[at + 2] = cells[at + 3] = 0
-    cells[base + _QUEUED] = 0
+    cells[base + _QUEUED] = cells[base + _CONNECTIONS] = 0
     # Whoever reads it next reads all of it.
     cells[base + _POSITION] += _RING
 

@@ -67,6 +67,17 @@ class ClientUsage:
                 latest = due
         return latest
 
+    def latest(self) -> float:
+        """The latest time that any worker has, this one included."""
+        due = self.due()
+        at = self._table.find(self._table.index, self._key)
+        return max(due, self._table.times[at + _DUE]) if at >= 0 else due
+
+    @property
+    def slot(self) -> int:
+        """The number of its slot in the own region, from 1; 0: it has none."""
+        return 0 if self._own < 0 else (self._own - self._table.base) // _SLOT + 1
+
     def open(self) -> int:
         """Requests of the client that are open at other workers."""
         total = 0
@@ -118,6 +129,8 @@ class UsageTable:
         """
         self.index = index
         self.count = count
+        self.base = index * _REGION + _HEADER
+        """The first cell of the own slots."""
         self.others = tuple(each for each in range(count) if each != index)
         self.cells = memory.cast("B").cast("q")
         self.times = memory.cast("B").cast("d")
@@ -126,6 +139,14 @@ class UsageTable:
     def client(self, key: int) -> ClientUsage:
         """What workers say of the client with a key."""
         return ClientUsage(self, key)
+
+    def client_at(self, worker: int, slot: int) -> ClientUsage | None:
+        """The client whose slot has that number in a worker's region; see `ClientUsage.slot`.
+        None: nobody has it any more."""
+        if not 0 < slot <= _SLOTS:
+            return None
+        key = self.cells[worker * _REGION + _HEADER + (slot - 1) * _SLOT + _KEY]
+        return ClientUsage(self, key) if key else None
 
     def find(self, worker: int, key: int) -> int:
         """The first cell of a client's slot in a worker's region; -1: it has none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from benchmarks.faults.rules import Rule, failed, failed_share, failed_steps, ju
 from benchmarks.faults.scenarios import Scenario
 from benchmarks.faults.site import Site
 from benchmarks.faults.steps import Step
+from benchmarks.faults.worker_rows import CONTROL, WORKERS, all_serve, failed_beside, send
 from benchmarks.load.proxies import TRITON_LB
 
 MIX = Mix(rate=60.0)
@@ -78,6 +81,16 @@ ROWS = (
         *(steps.disturb(1, Fault(refuse=True)), steps.rest(1.0), steps.disturb(1, NO_FAULT)),
         rules=(failed(), failed_steps()),
         disturbed=True,
+    ),
+    replace(
+        row(
+            "two workers: one is killed, then the control process",
+            *(send(0, signal.SIGKILL, "kill"), steps.rest(1.0), all_serve()),
+            *(send(CONTROL, signal.SIGKILL, "end"), steps.rest(1.0), all_serve()),
+            # On a busy machine a killed process may take long to close its connections.
+            rules=(failed_beside("kill", 3.0),),
+        ),
+        sections=WORKERS,
     ),
 )
 

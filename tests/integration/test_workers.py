@@ -22,6 +22,7 @@ from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
+from tests.integration.test_standby import is_alive
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
@@ -336,10 +337,36 @@ def test_reload_of_what_needs_a_restart_is_refused(
     assert ask(addresses["http"]) == 200
 
 
-def test_upgrade_is_refused(lasting: Serving) -> None:
-    addresses = lasting.until_serving()
-    lasting.signal(signal.SIGUSR2)
-    lasting.until_logged("upgrade failed, this service goes on")
+def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    admin = f"http://{addresses['admin']}"
+    added = serving.command("add", "other", "--http", "127.0.0.1:1", "--admin", admin)
+    assert added.returncode == 0, added.stderr
+    pids = [serving.pid]
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        serving.signal(signal.SIGUSR2)
+        wait_until(lambda: serving.pid not in pids, timeout_s=60, what="the next service")
+        pids.append(serving.pid)
+        done = serving.command("upgrade", "--admin", admin)
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: serving.pid not in pids, timeout_s=60, what="the last service")
+        wait_until(lambda: not any(map(is_alive, pids)), timeout_s=60, what="the first ones ended")
+        answered = sum(load.answered.values())
+        wait_until(lambda: sum(load.answered.values()) > answered + 20, what="further answers")
+    load.check()
+    assert "other" in serving.command("status", "--admin", admin).stdout
+    os.kill(serving.pid, signal.SIGTERM)
+    wait_until(lambda: not serving.process.group, what="no process left")
+
+
+def test_upgrade_to_a_configuration_that_cannot_be_read_changes_nothing(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+    serving.write({**config, "workers": 1})
+    serving.signal(signal.SIGUSR2)
+    serving.until_logged("upgrade failed, this service goes on")
+    assert "needs a restart" in serving.log
     assert ask(addresses["http"]) == 200
 
 

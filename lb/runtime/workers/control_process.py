@@ -26,7 +26,7 @@ from lb.runtime.sockets import Listeners, wanted_sockets
 from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.runtime.workers.hub import Hub
-from lb.runtime.workers.seat import NO_UPGRADE, Seat, SupervisorChannel
+from lb.runtime.workers.seat import Seat, SupervisorChannel
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.settings.reading import Loaded
@@ -62,6 +62,8 @@ class ControlProcess:
         self._told = ""
         """What the supervisor knows of operators."""
         self._own_servers = OwnServers()
+        self._upgraded: asyncio.Future[tuple[int, str]] | None = None
+        """How an upgrade ends that somebody has asked for at the admin port."""
 
     @property
     def is_ready(self) -> bool:
@@ -120,6 +122,12 @@ class ControlProcess:
                 self._balancer.parts.tasks.spawn(self._reload_for(value), name="reload")
             case "reopen":
                 self._logs.reopen()
+            case "give_way":
+                self._doors.give_way()
+                self._reloader.closed = "the next service serves"
+            case "upgraded":
+                if self._upgraded is not None and not self._upgraded.done():
+                    self._upgraded.set_result((value[0], value[1]))
 
     async def _reload_for(self, why: str) -> None:
         """The supervisor was told to reload."""
@@ -177,7 +185,13 @@ class ControlProcess:
 
     async def _upgrade(self) -> Upgrade:
         """For the admin API."""
-        raise not_done("upgrade failed, this service goes on", [NO_UPGRADE])
+        if self._upgraded is None or self._upgraded.done():
+            self._upgraded = asyncio.get_running_loop().create_future()
+            self._channel.say("upgrade")
+        pid, why = await asyncio.shield(self._upgraded)
+        if why:
+            raise not_done("upgrade failed, this service goes on", [why])
+        return Upgrade(pid=pid)
 
     def _listening(self) -> Mapping[str, Address]:
         """Where the service listens, by listener."""

@@ -8,7 +8,7 @@ the admin API and the page read those. A counter stays when its worker ends; a g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, Histogram, Port
@@ -22,6 +22,9 @@ from lb.telemetry.meter import ModelUsage, OperationUsage, Traffic
 
 Path = tuple[str | int, ...]
 """What a number counts."""
+Value = float | Sequence[float]
+"""A number; or the sum of a histogram, and what each of its buckets has counted."""
+_Times = Histogram | PositionHistogram | LoopLag
 
 _TRAFFIC: Final = ("connections", "accepted", "retries", "bytes_in", "bytes_out")
 _PORT: Final = (
@@ -33,24 +36,26 @@ _MODEL: Final = ("durations", "first_answers", "intervals")
 _GAUGES: Final = frozenset({"in_flight", "connections", "open", "held"})
 _NUMBER_AT: Final[Mapping[str | int, int]] = {"backend": 1, "port": 1, "answers": 2, "own calls": 2}
 """Where a path has the number of a backend, by how it begins."""
-_SUM: Final = "sum"
 _NOBODY: Final = -1
 """Stands for no backend."""
 
 
-def _times(
-    path: Path, times: Histogram | PositionHistogram | LoopLag
-) -> Iterator[tuple[Path, float]]:
-    for bucket, count in enumerate(times.counts):
-        if count:
-            yield (*path, bucket), count
-    if times.sum:
-        yield (*path, _SUM), times.sum
+def _times(path: Path, times: _Times) -> Iterator[tuple[Path, Value]]:
+    """All of a histogram as one value: most have not changed, and a comparison says so."""
+    if times.sum or any(times.counts):
+        yield path, (times.sum, *times.counts)
+
+
+def read_gauges(relay: RelayRole, backends: Mapping[int, Backend]) -> Iterator[tuple[Path, Value]]:
+    """What the control process decides by: requests that are open, of all and of each backend."""
+    yield ("open",), relay.dispatcher.open_exchanges
+    for number, backend in backends.items():
+        yield ("backend", number, "in_flight"), backend.in_flight
 
 
 def read_counts(
     relay: RelayRole, lag: LoopLag, number: Callable[[Backend], int | None]
-) -> Iterator[tuple[Path, float]]:
+) -> Iterator[tuple[Path, Value]]:
     """All counters of a worker.
 
     Args:
@@ -97,7 +102,7 @@ def read_counts(
 
 def _traffic(
     traffic: Traffic, number: Callable[[Backend], int | None]
-) -> Iterator[tuple[Path, float]]:
+) -> Iterator[tuple[Path, Value]]:
     protocol = int(traffic.protocol)
     for name in _TRAFFIC:
         yield ("traffic", protocol, name), getattr(traffic, name)
@@ -122,7 +127,7 @@ def _traffic(
             yield from _times((*path, name), getattr(of_model, name))
 
 
-def read_backend_counts(backend: Backend, number: int) -> Iterator[tuple[Path, float]]:
+def read_backend_counts(backend: Backend, number: int) -> Iterator[tuple[Path, Value]]:
     """What a worker counts of a backend."""
     for name in _BACKEND:
         yield ("backend", number, name), getattr(backend, name)
@@ -155,7 +160,7 @@ class Sums:
         self._relay = relay
         self._lag = lag
         self._find = find
-        self._told: dict[int, dict[Path, float]] = {}
+        self._told: dict[int, dict[Path, Value]] = {}
         """By worker: what it told last."""
         self._starts: dict[int, int] = {}
         """By worker: which of its processes told that."""
@@ -167,11 +172,14 @@ class Sums:
         told = self._told.setdefault(worker, {})
         for names, value in rows:
             path = tuple(names)
-            change = value - told.get(path, 0)
+            before = told.get(path)
             told[path] = value
-            if change:
-                if path[0] == "operations" and path[-1] != _SUM:
-                    self._requests[worker] += int(change)
+            if isinstance(value, list):
+                changes = _changes(before if isinstance(before, list) else [0] * len(value), value)
+                if path[0] == "operations":
+                    self._requests[worker] += sum(changes[1:])
+                self._add_times(path, changes)
+            elif change := value - (before or 0):
                 self._add(path, change)
 
     def meet(self, worker: int, start: int) -> None:
@@ -185,13 +193,16 @@ class Sums:
     def end(self, worker: int) -> None:
         """A worker has gone: what it had open is gone."""
         told = self._told.get(worker, {})
-        for path in [path for path, value in told.items() if value and path[-1] in _GAUGES]:
-            self._add(path, -told[path])
-            told[path] = 0
+        for path, value in told.items():
+            if path[-1] in _GAUGES and isinstance(value, int | float) and value:
+                self._add(path, -value)
+                told[path] = 0
 
     def of(self, worker: int, path: Path) -> float:
         """What a worker told last of one number."""
-        return self._told.get(worker, {}).get(path, 0)
+        value = self._told.get(worker, {}).get(path, 0)
+        assert isinstance(value, int | float), path
+        return value
 
     def starts(self, worker: int) -> int:
         """How often a process with that index was started, as far as one was met."""
@@ -230,27 +241,52 @@ class Sums:
                 relay.spans.dropped[why] += int(change)
             case ("refused reruns", str(why)):
                 dispatcher.reruns.refused[why] += int(change)
-            case ("lag", last):
-                _add_time(self._lag, last, change)
-            case ("traffic" | "errors" | "reasons" | "answers" | "operations" | "models", *_):
+            case ("traffic" | "errors" | "reasons" | "answers" | "models", *_):
                 self._add_traffic(path, change)
             case ("backend" | "port", *_):
                 self._add_backend(path, change)
             case _:
                 self._add_queue(path, change)
 
-    def _add_queue(self, path: Path, change: float) -> None:
-        queue = self._relay.dispatcher.queue
+    def _add_times(self, path: Path, changes: list[Any]) -> None:
+        """Count what has come to a histogram: to its sum, and to its buckets."""
+        times = self._times(path)
+        if times is not None:
+            times.sum += changes[0]
+            for bucket, change in enumerate(changes[1:]):
+                times.counts[bucket] += change
+
+    def _times(self, path: Path) -> _Times | None:
+        """The histogram of the control process; None: its backend is gone."""
+        relay = self._relay
         match path:
-            case ("waits", str(model), last):
-                waits = queue.terms.waits.setdefault(to_bytes(model), Histogram())
-                _add_time(waits, last, change)
-            case ("positions", str(model), last):
-                positions = queue.positions.setdefault(to_bytes(model), PositionHistogram())
-                _add_time(positions, last, change)
+            case ("lag",):
+                return self._lag
+            case ("waits", str(model)):
+                waits = relay.dispatcher.queue.terms.waits
+                return waits.setdefault(to_bytes(model), Histogram())
+            case ("positions", str(model)):
+                positions = relay.dispatcher.queue.positions
+                return positions.setdefault(to_bytes(model), PositionHistogram())
+            case ("operations", int(protocol), str(name), str(kind)):
+                operations = relay.meter.traffic[protocol].operations
+                return operations.setdefault(name, OperationUsage(OperationKind(kind))).durations
+            case ("models", int(protocol), str(model), str(name)):
+                usage = relay.meter.traffic[protocol].usage_of(to_bytes(model), is_good=True)
+                found: Histogram = getattr(usage, name)
+                return found
+            case ("port", int(number), int(protocol), "latency"):
+                backend = self._find(number)
+                port = None if backend is None else backend.ports[protocol]
+                return None if port is None else port.latency
+        raise LookupError(path)
+
+    def _add_queue(self, path: Path, change: float) -> None:
+        match path:
             case ("wait reasons", str(model), str(why)):
+                reasons = self._relay.dispatcher.queue.wait_reasons
                 key = (to_bytes(model), why)
-                queue.wait_reasons[key] = queue.wait_reasons.get(key, 0) + int(change)
+                reasons[key] = reasons.get(key, 0) + int(change)
             case ("own calls", str(operation), int(number), str(outcome)):
                 if (backend := self._find(number)) is not None:
                     self._relay.fan_out.own_calls.counts[operation, backend, outcome] += int(change)
@@ -268,12 +304,8 @@ class Sums:
                 backend = None if number == _NOBODY else self._find(number)
                 if backend is not None or number == _NOBODY:
                     _count(traffic.answers.setdefault(backend, {}), code, change)
-            case ("operations", _, str(name), str(kind), last):
-                usage = traffic.operations.setdefault(name, OperationUsage(OperationKind(kind)))
-                _add_time(usage.durations, last, change)
             case ("models", _, str(model), *rest):
-                of_model = traffic.usage_of(to_bytes(model), is_good=True)
-                _add_model(of_model, rest, change)
+                _add_model(traffic.usage_of(to_bytes(model), is_good=True), rest, change)
 
     def _add_backend(self, path: Path, change: float) -> None:
         backend = self._find(int(path[1]))
@@ -293,8 +325,6 @@ def _add_model(usage: ModelUsage, path: list[str | int], change: float) -> None:
             usage.retries += int(change)
         case ["codes", int(code)]:
             _count(usage.codes, code, change)
-        case [str(name), last]:
-            _add_time(getattr(usage, name), last, change)
 
 
 def _add_port(port: Port, path: Path, change: float) -> None:
@@ -303,8 +333,6 @@ def _add_port(port: Port, path: Path, change: float) -> None:
             _count(port.codes, code, change)
         case ("failures", str(reason)):
             _count(port.failures, reason, change)
-        case ("latency", last):
-            _add_time(port.latency, last, change)
         case (str(name),):
             _grow(port, name, change)
 
@@ -317,15 +345,12 @@ def _count(counts: Any, key: Any, change: float) -> None:
     counts[key] = counts.get(key, 0) + int(change)
 
 
-def _add_time(times: Any, last: str | int, change: float) -> None:
-    """Count in a bucket of a histogram, or add to its sum."""
-    if last == _SUM:
-        times.sum += change
-    else:
-        times.counts[last] += int(change)
+def _changes(before: Sequence[Any], now: Sequence[Any]) -> list[Any]:
+    """What has come to each number."""
+    return [value - old for old, value in zip(before, now, strict=True)]
 
 
-def kept_counts(told: Mapping[Path, float], numbers: Container[int]) -> dict[Path, float]:
+def kept_counts(told: Mapping[Path, Value], numbers: Container[int]) -> dict[Path, Value]:
     """What was told, without what was told of other backends than those with these numbers."""
     found = {}
     for path, value in told.items():
@@ -335,6 +360,6 @@ def kept_counts(told: Mapping[Path, float], numbers: Container[int]) -> dict[Pat
     return found
 
 
-def changed(before: Mapping[Path, float], now: Mapping[Path, float]) -> list[list[Any]]:
+def changed(before: Mapping[Path, Value], now: Mapping[Path, Value]) -> list[list[Any]]:
     """The rows that tell what has changed."""
     return [[list(path), value] for path, value in now.items() if before.get(path, 0) != value]

@@ -30,7 +30,14 @@ def run_supervisor(settings: Settings, start: Start, count: int) -> int:
     listeners = Listeners(settings, claim(start.inherited, settings))
     log = ApplicationLog(settings.log.level, settings.log.format)
     try:
-        supervisor = Supervisor(settings, start.digest, listeners, count, start.pid_file)
+        supervisor = Supervisor(
+            settings,
+            start.digest,
+            listeners,
+            count,
+            start.pid_file,
+            predecessor=start.predecessor,
+        )
         return asyncio.run(supervisor.main())
     finally:
         log.close()

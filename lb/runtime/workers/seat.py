@@ -21,10 +21,6 @@ from lb.settings.model import Settings
 VARIABLE: Final = "TRITON_LB_SEAT_FD"
 CONTROL: Final = "control"
 WORKER: Final = "worker"
-NO_UPGRADE: Final = (
-    "a service with workers cannot be upgraded in place: restart it, or upgrade behind another "
-    "load balancer"
-)
 _GREETING_S: Final = 30.0
 _MOST_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 16 << 20

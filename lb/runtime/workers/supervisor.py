@@ -27,10 +27,11 @@ from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
-from lb.runtime.predecessor import line
+from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners
-from lb.runtime.workers.seat import CONTROL, LINE_BYTES, NO_UPGRADE, VARIABLE, WORKER
+from lb.runtime.workers.next_service import NotReplaced, start_next
+from lb.runtime.workers.seat import CONTROL, LINE_BYTES, VARIABLE, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
@@ -115,6 +116,7 @@ class Supervisor:
         count: int,
         pid_file: str = "",
         command: Sequence[str] = (),
+        predecessor: Predecessor | None = None,
     ) -> None:
         """
         Args:
@@ -124,6 +126,7 @@ class Supervisor:
             count: workers.
             pid_file: holds the id of this process; empty: there is none.
             command: that starts each process; the one that started this process if left out.
+            predecessor: the service before this one, which gives way to it.
 
         Raises:
             OSError: there is no memory that workers could share.
@@ -137,7 +140,8 @@ class Supervisor:
         self._command = tuple(command) or (sys.executable, *sys.orig_argv[1:])
         self._identity = new_identity(os.urandom)
         self._token = secrets.token_hex(16)
-        self._operator: Any = {}
+        self._predecessor = predecessor
+        self._operator: Any = {} if predecessor is None else predecessor.operator
         self._hub = socket.socket(socket.AF_UNIX)
         self._hub.bind("")  # an abstract name that the kernel chooses
         self._hub.listen(count + 1)
@@ -153,6 +157,10 @@ class Supervisor:
         """Who asked for a reload that no control process has heard of yet."""
         self._has_failed = False
         """The service could not start."""
+        self._is_replacing = False
+        """The next service is being started."""
+        self._is_replaced = False
+        """It serves."""
 
     async def main(self) -> int:
         """Start, keep all processes running, and end them when told to. Returns the exit code."""
@@ -205,7 +213,42 @@ class Supervisor:
             child.say("reopen")
 
     def _on_upgrade(self) -> None:
-        _log.error("upgrade failed, this service goes on", extra={"why": NO_UPGRADE})
+        self._tasks.spawn(self._upgrade_for_signal(), name="upgrade")
+
+    async def _upgrade_for_signal(self) -> None:
+        await self._upgrade("SIGUSR2")  # how it ends is in the log
+
+    async def _upgrade(self, by: str) -> tuple[int, str]:
+        """Start the next service and give way to it. Returns the id of its supervisor, or why this
+        service goes on."""
+        if not self._is_serving or self._is_replacing or self._stop.is_set():
+            return self._go_on(by, "another upgrade is under way, or the service does not serve")
+        self._is_replacing = True
+        reloading(os.environ)
+        try:
+            pid = await start_next(self._command, self._listeners, self._operator)
+        except NotReplaced as error:
+            ready(os.environ)
+            return self._go_on(by, str(error))
+        finally:
+            self._is_replacing = False
+        _log.info("handed over to the next service", extra={"by": by, "pid": pid})
+        self._is_replaced = True
+        for bound in self._listeners.bound.values():
+            bound.is_ours = False
+        ready(os.environ, main_pid=pid)
+        self.control.say("give_way")
+        self._stop.set()
+        return pid, ""
+
+    def _go_on(self, by: str, why: str) -> tuple[int, str]:
+        _log.error("upgrade failed, this service goes on", extra={"by": by, "why": why})
+        return 0, why
+
+    async def _upgrade_for_admin(self) -> None:
+        """Upgrade, and tell the control process how that ended."""
+        pid, why = await self._upgrade("admin API")
+        self.control.say("upgraded", [pid, why])
 
     # Processes
 
@@ -335,6 +378,8 @@ class Supervisor:
                 self._operator = value
             case "reloaded":
                 ready(os.environ)
+            case "upgrade":
+                self._tasks.spawn(self._upgrade_for_admin(), name="upgrade")
 
     def _on_ready(self, child: Child) -> None:
         if self._is_serving:
@@ -354,16 +399,29 @@ class Supervisor:
                 return
         addresses = {name: str(each) for name, each in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "workers": self._count})
+        if self._predecessor is not None:
+            self._take_over(self._predecessor)
         ready(os.environ)
+
+    def _take_over(self, predecessor: Predecessor) -> None:
+        """Have the service before this one give way."""
+        predecessor.tell("ready")
+        for each in predecessor.inherited:
+            for bound in self._listeners.bound.values():
+                if bound.socket is each.socket:
+                    bound.is_ours = each.is_ours
 
     # The end
 
     async def _end(self) -> None:
         """End the workers, then the control process, which shows until then what goes on."""
-        notify("STOPPING=1", os.environ)
+        if not self._is_replaced:
+            notify("STOPPING=1", os.environ)
         _log.info("stopping")
         self.control.say("draining")
         for worker in self.workers:
+            if self._is_replaced:
+                worker.say("give_way")
             worker.say("stop", self._force.is_set())
         shutdown = self._settings.shutdown
         limit_s = shutdown.pre_stop_delay + shutdown.drain + _MARGIN_S

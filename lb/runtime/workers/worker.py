@@ -51,13 +51,16 @@ class WorkerProcess:
         self._applying = asyncio.Lock()
         self._is_orphan = False
         """The supervisor has ended: nobody waits for us, and somebody may want our sockets."""
+        self._is_replaced = False
+        """Workers of the next service accept at our sockets."""
 
     async def main(self) -> None:
         """Start, serve, shut down."""
         seat = self._seat
         side = WorkerSide(seat, self._on_settings)
         memory = attach(seat.board, seat.count)
-        neighbours = Neighbours(memory, seat.index, seat.count)
+        usage = UsageTable(usage_part(memory, seat.count), seat.index, seat.count)
+        neighbours = Neighbours(memory, seat.index, seat.count, usage)
         host = RelayHost(
             self._settings,
             self._logs,
@@ -66,13 +69,20 @@ class WorkerProcess:
             identity=seat.identity,
             workers=seat.count,
             scheduler=neighbours.scheduler,
-            usage=UsageTable(usage_part(memory, seat.count), seat.index, seat.count),
+            usage=usage,
         )
-        neighbours.start(host.parts.loop, host.parts.timers, seat.hub, time.monotonic)
+        traffic = host.relay.meter.traffic
+        neighbours.start(
+            host.parts.loop,
+            host.parts.timers,
+            seat.hub,
+            time.monotonic,
+            lambda: sum([each.connections for each in traffic]),
+        )
         side.attach(host)
         side.use_policy(self._settings.balancing.policy.value)
         host.configure(self._settings)
-        doors = Doors(host, self._listeners, {})
+        doors = Doors(host, self._listeners, {}, share=neighbours)
         self._side, self._reloader = side, Reloader(host, doors, None)
         self._host, self._channel = host, SupervisorChannel(seat)
         tasks = host.parts.tasks
@@ -98,6 +108,9 @@ class WorkerProcess:
     async def _shut_down(self, host: RelayHost, doors: Doors) -> None:
         shutdown = host.settings.shutdown
         ending = Drain(host.relay, self._force)
+        if self._is_replaced:
+            await self._leave(host, doors, ending)
+            return
         host.relay.dispatcher.announce_exit()
         if shutdown.pre_stop_delay and not self._is_orphan:
             host.relay.http1.begin_drain(gently=True)
@@ -105,12 +118,24 @@ class WorkerProcess:
         doors.stop()
         await ending.finish(shutdown.drain)
 
+    async def _leave(self, host: RelayHost, doors: Doors, ending: Drain) -> None:
+        """Finish what we have, while others take what is new. A connection closes with the answer
+        to its next request, so that none is lost on one that has just been closed."""
+        relay = host.relay
+        doors.give_way()
+        relay.begin_drain(gently=True)
+        await ending.until(lambda: relay.idle and not doors.clients, host.settings.shutdown.drain)
+        if not relay.idle:
+            await ending.cut()
+
     def _on_order(self, event: str, value: Any) -> None:
         match event:
             case "stop":
                 self._stop.set()
                 if value:
                     self._force.set()
+            case "give_way":
+                self._is_replaced = True
             case "reopen":
                 self._logs.reopen()
 

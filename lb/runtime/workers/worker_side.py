@@ -7,6 +7,7 @@ control process finds out by itself what they said.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -32,7 +33,15 @@ from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import RelayHost
-from lb.runtime.workers.counts import Path, changed, kept_counts, read_backend_counts, read_counts
+from lb.runtime.workers.counts import (
+    Path,
+    Value,
+    changed,
+    kept_counts,
+    read_backend_counts,
+    read_counts,
+    read_gauges,
+)
 from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
 from lb.runtime.workers.seat import LINE_BYTES, Seat
 from lb.settings.model import Settings
@@ -41,7 +50,10 @@ from lb.settings.reporting import LogLevel
 _log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
-"""How often counts are told: what an operator sees, and what a drain waits for, is so old."""
+"""How often it is told what is in flight: what a drain waits for is so old."""
+_ALL_TICKS: Final = 5
+"""All counts are told once in so many ticks: what an operator sees is half a second old. More often
+costs a worker more than all else that it does without requests."""
 _TELLING_SHARE: Final = 0.05
 """Part of its time that a worker tells counts at most: with very many backends they are older."""
 _AGAIN_S: Final = 0.2
@@ -72,8 +84,10 @@ class WorkerSide:
         self._writer: asyncio.StreamWriter | None = None
         self._reports: list[list[Any]] = []
         """To be sent at the end of this loop iteration."""
-        self._told: dict[Path, float] = {}
+        self._told: dict[Path, Value] = {}
         """Counters as they were told last over this connection."""
+        self._busy_told: list[Any] = []
+        """Scheduled requests in flight, likewise."""
         self._queue_told: dict[str, Any] = {}
         self._deaths: dict[Backend, int] = {}
         self._settled: dict[int, asyncio.Event] = {}
@@ -120,9 +134,12 @@ class WorkerSide:
 
     async def tell(self) -> None:
         """Tell counts, again and again."""
-        while True:
+        for tick in itertools.count():
             began = time.perf_counter()
-            self.tell_counts()
+            if tick % _ALL_TICKS:
+                self._tell_in_flight()
+            else:
+                self.tell_counts()
             took_s = time.perf_counter() - began
             await asyncio.sleep(max(TICK_S, took_s / _TELLING_SHARE))
 
@@ -151,7 +168,8 @@ class WorkerSide:
                     self._hear(event, value)
                     if event == "pool" and self._writer is None:
                         # Numbers of backends mean something from now on.
-                        self._told, self._queue_told, self._writer = {}, {}, writer
+                        self._told, self._queue_told, self._busy_told = {}, {}, []
+                        self._writer = writer
                     if event == "pool":
                         self.tell_counts()
                         self._say_now("follows", value["generation"])
@@ -350,28 +368,47 @@ class WorkerSide:
     # Counts
 
     def tell_counts(self) -> None:
-        """Tell what has changed."""
+        """Tell all that has changed."""
         host, reader = self._host, self._reader
-        if self._writer is None or self._is_behind or host is None:
+        if host is None or not self._can_tell:
             return
         now = dict(read_counts(host.relay, host.loop_lag, reader.number))
         now["cpu",] = time.process_time()
         for number, backend in reader.backends.items():
             now.update(read_backend_counts(backend, number))
-        rows = changed(self._told, now)
-        self._told |= now
-        if rows:
-            self._writer.write(line("counts", rows))
+        self._tell(now)
+        self._tell_queue(host.relay.dispatcher.queue.scheduler, host.relay.dispatcher.queue)
+        self._tell_in_flight()
+
+    def _tell_in_flight(self) -> None:
+        """Tell what the control process decides by, if it has changed."""
+        host, reader = self._host, self._reader
+        if host is None or not self._can_tell:
+            return
+        self._tell(dict(read_gauges(host.relay, reader.backends)))
         scheduler = host.relay.dispatcher.queue.scheduler
-        busy = [
-            [number, [[to_text(m), n] for m, n in scheduler.in_flight_by_model(backend).items()]]
-            for number, backend in reader.backends.items()
-        ]
-        self._writer.write(line("in_flight", [row for row in busy if row[1]]))
-        self._tell_queue(scheduler, host.relay.dispatcher.queue)
+        busy = []
+        for number, backend in reader.backends.items():
+            if backend.in_flight:
+                models = scheduler.in_flight_by_model(backend)
+                busy.append([number, [[to_text(model), n] for model, n in models.items() if n]])
+        if busy != self._busy_told and self._writer is not None:
+            self._busy_told = busy
+            self._writer.write(line("in_flight", busy))
         for number, trial in reader.trials.items():
             if not trial.is_open:
                 self._say("taken", number)
+
+    @property
+    def _can_tell(self) -> bool:
+        return self._writer is not None and not self._is_behind
+
+    def _tell(self, now: dict[Path, Value]) -> None:
+        """Tell which of these numbers have changed."""
+        rows = changed(self._told, now)
+        if rows and self._writer is not None:
+            self._told |= now
+            self._writer.write(line("counts", rows))
 
     def _tell_queue(self, scheduler: Scheduler, queue: Queue) -> None:
         """Tell what there is of requests that wait, if that has changed."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 import pytest
@@ -20,6 +24,8 @@ from lb.domain.schedule import (
     Ticket,
 )
 from lb.sharing.board import STALE_S, Board, Entry, Values, clear, size
+from lb.sharing.usage import UsageTable
+from lb.sharing.usage import size as usage_size
 from tests.fakes.backends import make_backend
 
 NAMES: Final = ("a", "b")
@@ -30,9 +36,15 @@ class Worker:
     """One process: records of the backends of its own, a scheduler, and who counts."""
 
     def __init__(
-        self, board: Board, names: Sequence[str], plan: Capacity, rules: QueueRules, most: int
+        self,
+        board: Board,
+        names: Sequence[str],
+        plan: Capacity,
+        rules: QueueRules,
+        most: int,
+        usage: UsageTable | None = None,
     ) -> None:
-        self.scheduler = SharedScheduler(board)
+        self.scheduler = SharedScheduler(board, usage)
         self.backends = tuple(make_backend(name, max_in_flight=most) for name in names)
         self.plan = Plan(limits={}, default=plan, rules=rules)
         self.terms = Terms(b"model", b"", self.plan, self.backends)
@@ -93,6 +105,7 @@ class Machine:
         most: int = 0,
     ) -> None:
         self.memory = memoryview(bytearray(size(count)))
+        usage = memoryview(bytearray(usage_size(count)))
         self.workers = [
             Worker(
                 Board(self.memory, index, count),
@@ -100,11 +113,16 @@ class Machine:
                 plan or Capacity(1),
                 rules or QueueRules(),
                 most,
+                UsageTable(usage, index, count),
             )
             for index in range(count)
         ]
         for worker in self.workers:
             worker.scheduler.ring = self.ring
+        self.now = 0.0
+        self.running: list[tuple[float, int, int, Ticket]] = []
+        self.numbers = itertools.count()
+        """With which `served` goes on."""
         self.tick(0.0)
 
     def ring(self, index: int) -> None:
@@ -246,6 +264,86 @@ def test_workers_learn_from_each_other_how_long_executions_take() -> None:
         two.scheduler.rung(now + 2.5)
     for view in two.scheduler.model_backends():
         assert view.expected_s == pytest.approx(2.5)
+
+
+def served(machine: Machine, clients: Sequence[tuple[int, str, int]], count: int) -> Counter[str]:
+    """Requests by tenant of so many that end, in 10 ms each.
+
+    Args:
+        machine: with workers.
+        clients: of each the worker, the tenant, and how many requests it always has open.
+        count: of requests.
+    """
+    found: Counter[str] = Counter()
+    running = machine.running
+    rung: list[int] = []
+    for worker in machine.workers:
+        worker.scheduler.ring = rung.append
+
+    def begun(index: int, ticket: Ticket, now: float) -> None:
+        heapq.heappush(running, (now + 0.01, next(machine.numbers), index, ticket))
+
+    def send(index: int, tenant: str, now: float) -> None:
+        worker = machine.workers[index]
+        ticket = worker.ticket(now)
+        ticket.tenant = tenant
+        if worker.offer(ticket, now) is not None:
+            begun(index, ticket, now)
+
+    now = machine.now
+    for index, tenant, open_at_once in clients:
+        for _ in range(open_at_once):
+            send(index, tenant, now)
+    ticked_at = now
+    while found.total() < count:
+        wakes = [worker.scheduler.wake_at for worker in machine.workers]
+        now = max(now, min(running[0][0] if running else inf, ticked_at + 0.1, *wakes))
+        if running and running[0][0] <= now:
+            _, _, index, ticket = heapq.heappop(running)
+            machine.workers[index].complete(ticket, now)
+            found[ticket.tenant] += 1
+            send(index, ticket.tenant, now)
+        if now >= ticked_at + 0.1:
+            ticked_at = now
+            machine.tick(now)
+        while rung:
+            machine.workers[rung.pop()].scheduler.rung(now)
+        for index, worker in enumerate(machine.workers):
+            for ticket in worker.due(now):
+                begun(index, ticket, now)
+    machine.now = now
+    return found
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [(0, "a", 40), (1, "b", 40), (2, "b", 40), (3, "b", 40)],
+        [(0, "a", 8), (0, "b", 100), (1, "b", 30)],
+        [(0, "a", 8), (1, "a", 8), (2, "a", 100), (3, "b", 12)],
+    ],
+)
+def test_tenants_get_their_shares_wherever_their_clients_are(
+    clients: Sequence[tuple[int, str, int]],
+) -> None:
+    machine = Machine(4, plan=Capacity(2, instances=2), rules=QueueRules(has_tenants=True))
+    found = served(machine, clients, 1500)
+    assert found["a"] / found.total() == pytest.approx(1 / 2, rel=0.1)
+
+
+def test_weights_of_tenants_hold_over_all_workers() -> None:
+    rules = QueueRules(has_tenants=True, tenant_weights={"a": 3.0})
+    machine = Machine(4, plan=Capacity(2, instances=2), rules=rules)
+    found = served(machine, [(0, "a", 50), (1, "b", 50), (2, "c", 20), (3, "c", 50)], 1500)
+    assert found["a"] / found.total() == pytest.approx(3 / 5, rel=0.1)
+    assert found["b"] / found.total() == pytest.approx(1 / 5, rel=0.1)
+
+
+def test_what_a_tenant_leaves_unused_is_not_saved_up() -> None:
+    machine = Machine(4, plan=Capacity(2, instances=2), rules=QueueRules(has_tenants=True))
+    served(machine, [(1, "b", 40), (2, "b", 40)], 1000)
+    found = served(machine, [(0, "a", 40)], 400)
+    assert found["a"] / found.total() == pytest.approx(1 / 2, rel=0.1)
 
 
 def test_each_worker_shows_its_own_requests_so_that_they_can_be_added_up() -> None:

@@ -179,7 +179,7 @@ def test_place_in_the_order_goes_through_priorities() -> None:
 
 
 def test_last_one_may_go_before_the_first_only_for_a_while_and_without_deadlines() -> None:
-    queue = TenantQueue(1.0, 0)
+    queue = TenantQueue("", 1.0, 0)
     for number, arrived_at in enumerate((10.0, 10.5)):
         waiting = ticket(number, arrived_at=arrived_at)
         waiting.key = arrived_at

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from lb.domain.backend import Address
-from lb.net.acceptor import Acceptor
+from lb.net.acceptor import Acceptor, AcceptShare
 from lb.net.listeners import bind, bound_address
 from lb.net.tasks import TaskOwner
 
@@ -51,13 +51,32 @@ class Guest(asyncio.Protocol):
         self._house.guests.discard(self)
 
 
+class Shares(list["Share"]):
+    """What the processes of a test have accepted."""
+
+
+class Share:
+    """What one of them has accepted. Nobody has more than one connection more than another one."""
+
+    def __init__(self, all_of_them: Shares) -> None:
+        self._all = all_of_them
+        self.count = 0
+        self._all.append(self)
+
+    def room(self) -> int:
+        return min([each.count for each in self._all]) + 1 - self.count
+
+    def accepted(self, count: int) -> None:
+        self.count += count
+
+
 class House:
     """A listener with room for some."""
 
     def __init__(
-        self, rooms: int, address: Address | None = None, *, in_turns: bool = False
+        self, rooms: int, address: Address | None = None, share: AcceptShare | None = None
     ) -> None:
-        self.in_turns = in_turns
+        self.share = share
         self.guests: set[Guest] = set()
         self.rooms = rooms
         self.most = 0
@@ -74,7 +93,7 @@ class House:
             lambda: Guest(self),
             self._room,
             self.tasks,
-            in_turns=self.in_turns,
+            share=self.share,
         )
 
     def _room(self) -> int:
@@ -180,7 +199,8 @@ def test_connections_that_come_at_once_are_for_all_who_accept_in_turns(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
     async def scenario() -> None:
-        house, other = House(100, in_turns=True), House(100, in_turns=True)
+        board = Shares()
+        house, other = House(100, share=Share(board)), House(100, share=Share(board))
         other.acceptor.close()
         other.acceptor = other.make_acceptor(house.listener.dup())
         clients = [await house.connect() for _ in range(4)]  # they wait in the kernel's queue
@@ -193,6 +213,7 @@ def test_connections_that_come_at_once_are_for_all_who_accept_in_turns(
         more = [await house.connect() for _ in range(100)]
         for reader, writer in more:
             assert await ask(reader, writer) == b"x"
+        assert abs(len(house.guests) - len(other.guests)) <= 1
         for _, writer in (*clients, *more):
             await leave(writer)
         await house.close()

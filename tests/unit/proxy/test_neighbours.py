@@ -21,6 +21,10 @@ def name_of(test: str) -> str:
     return f"test-{os.getpid()}-{test}"
 
 
+def no_connections() -> int:
+    return 0
+
+
 async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued() -> None:
     loop = asyncio.get_running_loop()
     timers = TimerWheel(loop)
@@ -30,7 +34,7 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
     name = name_of("end")
     try:
         for worker in workers:
-            worker.start(loop, timers, name, time.monotonic)
+            worker.start(loop, timers, name, time.monotonic, no_connections)
         for worker in workers:
             worker.scheduler.tick(time.monotonic())
         one, two = (worker.scheduler for worker in workers)
@@ -54,6 +58,31 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
     finally:
         for worker in workers:
             worker.close()
+        timers.close()
+
+
+async def test_a_worker_with_more_connections_than_its_part_leaves_new_ones_to_others() -> None:
+    loop = asyncio.get_running_loop()
+    timers = TimerWheel(loop)
+    descriptor = create(2)
+    one, two = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
+    os.close(descriptor)
+    name = name_of("connections")
+    open_here = [0, 0]
+    try:
+        one.start(loop, timers, name, time.monotonic, lambda: open_here[0])
+        assert one.room() > 0  # nobody else is there
+        two.start(loop, timers, name, time.monotonic, lambda: open_here[1])
+        one.scheduler.tick(time.monotonic())
+        for _ in range(3):
+            assert one.room() > 0
+            one.accepted(1)
+            assert one.room() <= 0
+            assert two.room() > 0
+            two.accepted(1)
+    finally:
+        one.close()
+        two.close()
         timers.close()
 
 
