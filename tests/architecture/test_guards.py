@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "benchmarks/ablate/scenes.py": _BENCHMARK,
     "benchmarks/ablate/table.py": _BENCHMARK,
     "benchmarks/ablate/variants.py": _BENCHMARK,
+    "benchmarks/accept_spread.py": _BENCHMARK,
     "benchmarks/bench_pick.py": _BENCHMARK,
     "benchmarks/bench_sharing.py": _BENCHMARK,
     "benchmarks/micro/scenes.py": _BENCHMARK + ": the `pick` methods",

@@ -23,7 +23,7 @@ BOUNDS = {
     "model_queue._MAX_ELIGIBLE_SETS", "pin_rows._SHARDS",
     "scheduler._CLEANUP_MIN", "scheduler._MAX_MODEL_QUEUES", "sequences.IDLE_FACTOR",
     "sequences.REFUSED_LIFETIME_S", "sequences._MAX_MODELS", "waiting._CLEANUP_MIN",
-    "waiting._COMPACT",
+    "tenant_times._KEPT", "waiting._COMPACT",
     # Work in one call
     "model_backend_index._TRIES", "model_queue._TRIES", "scheduler._LATE_AT_ONCE",
     "scheduler._RENEWED_AT_ONCE", "sequences._EVICTION_TRIES", "sequences._EXPIRED_PER_STEP",
@@ -34,7 +34,7 @@ BOUNDS = {
     "ranking._FAR_EXECUTIONS", "step_latency._FLOOR_S",
     # Names of numbers
     "model_backend._SCATTER", "pin_rows.NO_ROW", "rendezvous.CHOICES", "scheduler._SCATTER",
-    "scheduler._SEVERAL", "waiting.LOWEST", "waiting._LAST_NUMBER",
+    "scheduler._SEVERAL", "tenant_times._SCALE", "waiting.LOWEST", "waiting._LAST_NUMBER",
 }  # fmt: skip
 """Numbers that decide nothing but how much memory or work something takes, by module and name."""
 PLAIN = {0.0, 0.5, 1.0, 2.0}
