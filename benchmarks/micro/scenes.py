@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -63,6 +64,8 @@ _SHORT_S: Final = 1e-5
 """Between two looks at the clock, so that executions are too short for their batches to be cut."""
 _ONE_ROW, _EIGHT_ROWS = b"\x1a\x02\x01\x10", b"\x1a\x02\x08\x10"
 """The shape of an input over gRPC."""
+_IN_FLIGHT: Final = 32
+"""Calls that one backend may have in flight at most while executions are as short as in a scene."""
 _HARDLY_EVER: Final = 1e-12
 """Share of the payload log by which none of some thousand requests is logged."""
 
@@ -388,6 +391,32 @@ def grpc_scheduled(
     return make
 
 
+def grpc_queued(waiting: int) -> Make:
+    """A call of a scheduled model that is queued behind so many others at least, the answer of the
+    call that began first, and the dispatch of the one that is next."""
+
+    def make(_: Clock) -> Scene:
+        sides = Http2Sides(_ticking(), plan=PLAN)
+        give_turns = sides.relay.take_turns()
+        calls = _calls(unique=False, message=lambda _: MESSAGE)
+        answers = deque[bytes]()
+        flush = sides.flush
+
+        def call(pair: tuple[bytes, bytes]) -> None:
+            sides.client_sends(pair[0])
+            answers.append(pair[1])
+            sides.upstream.data_received(answers.popleft())
+            give_turns()
+            flush()
+
+        for request_bytes, answer in itertools.islice(calls, waiting + _IN_FLIGHT):
+            sides.client_sends(request_bytes)
+            answers.append(answer)
+        return Scene(call, calls)
+
+    return make
+
+
 def tickets(lanes: int, waiting: int = 0) -> Make:
     """A ticket that begins, and one that ends."""
 
@@ -584,12 +613,14 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request, scheduled, 3 backends": http1_scheduled(3),
     "gRPC call, scheduled": grpc_scheduled(),
     "gRPC call, scheduled, new id": grpc_scheduled(message=numbered_message),
+    "gRPC call, scheduled, queued": grpc_queued(16),
     "gRPC call, scheduled, 8 per read": grpc_scheduled(8, WIDE_PLAN),
     "HTTP/1.1 request, split: auto": http1_split,
     "gRPC call, split: auto": grpc_split,
     "HTTP/1.1 request of 8 rows, split: auto": http1_batch,
     "gRPC call of 8 rows, split: auto": grpc_batch,
     "ticket, 3 lanes": tickets(3),
+    "ticket, 3 lanes, 100 wait": tickets(3, 100),
     "ticket, 200 lanes": tickets(200),
     "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),
     "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),

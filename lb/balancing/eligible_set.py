@@ -45,24 +45,9 @@ class EligibleSet:
     """Model backends, and a queue for them."""
 
     __slots__ = (
-        "_among",
-        "_instances",
-        "_rate",
-        "_rate_at",
-        "freed",
-        "has_tenants",
-        "index",
-        "is_capped",
-        "is_closed",
-        "is_retired",
-        "is_uneven",
-        "lead_s",
-        "model_backends",
-        "others_waiting",
-        "queue",
-        "ranking",
-        "stats",
-        "wake_at",
+        "_among", "_instances", "_rate", "_rate_at", "freed", "freed_at", "has_tenants", "index",
+        "is_capped", "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends",
+        "others_waiting", "queue", "ranking", "stats", "wake_at",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +82,8 @@ class EligibleSet:
         only to be moved to other sets."""
         self.freed = 0
         """Requests of the model that have ended since."""
+        self.freed_at: ModelBackend | None = None
+        """Where the last of them has ended."""
         self.index: ModelBackendIndex | None = None
         """An index of all model backends of the model, where these are many."""
         self._among: frozenset[ModelBackend] | None = None
@@ -436,6 +423,7 @@ class EligibleSet:
         self.index = None
         self.ranking = None
         self.is_closed = False
+        self.freed_at = None
         self._rate_at = -NO_DEADLINE
 
     def use(self, index: ModelBackendIndex) -> None:

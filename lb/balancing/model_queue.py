@@ -12,13 +12,14 @@ from lb.balancing.eligible_set import SLOW, EligibleSet
 from lb.balancing.estimate import NEVER, Estimate
 from lb.balancing.model_backend import LEAD_S, OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_backend_index import LARGE, ModelBackendIndex
-from lb.balancing.model_stats import ModelStats
+from lb.balancing.model_stats import TAIL, ModelStats
 from lb.balancing.selection import (
     ANY_LEAD_S,
     FAST_FIRST,
     NETWORK_S,
     NO_LEAD_S,
     NORMAL,
+    TIE_TOLERANCE,
     YIELDING_LEAD_S,
     Decision,
     select,
@@ -462,6 +463,60 @@ class ModelQueue:
             if decision.is_best(now):
                 return head, model_backend, decision.estimate
         return self._for_second_best(head, eligible_set, model_backend, decision, now)
+
+    def due_after_end(self, eligible_set: EligibleSet, now: float) -> Dispatch | None:
+        """Decide as `due` after one request has ended while no model backend had room, if the next
+        one clearly begins in its place: nobody would end it sooner.
+
+        Returns:
+            None: `due` has to decide.
+        """
+        # HOT PATH (benchmarks/bench_schedule.py). Once for each queued request; `due` is the
+        # reference.
+        chosen = eligible_set.freed_at
+        if (
+            chosen is None
+            or self.reserves
+            or not self.runs_in_order
+            or eligible_set.lead_s != ANY_LEAD_S
+            or eligible_set.index is not None
+            or chosen.backend.share != 1.0
+        ):
+            return None
+        head = eligible_set.queue.level(now).turn().at(0)
+        if head.deadline != NO_DEADLINE:
+            return None
+        stats = self.stats
+        best_s = stats.best_s
+        if chosen.load.cost.mean_s >= SLOW * best_s:
+            return None
+        estimate = chosen.estimate(head.rows, head.size, now)
+        if not estimate.may_begin:
+            return None
+        if len(eligible_set.model_backends) > 1:
+            # It is best if no other is free sooner, and none is much faster. What counts of an
+            # execution must not differ either: see `Mode`.
+            begins_at = estimate.begins_at
+            in_time = now + TAIL * stats.tail_s
+            if (
+                estimate.cost_s * (1.0 - TIE_TOLERANCE) > best_s
+                or begins_at + best_s <= in_time < estimate.ends_at
+            ):
+                return None
+            for model_backend in eligible_set.model_backends:
+                load = model_backend.load
+                cost = load.cost
+                if cost.row_s or cost.byte_s:
+                    return None
+                if begins_at > now and model_backend is not chosen:
+                    instances = model_backend.instances
+                    if load.in_flight < instances or begins_at > (
+                        load.busy_since + load.work_s if instances == 1 else load.free_at(instances)
+                    ):
+                        return None
+        eligible_set.wake_at = NO_DEADLINE
+        eligible_set.is_closed = False
+        return head, chosen, estimate
 
     def close(self, eligible_set: EligibleSet, decision: Decision, now: float) -> None:
         """Note the decision that no model backend has room for the only queued request."""

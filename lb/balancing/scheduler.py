@@ -102,6 +102,8 @@ class Scheduler:
         self.on_lost: Callable[[Ticket, float], None] = ignore_lost
         """Called with a ticket and the time when its backend is found never to answer it. It is not
         counted from then on. Its attempt goes on until `complete`."""
+        self.is_as_before = False
+        """The request that was queued last waits behind others: `wake_at` is what it was before."""
         self.on_room: Callable[[], None] = _ignore_room
         """Called when there may be room for a queued request because another one has ended."""
 
@@ -112,10 +114,12 @@ class Scheduler:
             return 0.0
         at = NO_DEADLINE
         wakes = self._wakes
-        while wakes and wakes[0][0] != wakes[0][2].wake_at:
+        while wakes:
+            first = wakes[0]
+            if first[0] == first[2].wake_at:
+                at = first[0]
+                break
             heappop(wakes)
-        if wakes:
-            at = wakes[0][0]
         expiries = self._expiries
         while expiries and not _waits(expiries[0]):
             heappop(expiries)
@@ -148,7 +152,9 @@ class Scheduler:
         ranking = eligible_set.ranking
         if ranking is not None and ranking.version == eligible_set.stats.version:
             model_backend = ranking.pick(ticket, now)
-        elif not eligible_set.queue.count and not terms.model_queue.reserves:
+        elif eligible_set.queue.count:
+            return self._enqueue(ticket, terms.model_queue, eligible_set, now)
+        elif not terms.model_queue.reserves:
             in_order: bool = terms.model_queue.runs_in_order
             model_backend = eligible_set.pick(ticket, now, in_order=in_order)
         else:
@@ -165,9 +171,7 @@ class Scheduler:
     def _place(
         self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
     ) -> Backend | None:
-        """Place a request by `select`; see `offer`."""
-        if eligible_set.queue.count:
-            return self._enqueue(ticket, model_queue, eligible_set, now)
+        """Place a request by `select` while none is queued; see `offer`."""
         is_reserved = False
         lead_s = eligible_set.lead_s
         if model_queue.reserves and ticket.priority > 0:
@@ -371,7 +375,8 @@ class Scheduler:
             model_backend.end(ticket, now, ending)
         else:
             model_backend.end_inherited(ticket, now, ending)
-        model_queue.ended(ticket, model_backend, now)
+        if model_backend.is_watched:
+            model_queue.ended(ticket, model_backend, now)
         ticket.backend = None
         if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
             self._review(ticket, model_queue, model_backend, now, ending)
@@ -383,6 +388,7 @@ class Scheduler:
             for eligible_set in model_queue.waiting:
                 self._dirty[eligible_set] = model_queue
                 eligible_set.freed += 1
+                eligible_set.freed_at = model_backend
         else:
             self._mark_ready((model_queue,), now)
         self.on_room()
@@ -448,18 +454,23 @@ class Scheduler:
             at, _, eligible_set, model_queue = heappop(wakes)
             if at == eligible_set.wake_at and eligible_set.queue.count:
                 self._dirty[eligible_set] = model_queue
-        while self._dirty and not self._began and len(self._refused) < _LATE_AT_ONCE:
-            eligible_set, model_queue = next(iter(self._dirty.items()))
-            self._step(model_queue, eligible_set, now)
-        if not self._began:
+        dirty, began = self._dirty, self._began
+        while dirty and not began and len(self._refused) < _LATE_AT_ONCE:
+            eligible_set = next(iter(dirty))
+            self._step(dirty[eligible_set], eligible_set, now)
+        if not began:
             # An instance that is idle now is wanted by no other queued request: one that seemed
             # late may begin there.
             if self._expiries and self._expiries[0][0] <= now and not self._dirty:
                 self._check_expiries(now)
-            if not self._began:
+            if not began:
                 return None
-        ticket = self._began.popleft()
-        self._confirm_dispatch(ticket)
+        ticket = began.popleft()
+        model_backend: ModelBackend | None = ticket.model_backend
+        if model_backend is None:
+            self._confirm_dispatch(ticket)
+        else:
+            model_backend.penalty.due -= 1  # `_confirm_dispatch` is written out
         return ticket
 
     def _confirm_dispatch(self, ticket: Ticket) -> None:
@@ -536,6 +547,8 @@ class Scheduler:
         Raises:
             ScheduleRefused: the queue is full, or the ticket cannot meet its deadline.
         """
+        # HOT PATH (benchmarks/bench_schedule.py). Most are put behind others: nothing is to be
+        # decided then. What follows is the reference.
         rules = model_queue.plan.rules
         usual = model_queue.stats.usual
         ticket.work_s = model_queue.stats.best_s
@@ -543,6 +556,24 @@ class Scheduler:
             work_s = usual.predict(ticket.rows, ticket.size)
             most_s = MAX_EXTRAPOLATION * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
+        queue = eligible_set.queue
+        self.is_as_before = (
+            queue.count > 0
+            and eligible_set.is_closed
+            and eligible_set not in self._dirty
+            and ticket.deadline == NO_DEADLINE
+            and rules.max_wait_s == NO_DEADLINE
+            and self._waiting + model_queue.others_waiting < rules.max_waiting
+        )
+        if self.is_as_before:
+            if ticket.wait is Wait.NONE:
+                ticket.wait = Wait.LIMIT
+            ticket.position = queue.count
+            ticket.queued_at = now
+            ticket.eligible_set = eligible_set
+            queue.add(ticket)
+            self._waiting += 1
+            return None
         is_due = ticket.deadline != NO_DEADLINE and eligible_set.queue.count > 0
         if is_due and model_queue.is_late(ticket, eligible_set, now):
             # What is idle now may be wanted by queued requests.
@@ -627,8 +658,11 @@ class Scheduler:
         find that all have to wait. Where very many are late the set stays to be checked."""
         freed = eligible_set.freed if eligible_set.is_closed else 0
         wake_at = eligible_set.wake_at
+        is_simple = freed == 1 and wake_at > now
         while eligible_set.queue.count:
-            found = model_queue.due(eligible_set, now)
+            found = model_queue.due_after_end(eligible_set, now) if is_simple else None
+            if found is None:
+                found = model_queue.due(eligible_set, now)
             if found is None:
                 break
             ticket, model_backend, estimate = found
@@ -640,7 +674,7 @@ class Scheduler:
                 continue
             self._dispatch(ticket, model_queue, eligible_set, model_backend, estimate, now)
             is_full = model_backend.load.in_flight >= model_backend.limit
-            if freed == 1 and is_full and wake_at > now:
+            if is_simple and is_full:
                 # One place was free, and it is taken: nothing else has changed.
                 eligible_set.is_closed = True
                 eligible_set.freed = 0

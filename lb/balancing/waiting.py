@@ -46,7 +46,7 @@ def level_of(priority: int) -> int:
 class TenantQueue:
     """The queued tickets of one tenant within a priority, sorted by when they are due."""
 
-    __slots__ = ("_begin", "_keys", "_tickets", "deficit_s", "name", "place", "weight")
+    __slots__ = ("begin", "deficit_s", "keys", "name", "place", "tickets", "weight")
 
     def __init__(self, name: str, weight: float, place: int) -> None:
         self.name = name
@@ -55,30 +55,33 @@ class TenantQueue:
         """Its place among the tenants of its priority."""
         self.deficit_s = 0.0
         """Seconds of execution that it may still use in this round."""
-        self._keys: list[tuple[float, int]] = []
-        self._tickets: list[Ticket | None] = []
-        self._begin = 0
+        self.keys: list[tuple[float, int]] = []
+        """When each ticket is due, and its number."""
+        self.tickets: list[Ticket | None] = []
+        """The tickets, and None for those that have left from the beginning."""
+        self.begin = 0
+        """The number of those that have left."""
 
     def __len__(self) -> int:
-        return len(self._keys) - self._begin
+        return len(self.keys) - self.begin
 
     def __iter__(self) -> Iterator[Ticket]:
-        for ticket in self._tickets[self._begin :]:
+        for ticket in self.tickets[self.begin :]:
             if ticket is not None:
                 yield ticket
 
     def at(self, place: int) -> Ticket:
         """Find the ticket with so many before it."""
-        ticket = self._tickets[self._begin + place]
+        ticket = self.tickets[self.begin + place]
         assert ticket is not None
         return ticket
 
     def before(self, key: float) -> int:
         """Count the tickets that are due no later than that."""
-        keys = self._keys
+        keys = self.keys
         if keys[-1][0] <= key:
-            return len(keys) - self._begin
-        return bisect_left(keys, (key, _LAST_NUMBER), self._begin) - self._begin
+            return len(keys) - self.begin
+        return bisect_left(keys, (key, _LAST_NUMBER), self.begin) - self.begin
 
     def may_overtake(self, since: float) -> bool:
         """Whether the last ticket may go before the first one: if the first one arrived after some
@@ -90,36 +93,36 @@ class TenantQueue:
 
     def last(self) -> Ticket:
         """Find the ticket that is due last."""
-        ticket = self._tickets[-1]
+        ticket = self.tickets[-1]
         assert ticket is not None
         return ticket
 
     def add(self, ticket: Ticket) -> None:
         """Sort a ticket in. Most arrive in order and are put at the end."""
         key = (ticket.key, ticket.number)
-        keys = self._keys
+        keys = self.keys
         if not keys or keys[-1] < key:
             keys.append(key)
-            self._tickets.append(ticket)
+            self.tickets.append(ticket)
             return
-        place = bisect_left(keys, key, self._begin)
+        place = bisect_left(keys, key, self.begin)
         keys.insert(place, key)
-        self._tickets.insert(place, ticket)
+        self.tickets.insert(place, ticket)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a ticket out."""
-        begin = self._begin
-        place = bisect_left(self._keys, (ticket.key, ticket.number), begin)
-        if place != begin:
-            del self._keys[place]
-            del self._tickets[place]
+        begin = self.begin
+        if self.tickets[begin] is not ticket:
+            place = bisect_left(self.keys, (ticket.key, ticket.number), begin)
+            del self.keys[place]
+            del self.tickets[place]
             return
-        self._tickets[begin] = None
-        self._begin = begin = begin + 1
-        if begin >= _COMPACT and begin * 2 > len(self._keys):
-            del self._keys[:begin]
-            del self._tickets[:begin]
-            self._begin = 0
+        self.tickets[begin] = None
+        self.begin = begin = begin + 1
+        if begin >= _COMPACT and begin * 2 > len(self.keys):
+            del self.keys[:begin]
+            del self.tickets[:begin]
+            self.begin = 0
 
 
 class Level:
@@ -163,6 +166,7 @@ class Level:
 
     def add(self, ticket: Ticket, weight: float) -> None:
         """Queue a ticket of a tenant with some weight."""
+        # HOT PATH (benchmarks/bench_schedule.py). `TenantQueue.add` is written out.
         queue = self._tenants.get(ticket.tenant)
         if queue is None:
             queue = TenantQueue(ticket.tenant, weight, len(self._ring))
@@ -173,10 +177,17 @@ class Level:
             else:
                 self.times.joined(ticket.tenant, ticket.queued_at)
                 heappush(self._by_time, (self.times.time(ticket.tenant), ticket.tenant))
-        self._quantum_s = max(self._quantum_s, ticket.work_s / queue.weight)
+        work_s = ticket.work_s
+        self._quantum_s = max(self._quantum_s, work_s / queue.weight)
         self.count += 1
-        self.work_s += ticket.work_s
-        queue.add(ticket)
+        self.work_s += work_s
+        key = (ticket.key, ticket.number)
+        keys = queue.keys
+        if keys and keys[-1] > key:
+            queue.add(ticket)
+        else:
+            keys.append(key)
+            queue.tickets.append(ticket)
 
     def turn(self) -> TenantQueue:
         """Find the tenant whose turn it is. Some ticket must be queued. Asking changes nothing."""
@@ -235,23 +246,34 @@ class Level:
 
     def serve(self, ticket: Ticket) -> None:
         """Take a ticket out that begins. Its tenant and its priority pay for it."""
-        self.passed_s += ticket.work_s / self.weight
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly always there is one tenant, and others
+        # stay queued: `remove` is the reference of what is written out.
+        work_s = ticket.work_s
+        self.passed_s += work_s / self.weight
+        queue = self._ring[0]
+        begin = queue.begin
         if self.times is not None:
             weight = self._tenants[ticket.tenant].weight
-            self.times.serve(ticket.tenant, ticket.work_s / weight, ticket.queued_at)
+            self.times.serve(ticket.tenant, work_s / weight, ticket.queued_at)
         elif len(self._ring) > 1:
             queue = self._tenants[ticket.tenant]
             debt = -self._quantum_s * queue.weight
-            queue.deficit_s = max(queue.deficit_s - ticket.work_s, debt)
+            queue.deficit_s = max(queue.deficit_s - work_s, debt)
+        elif self.count > 1 and begin < _COMPACT and queue.tickets[begin] is ticket:
+            queue.tickets[begin] = None
+            queue.begin = begin + 1
+            self.count -= 1
+            self.work_s -= work_s
+            return
         self.remove(ticket)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a ticket out."""
         queue = self._tenants[ticket.tenant]
         queue.remove(ticket)
-        self.count -= 1
+        self.count = count = self.count - 1
         self.work_s -= ticket.work_s
-        if queue:
+        if count and (len(self._ring) == 1 or queue):
             return
         del self._tenants[ticket.tenant]
         if self.times is not None:
@@ -264,7 +286,7 @@ class Level:
             last.place = queue.place
         if self._longest is queue:
             self._longest = None
-        if not self.count:
+        if not count:
             self._turns.clear()
             self.work_s = self._quantum_s = 0.0
         elif len(self._turns) > 2 * len(self._ring) + _CLEANUP_MIN:
@@ -301,7 +323,9 @@ class Level:
 class WaitingQueue:
     """All queued tickets of one eligible set."""
 
-    __slots__ = ("_levels", "_numbers", "_passed_s", "_rules", "_times", "_was_starved", "count")
+    __slots__ = (
+        "_last", "_levels", "_numbers", "_passed_s", "_rules", "_times", "_was_starved", "count",
+    )  # fmt: skip
 
     def __init__(
         self, rules: QueueRules, times: Callable[[int], TenantTimes] | None = None
@@ -318,6 +342,8 @@ class WaitingQueue:
         """The priorities that have had a ticket."""
         self._numbers: list[int] = []
         """The numbers of these priorities, sorted."""
+        self._last: Level | None = None
+        """The priority that got the last ticket."""
         self._passed_s = 0.0
         """`Level.passed_s` of the level that was served last."""
         self._was_starved = False
@@ -338,7 +364,10 @@ class WaitingQueue:
 
     def add(self, ticket: Ticket) -> None:
         """Queue a ticket. `work_s` is what it pays when it begins."""
-        number = level_of(ticket.priority)
+        # HOT PATH (benchmarks/bench_schedule.py). `level_of` and `key` are written out.
+        number = ticket.priority
+        if number < 0 or number > LOWEST:
+            number = level_of(number)
         level = self._levels.get(number)
         if level is None:
             times = None if self._times is None else self._times(number)
@@ -347,9 +376,12 @@ class WaitingQueue:
         if not level.count and level.passed_s < self._passed_s:
             # What it left unused while it had nothing is not saved up.
             level.passed_s = self._passed_s
-        ticket.key = self.key(ticket)
+        due = ticket.arrived_at + _DEFAULT_DUE_S + _OVERTAKEN_RATIO * ticket.work_s
+        ticket.key = due if due < ticket.deadline else ticket.deadline
         ticket.is_waiting = True
-        level.add(ticket, self._rules.tenant_weights.get(ticket.tenant, 1.0))
+        weights = self._rules.tenant_weights
+        level.add(ticket, weights.get(ticket.tenant, 1.0) if weights else 1.0)
+        self._last = level
         self.count += 1
 
     def ahead(self, ticket: Ticket) -> tuple[int, float]:
@@ -385,6 +417,9 @@ class WaitingQueue:
     def level(self, now: float) -> Level:
         """Find the priority whose turn it is. Some ticket must be queued."""
         levels = self._levels
+        last = self._last
+        if last is not None and last.count == self.count:
+            return last  # no other priority has any
         if self._rules.order is Order.WEIGHTED:
             waiting = [level for level in levels.values() if level.count]
             return min(waiting, key=_passed)
@@ -454,9 +489,14 @@ class WaitingQueue:
 
     def serve(self, ticket: Ticket) -> None:
         """Take a ticket out that begins."""
-        number = level_of(ticket.priority)
-        self._was_starved = not self._was_starved and number != self.highest()
-        level = self._levels[number]
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly always no other priority has any.
+        level = self._last
+        if level is not None and level.count == self.count:
+            self._was_starved = False
+        else:
+            number = level_of(ticket.priority)
+            level = self._levels[number]
+            self._was_starved = not self._was_starved and number != self.highest()
         self._passed_s = level.passed_s
         level.serve(ticket)
         ticket.is_waiting = False

@@ -133,6 +133,9 @@ class Placer:
                 and not exchange.tried
             ):
                 backend = self._queue.offer(exchange, particulars, terms, now, waiting)
+            elif (ticket := exchange.ticket) is not None and ticket is self._queue.turn:
+                self._queue.turn = None
+                backend = ticket.backend
             else:
                 backend = self._choose(exchange, now, waiting)
             if backend is None:
@@ -261,9 +264,6 @@ class Placer:
         scheduled any more: then it has no ticket."""
         queue = self._queue
         ticket = exchange.ticket
-        if ticket is not None and ticket is queue.turn:
-            queue.turn = None
-            return ticket.backend
         terms = queue.terms.find(exchange, particulars)
         if terms is None:
             exchange.ticket = None

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
@@ -27,12 +27,14 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
+    POSITION_BOUNDS,
     Ending,
     Plan,
     PositionHistogram,
     Refusal,
     ScheduleRefused,
     Ticket,
+    Wait,
 )
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
@@ -70,6 +72,9 @@ _REASONS: Final = {
     Refusal.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
     Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
 }
+_WHY: Final = {why: why.value for why in Wait}
+"""Looked up for each request that waits: `value` is a call."""
+_LAST_POSITIONS: Final = len(POSITION_BOUNDS)
 _OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
 _LOOK_S: Final = 0.1
 """How soon one that no backend would take goes to any of them again."""
@@ -135,11 +140,8 @@ def queue_options(settings: Settings) -> QueueOptions:
     )
 
 
-class _Held(NamedTuple):
-    """An exchange that waits, and who goes on with it."""
-
-    exchange: Exchange
-    waiting: Waiting
+_Held = tuple[Exchange, Waiting]
+"""An exchange that waits, and who goes on with it."""
 
 
 class Queue:
@@ -270,7 +272,10 @@ class Queue:
         exchange.ticket = ticket
         if backend is None:
             backend = self._wait(exchange, waiting, ticket, terms)
-        elif not ticket.tried:
+            if not self.scheduler.is_as_before:
+                self._look_in_time(now)
+            return backend
+        if not ticket.tried:
             terms.waits.counts[0] += 1
         if self._waiting:
             self._look_in_time(now)
@@ -345,14 +350,23 @@ class Queue:
         self, exchange: Exchange, waiting: Waiting | None, ticket: Ticket, terms: QueueTerms
     ) -> Backend | None:
         """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
-        if waiting is not None and self._may_hold(ticket):
-            self._waiting[ticket] = _Held(exchange, waiting)
-            self._held += min(ticket.size, _HELD_AT_MOST)
-            self._count_wait(exchange.model, ticket.wait.value)
-            positions = self.positions.get(exchange.model)
+        # HOT PATH (benchmarks/bench_schedule.py). `_forget` gives back what is counted here.
+        size = ticket.size if ticket.size < _HELD_AT_MOST else _HELD_AT_MOST
+        held = self._held + size
+        if waiting is not None and held <= self._ledger.keep_up_to:
+            self._waiting[ticket] = exchange, waiting
+            self._held = held
+            model = exchange.model
+            key = model, _WHY[ticket.wait]
+            self.wait_reasons[key] = self.wait_reasons.get(key, 0) + 1
+            positions = self.positions.get(model)
             if positions is None:
-                positions = self.positions[exchange.model] = PositionHistogram()
-            positions.add(ticket.position)
+                positions = self.positions[model] = PositionHistogram()
+            # `PositionHistogram.add` is written out.
+            position = ticket.position
+            place = position.bit_length()
+            positions.counts[place if place < _LAST_POSITIONS else _LAST_POSITIONS] += 1
+            positions.sum += position
             return None
         # Rather too many at a backend than too much here.
         self.scheduler.drop(ticket)
@@ -511,14 +525,10 @@ class Queue:
             name = exchange.hint(options.tenant_header)[:_MAX_TENANT]
             ticket.tenant = name.decode("utf-8", "backslashreplace")
 
-    def _may_hold(self, ticket: Ticket) -> bool:
-        size = min(ticket.size, _HELD_AT_MOST)
-        return self._held + size <= self._ledger.keep_up_to
-
     def _forget(self, ticket: Ticket) -> _Held | None:
         held = self._waiting.pop(ticket, None)
         if held is not None:
-            self._held -= min(ticket.size, _HELD_AT_MOST)
+            self._held -= ticket.size if ticket.size < _HELD_AT_MOST else _HELD_AT_MOST
         return held
 
     def _refusal(self, refused: ScheduleRefused) -> RequestRefused:
@@ -536,7 +546,11 @@ class Queue:
     def _began(self, ticket: Ticket, now: float) -> None:
         if ticket.tried:
             return  # it goes again
-        histogram = self.terms.waits.setdefault(ticket.model, Histogram())
+        terms = ticket.terms
+        if isinstance(terms, QueueTerms):
+            histogram = terms.waits
+        else:  # it was moved to another pool while it waited
+            histogram = self.terms.waits.setdefault(terms.model, Histogram())
         waited = now - ticket.arrived_at
         histogram.counts[bisect_left(LATENCY_BOUNDS_S, waited)] += 1
         histogram.sum += waited
@@ -613,14 +627,23 @@ class Queue:
                 self._arm(due, now)
 
     def _go(self, now: float, left: int) -> int:
-        """Begin or refuse so many; gives how many more might have been."""
+        """Begin or refuse so many, which the scheduler has counted already; gives how many more
+        might have been."""
         scheduler = self.scheduler
         while left:
             ticket = scheduler.next_due(now)
             if ticket is None:
                 break
             left -= 1
-            self._begin(ticket, now)
+            held = self._forget(ticket)
+            if held is not None:
+                self.turn = ticket
+                held[1].go_on()
+            if held is not None and self.turn is None:
+                self._began(ticket, now)
+            else:
+                self.turn = None
+                scheduler.complete(ticket, now, Ending.NEITHER)
         while left:
             ticket = scheduler.next_refused(now)
             if ticket is None:
@@ -628,20 +651,8 @@ class Queue:
             left -= 1
             held = self._forget(ticket)
             if held is not None and ticket.refused is not None:
-                held.waiting.refuse(self._refusal(ticket.refused))
+                held[1].refuse(self._refusal(ticket.refused))
         return left
-
-    def _begin(self, ticket: Ticket, now: float) -> None:
-        """The turn of one has come; the scheduler has counted it."""
-        held = self._forget(ticket)
-        if held is not None:
-            self.turn = ticket
-            held.waiting.go_on()
-        if held is not None and self.turn is None:
-            self._began(ticket, now)
-        else:
-            self.turn = None
-            self.scheduler.complete(ticket, now, Ending.NEITHER)
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
         """Look at some that are not where they could have a turn: at those that have waited long
@@ -740,8 +751,9 @@ class Queue:
         for ticket in tickets:
             held = self._forget(ticket)
             if held is not None:
-                held.exchange.ticket = None
-                self._unplaced[held.exchange] = _AT_ONCE, held.waiting
+                exchange, waiting = held
+                exchange.ticket = None
+                self._unplaced[exchange] = _AT_ONCE, waiting
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""
@@ -749,7 +761,7 @@ class Queue:
         held = self._waiting.get(ticket)
         if route is None or route.plan is None or held is None:
             return None
-        eligible = self._placement(held.exchange).eligible
+        eligible = self._placement(held[0]).eligible
         return (route.plan, eligible) if eligible else None
 
     def refuse_all(self, refused: RequestRefused) -> None:
@@ -758,7 +770,7 @@ class Queue:
             held = self._forget(ticket)
             if held is not None:
                 self.scheduler.drop(ticket)
-                held.waiting.refuse(refused)
+                held[1].refuse(refused)
         for exchange in tuple(self._unplaced):
             unplaced = self._unplaced.pop(exchange, None)
             if unplaced is not None:

@@ -69,6 +69,17 @@ class Ledger:
 
     def take(self, holder: Holder, size: int) -> bool:
         """Put `size` bytes on the holder's account. False when it was evicted instead."""
+        if self.held + size >= self.short_at and not self._make_room(holder, size):
+            return False
+        self.held += size
+        if not holder.held:
+            self._holders[holder] = None
+        holder.held += size
+        return True
+
+    def _make_room(self, holder: Holder, size: int) -> bool:
+        """Make holders give way for so many bytes that another holder takes, and note a shortage.
+        False when it was evicted itself."""
         while self.held + size > self.ceiling:
             if self._gives_up_spares():
                 continue
@@ -85,10 +96,6 @@ class Ledger:
             self._gives_up_spares()
             if self.short_at <= self.held + size:
                 self.shortages += 1
-        self.held += size
-        if not holder.held:
-            self._holders[holder] = None
-        holder.held += size
         return True
 
     def _gives_up_spares(self) -> bool:

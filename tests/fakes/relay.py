@@ -313,6 +313,27 @@ class QueueView:
         return [lane.in_flight for lane in self.model_backends()]
 
 
+class _Turns:
+    """When queued requests begin, if that is said by hand. Timers never fire."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> _Turns:
+        """See `lb.proxy.queue.Later`."""
+        if not delay_s:
+            self._due.append(call)
+        return self
+
+    def cancel(self) -> None:
+        """Of a timer."""
+
+    def give(self) -> None:
+        """Have those begin that are due."""
+        while self._due:
+            self._due.pop()()
+
+
 class HedgeView:
     """The hedges of a relay."""
 
@@ -680,6 +701,13 @@ class Relay:
     def stand_still(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use another event loop from now on: for benchmarks, one that does nothing."""
         self.parts.http1.loop = self.parts.http2.loop = loop
+
+    def take_turns(self) -> Callable[[], None]:
+        """Have queued requests begin only when what is returned is called: for benchmarks, at the
+        end of a loop iteration."""
+        turns = _Turns()
+        self.parts.dispatcher.queue._later = turns.later
+        return turns.give
 
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""

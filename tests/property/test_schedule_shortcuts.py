@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from random import Random
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -13,8 +15,11 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.cost import MIN_SAMPLES, Cost
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.model_backend import ModelBackend
+from lb.balancing.model_queue import ModelQueue
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
+from lb.balancing.scheduler import Scheduler
+from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, Terms, Ticket
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
@@ -182,6 +187,61 @@ def test_a_request_that_begins_where_it_is_idle_is_counted_as_plainly(
             model_backend.load.expected_ends.remove(now + quick.expected_s)
         model_backend.begin(slow, estimate, now)
         assert (state(model_backend), state(model_backend.load), state(slow)) == counted
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.sampled_from((0.004, 0.01, 0.01, 0.0102, 0.0104, 0.012, 0.02, 0.04)), min_size=1,
+             max_size=4),
+    st.sampled_from((1, 1, 2)),
+    st.sampled_from((0.0, 0.0, 0.002)),
+    st.integers(0, 1 << 30),
+)  # fmt: skip
+def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
+    times_s: list[float], instances: int, row_s: float, seed: int
+) -> None:
+    rng = Random(seed)
+    backends = [make_backend(f"b{number}") for number in range(len(times_s))]
+    plan = Plan(limits={}, default=Capacity(1, is_auto=True, instances=instances))
+    terms = Terms(b"m", b"", plan, tuple(backends))
+    scheduler = Scheduler()
+    ends: list[tuple[float, int, Ticket]] = []
+    free_at = {backend: [0.0] * instances for backend in backends}
+    now = 0.0
+
+    def begin(found: Ticket, backend: Backend) -> None:
+        free = free_at[backend]
+        took_s = times_s[backends.index(backend)] + row_s * found.rows
+        free[0] = max(free[0], now) + took_s * rng.uniform(0.9, 1.1)
+        heappush(ends, (free[0], found.number, found))
+        free.sort()
+        backend.in_flight += 1
+
+    for _ in range(400):
+        while len(ends) + sum(view.waiting.get(0, 0) for view in scheduler.model_queues(now)) < 60:
+            made = Ticket(terms, now, rng.choice((1, 1, 4)))
+            backend = scheduler.offer(made, now)
+            if backend is not None:
+                begin(made, backend)
+        now, _, ended = heappop(ends)
+        assert ended.backend is not None
+        ended.backend.in_flight -= 1
+        scheduler.complete(ended, now, Ending.GOOD)
+        eligible_set: EligibleSet = terms.eligible_set
+        model_queue: ModelQueue = terms.model_queue
+        before = eligible_set.is_closed, eligible_set.wake_at
+        if eligible_set.is_closed and eligible_set.freed == 1 and eligible_set.wake_at > now:
+            quick = model_queue.due_after_end(eligible_set, now)
+            if quick is not None:
+                eligible_set.is_closed, eligible_set.wake_at = before
+                slow = model_queue.due(eligible_set, now)
+                assert slow is not None
+                assert slow[:2] == quick[:2]
+                assert slow[2].begins_at == quick[2].begins_at
+            eligible_set.is_closed, eligible_set.wake_at = before
+        while (found := scheduler.next_due(now)) is not None:
+            assert found.backend is not None
+            begin(found, found.backend)
 
 
 def ticket(rows: int, size: int, now: float) -> Ticket:

@@ -465,7 +465,11 @@ class Call(Exchange):
 
     def go_on(self) -> None:
         """See `Waiting`."""
-        self.place_anew()
+        if self.part is None:
+            self.relay.now = self.relay.clock()
+            self.relay.place_in_turn(self)
+        else:
+            self.place_anew()
 
     def go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         """Have another attempt, which sends what the last one was sent."""

@@ -162,6 +162,10 @@ class Http2Shared(metaclass=ABCMeta):
         which has not been given to its pipe."""
 
     @abstractmethod
+    def place_in_turn(self, call: Any) -> None:
+        """As `place`, for a call that has waited for its turn, or for a backend."""
+
+    @abstractmethod
     def sink_of(self, call: Any) -> Any:
         """Return the `ResponseSink` of a unary call that leads to the client."""
 
