@@ -481,6 +481,7 @@ class ModelQueue:
             or eligible_set.lead_s != ANY_LEAD_S
             or eligible_set.index is not None
             or chosen.backend.share != 1.0
+            or chosen not in eligible_set.model_backends
         ):
             return None
         head = eligible_set.queue.level(now).turn().at(0)
