@@ -205,7 +205,7 @@ async def test_one_that_has_lost_its_models_for_long_is_released_and_counted() -
         await soon(bench.watch.refreshed([bench.record]))
 
         def is_lost() -> bool:
-            bench.ahead_s += 0.01  # ten times as fast; faster still, it would not be needed any more
+            bench.ahead_s += 0.01  # ten times as fast: later it would not be needed any more
             return bench.results == {"ok": 1, "lost": 1}
 
         await eventually(is_lost)

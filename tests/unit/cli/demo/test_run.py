@@ -33,7 +33,8 @@ async def play(backends: int, timeline: Timeline, serve: Serve) -> int:
 
 
 def failing(config: Path) -> Sequence[str]:
-    return (sys.executable, "-c", "import sys; sys.exit('no such setting')")
+    # Two of them write to one log: each line in one call.
+    return (sys.executable, "-c", "import os; os.write(2, b'no such setting\\n'); os._exit(1)")
 
 
 @pytest.fixture(autouse=True)
