@@ -611,7 +611,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
     backend, relay, client = setup
-    relay.ledger.ceiling = 100_000
+    relay.ledger.ceiling = relay.ledger.short_at = 100_000
     gate = asyncio.Event()
 
     async def script(peer: Peer) -> None:

@@ -59,6 +59,8 @@ def _compare_decoders(stateless: Any, stateful: Any) -> None:
     if isinstance(stateless, dict) and isinstance(stateful, dict):
         mine, other = dict(stateless), dict(stateful)
         assert _fields_of(mine.pop("block")) == _fields_of(other.pop("block"))
+        for head in (mine, other):
+            head.pop("frame", None)  # tells the length of its block
         assert mine == other
 
 

@@ -320,7 +320,7 @@ async def test_the_clients_reset_and_deadline_and_a_full_ledger_end_all() -> Non
             paper.bench.loop.advance(6.0)
             paper.bench.relay.flush()
         elif end == "ledger":
-            paper.bench.ledger.ceiling = 1
+            paper.bench.ledger.resize(1)
             paper.bench.ledger.short_at = 1
             paper.bench.ledger.relieve()
             paper.bench.relay.flush()
