@@ -4,7 +4,8 @@
 
 Printed are milliseconds of processor time for one document and for the longest of the steps in
 which it is made, and its size. A document is what a second costs while anybody looks; each viewer
-adds the writing of those bytes.
+adds the writing of those bytes. Counting the requests of that second by model, which a scrape or a
+document does for both, stands apart.
 """
 
 from __future__ import annotations
@@ -123,15 +124,18 @@ def main() -> None:
         ),
         lambda: clock,
     )
-    took, longest = [], []
+    counted, took, longest = [], [], []
     for _ in range(DOCUMENTS):
         play(meter, directory, rng, 2000)
         clock += 1.0
+        counts = list(_measure(meter.settle()))
         steps = list(_measure(view.make()))
+        counted.append(sum(counts))
         took.append(sum(steps))
         longest.append(max(steps))
     print(f"{BACKENDS} backends, {MODELS} models, one document:")
-    for name, figures in (("all of it", took), ("its longest step", longest)):
+    rows = ("all of it", took), ("its longest step", longest), ("requests counted first", counted)
+    for name, figures in rows:
         ordered = sorted(figures[10:])
         print(f"  {name}: median {ordered[len(ordered) // 2]:.2f} ms, worst {ordered[-1]:.2f} ms")
     print(f"  {len(view.text) / 1024:.0f} KiB")

@@ -468,7 +468,8 @@ class ModelRows:
             queues: queued requests and the age of the oldest in seconds, by model.
             now: monotonic seconds.
         """
-        if snapshot is not self._snapshot:
+        is_new = snapshot is not self._snapshot
+        if is_new:
             if self._snapshot is None or snapshot.routes is not self._snapshot.routes:
                 self._known = sorted(snapshot.routes)
             self._snapshot, self._holders = snapshot, {}
@@ -478,7 +479,8 @@ class ModelRows:
         names.discard(_OTHER_NAME)
         rows = self._rows
         nothing = _ModelCounts(0, 0, 0, 0, [], {})
-        for name in names - rows.keys():
+        unknown = names - rows.keys()
+        for name in unknown:
             row = rows[name] = _ModelRow()
             if now - self._renewed_at <= STALE_S:
                 row.history.add(self._renewed_at, nothing)  # nobody had asked for it by then
@@ -490,8 +492,9 @@ class ModelRows:
                 rows[name].measure(self._counts(name, waits), now)
             yield
         self.total = len(names | snapshot.routes.keys())
-        self._choose(names, queues)
-        yield
+        if is_new or unknown or queues or self._turns.is_due(0):
+            self._choose(names, queues)
+            yield
         due = []
         for name in self._shown:
             settled = name in queues, self._where(snapshot, name)
