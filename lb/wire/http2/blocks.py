@@ -36,7 +36,8 @@ class HeadCaches:
     """What all connections of a process share."""
 
     __slots__ = (
-        "beginnings", "fields", "hide", "noted", "private", "requests", "responses", "traced",
+        "added", "beginnings", "fields", "hide", "noted", "private", "requests", "responses",
+        "traced",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,7 @@ class HeadCaches:
         private: frozenset[bytes] = frozenset(),
         noted: frozenset[bytes] = frozenset(),
         hide: Callable[[bytes], bytes] = bytes,
+        added: bytes = b"",
     ) -> None:
         """
         Args:
@@ -51,12 +53,14 @@ class HeadCaches:
                 which here also stand for underscores.
             noted: names of request fields that a head keeps, passed on or not.
             hide: gives a `grpc-message` as clients may see it.
+            added: fields that requests go on with, behind their own.
         """
         self.private = private
         self.noted = noted
         self.hide = hide
+        self.added = added
         self.fields = FieldCache()
-        self.beginnings = Beginnings(private, noted)
+        self.beginnings = Beginnings(private, noted, added)
         self.traced = TracedHeads(private, noted)
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
@@ -140,14 +144,14 @@ class BlockReader:
         if beginning is not None and not key and block.startswith(beginning.block):
             head = beginnings.complete(beginning, block)
             if head is not None:
-                if head.cacheable and beginnings.came_before(block):
+                if head.facts.cacheable and beginnings.came_before(block):
                     requests.put(block, head)
                 return head
         start = skip_size_updates(block)
         plain = block[start:] if start else block
         fields = self._caches.fields.split(plain)
         head = self._build(fields, plain)
-        if head.cacheable:
+        if head.facts.cacheable:
             requests.put(block, head)
         if len(plain) <= _LEARNED_FROM:
             self._learn(fields, plain)
@@ -211,11 +215,13 @@ class BlockReader:
             self._plain(block)
 
     def _build(self, fields: list[Field], plain: bytes) -> RequestHead:
+        caches = self._caches
         try:
-            head = build_request(fields, plain, self._caches.private)
+            head = build_request(fields, plain, caches.private)
         except Malformed as fault:
             return refused_request(fields, fault)
-        noted = self._caches.noted
+        head.block += caches.added
+        noted = caches.noted
         if noted:
             head.noted = tuple((f.name, f.value) for f in fields if f.name in noted)
         return head

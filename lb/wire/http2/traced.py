@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from lb.wire.cache import HeadCache
 from lb.wire.http2 import huffman
 from lb.wire.http2.fields import Field, passed_on, read_integer
-from lb.wire.http2.heads import RequestHead, build_request
+from lb.wire.http2.heads import HeadFacts, RequestHead
 from lb.wire.http2.huffman import HuffmanError
 from lb.wire.trace_context import TRACEPARENT, TRACESTATE, parse_traceparent
 
@@ -27,9 +27,12 @@ class _Untraced(NamedTuple):
 
     name: bytes
     """How it is written."""
-    head: RequestHead
-    at: int
-    """Where the `traceparent` belongs in the block that goes on."""
+    facts: HeadFacts
+    before: bytes
+    """What goes on before the `traceparent`; all of it if that is private."""
+    after: bytes
+    """What goes on behind it."""
+    noted: tuple[tuple[bytes, bytes], ...]
     state: bytes
     """Value of the `tracestate`, if such fields are noted."""
 
@@ -84,8 +87,7 @@ class TracedHeads:
         if known is None:
             self.missed = key
             return None
-        if known.name != name or end > len(block):
-            return None
+        name_then, facts, before, after, noted, state = known
         value = block[at + 1 : end]
         if length & _CODED:
             try:
@@ -93,42 +95,42 @@ class TracedHeads:
             except HuffmanError:
                 return None
         # What else the value has to be matters only to who reads it.
-        if len(value) != _VALUE_BYTES or not value.replace(b"-", b"").isalnum():
+        if (
+            name_then != name
+            or end > len(block)
+            or len(value) != _VALUE_BYTES
+            or not value.replace(b"-", b"").isalnum()
+        ):
             return None
-        _, untraced, at, state = known
-        head = RequestHead(untraced)
-        if head.route is None:
-            head.untraced = untraced
-        if self._is_private:
-            head.context = parse_traceparent(value, state)
-        else:
-            head.block = head.block[:at] + block[start:end] + head.block[at:]
         if self._is_noted:
-            head.noted += ((TRACEPARENT, value),)
-        return head
+            noted += ((TRACEPARENT, value),)
+        if self._is_private:
+            return RequestHead(facts, before, noted, parse_traceparent(value, state))
+        return RequestHead(facts, before + block[start:end] + after, noted)
 
     def learn(self, key: bytes, head: RequestHead, fields: list[Field]) -> None:
         """Keep what a block says beside its `traceparent`.
 
         Args:
             key: that `find` missed.
-            head: of the block.
+            head: of the block. Its facts become those of all heads that are found by the key.
             fields: of the block, in order.
         """
         places = [place for place, field in enumerate(fields) if field.name == TRACEPARENT]
-        if not head.cacheable or head.fault or len(places) != 1:
+        if not head.facts.cacheable or head.facts.fault or len(places) != 1:
             return
         place = places[0]
-        name = name_of(fields[place])
-        before = b"".join([field.raw for field in fields[:place]])
-        after = b"".join([field.raw for field in fields[place + 1 :]])
-        if key != before + name + after or len(fields[place].value) != _VALUE_BYTES:
+        field = fields[place]
+        name = name_of(field)
+        raws = [each.raw for each in fields]
+        others = b"".join([*raws[:place], name, *raws[place + 1 :]])
+        if key != others or len(field.value) != _VALUE_BYTES or field.sent is not field.raw:
             return
-        others = fields[:place] + fields[place + 1 :]
-        untraced = build_request(others, before + after, self._private)
-        untraced.noted = tuple(each for each in head.noted if each[0] != TRACEPARENT)
-        untraced.size = head.size
-        untraced.count = head.count
-        state = b",".join([value for each, value in untraced.noted if each == TRACESTATE])
-        at = len(passed_on(fields[:place], self._private))
-        self._heads.put(key, _Untraced(name, untraced, at, state))
+        sent = head.block
+        at = end = len(sent)
+        if not self._is_private:
+            at = len(passed_on(fields[:place], self._private))
+            end = at + len(field.raw)
+        noted = tuple(each for each in head.noted if each[0] != TRACEPARENT)
+        state = b",".join([value for each, value in noted if each == TRACESTATE])
+        self._heads.put(key, _Untraced(name, head.facts, sent[:at], sent[end:], noted, state))
