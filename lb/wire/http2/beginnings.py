@@ -170,7 +170,7 @@ class Beginnings:
         kept = beginning.kept
         if kept is not None:
             block = kept + block[len(beginning.block) :]
-        head.block = block + self._added if has_te else block + TE_TRAILERS + self._added
+        head.block = block + (self._added if has_te else TE_TRAILERS + self._added)
         return head
 
     def _read_rest(  # the fence

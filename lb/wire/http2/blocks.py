@@ -25,7 +25,7 @@ from lb.wire.http2.heads import (
     check_trailers,
     refused_request,
 )
-from lb.wire.http2.traced import TracedHeads, name_of
+from lb.wire.http2.traced import TracedHeads, Untraced, name_of
 from lb.wire.trace_context import TRACEPARENT
 
 _LEARNED_FROM: Final = 1024
@@ -74,8 +74,8 @@ class BlockReader:
     """Decodes the header blocks of one connection in the order they come."""
 
     __slots__ = (
-        "_before", "_beginning", "_caches", "_decoder", "_limit", "_parent_name", "known_request",
-        "known_response",
+        "_before", "_beginning", "_caches", "_decoder", "_limit", "_parent_name", "_untraced",
+        "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(self, caches: HeadCaches, limit: int) -> None:
@@ -90,6 +90,8 @@ class BlockReader:
         """The last block that did not begin so, as far as it may be kept."""
         self._parent_name = b""
         """How the peer writes the name of a `traceparent`; empty until it has sent one."""
+        self._untraced: Untraced | None = None
+        """What its last request with a `traceparent` said beside that, if it was known."""
         self.known_request: Callable[[bytes], RequestHead | None] = _unknown
         """The head of a block that was seen lately; hot."""
         self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
@@ -99,6 +101,7 @@ class BlockReader:
         self._caches = caches
         self._beginning = None
         self._before = self._parent_name = b""
+        self._untraced = None
         if self._decoder is None:
             self.acknowledged()
 
@@ -116,8 +119,16 @@ class BlockReader:
     def _known(self, block: bytes) -> RequestHead | None:
         """`known_request` of a peer that sends a `traceparent`."""
         # HOT PATH (benchmarks/bench_http2_headers.py).
+        if self._untraced is not None:
+            head = self._untraced.head_of(block)
+            if head is not None:
+                return head
         caches = self._caches
-        return caches.traced.find(self._parent_name, block) or caches.requests.get(block)
+        found = caches.traced.find(self._parent_name, block)
+        if found is None:
+            return caches.requests.get(block)
+        self._untraced = found
+        return found.head_of(block) or caches.requests.get(block)
 
     def request(self, block: bytes) -> RequestHead:
         """The head of a request that `known_request` does not know. A malformed one of gRPC has a
