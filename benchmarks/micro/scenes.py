@@ -201,14 +201,16 @@ def http1_contexts(*, is_new: bool, is_on: bool) -> Make:
 def _calls(
     *,
     unique: bool,
+    same: int | None = None,
     batch: int = 1,
     interleaved: bool = False,
     message: Callable[[int], bytes] | None = None,
 ) -> Iterator[Any]:
+    """Reads of calls and of their answers. `same`: the number in the `traceparent` of all."""
     for start in itertools.count(0, batch):
         numbers = range(start, start + batch)
         asked = [
-            request(2 * n + 1, n if unique else None, message(n) if message else None)
+            request(2 * n + 1, n if unique else same, message(n) if message else None)
             for n in numbers
         ]
         answered = [response(2 * n + 1) for n in numbers]
@@ -218,11 +220,13 @@ def _calls(
 def grpc_unary(
     *,
     unique: bool = False,
+    same: int | None = None,
     batch: int = 1,
     interleaved: bool = False,
     logged: float | None = None,
 ) -> Make:
-    """A call and its answer; `batch` of them per read; `logged` as in `http1_small`."""
+    """A call and its answer; `batch` of them per read; `logged` as in `http1_small`, `same` as in
+    `_calls`."""
 
     def make(clock: Clock) -> Scene:
         sides = Http2Sides(clock, logged=logged)
@@ -231,9 +235,17 @@ def grpc_unary(
             sides.client_sends(pair[0])
             sides.backend_sends(pair[1])
 
-        return Scene(call, _calls(unique=unique, batch=batch, interleaved=interleaved), batch)
+        calls = _calls(unique=unique, same=same, batch=batch, interleaved=interleaved)
+        return Scene(call, calls, batch)
 
     return make
+
+
+def grpc_decision(clock: Clock) -> Scene:
+    """What is done with a call whose head was not seen lately."""
+    relay = Http2Sides(clock).server.relay
+    block = b"".join(encode_field(name.encode(), value.encode()) for name, value in REQUEST)
+    return _same(relay.decide, stateless().request(block))
 
 
 def grpc_traced(ratio: float, *, unique: bool = False) -> Make:
@@ -595,7 +607,9 @@ SCENES: dict[str, Make] = {
     "gRPC call": grpc_unary(),
     "gRPC call, payload log on": grpc_unary(logged=_HARDLY_EVER),
     "gRPC call, payload logged": grpc_unary(logged=1.0),
+    "gRPC call, same traceparent": grpc_unary(same=1),
     "gRPC call, new header block": grpc_unary(unique=True),
+    "gRPC call, decision": grpc_decision,
     "gRPC call, tracing on": grpc_traced(1e-6),
     "gRPC call, traced": grpc_traced(1.0),
     "gRPC call, new header block, traced": grpc_traced(0.0, unique=True),

@@ -167,6 +167,8 @@ class ClientLimitSettings(Section):
                 yield (), "requests_per_second or max_concurrent_requests is needed"
             if self.burst:
                 yield ("burst",), "needs requests_per_second"
+        if self.header == "traceparent":
+            yield ("by",), "traceparent is another one in each request"
 
     @property
     def header(self) -> str:

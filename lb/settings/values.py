@@ -37,9 +37,10 @@ _ADMIN_URL: Final = re.compile(
 
 RELAY_HEADERS: Final = frozenset({
     "connection", "content-length", "content-type", "expect", "host", "keep-alive", "te",
-    "trailer", "transfer-encoding", "upgrade",
+    "traceparent", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
-"""Headers with a meaning for the relay itself: no setting may name them."""
+"""Headers with a meaning for the relay itself: no setting may name them. What a request may do is
+decided once for all heads that differ only in their `traceparent`."""
 
 
 class AddressFamily(StrEnum):

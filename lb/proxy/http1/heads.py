@@ -160,14 +160,14 @@ class RequestPlan:
         self.loop = ""
         """Why it must go no further: it goes in a circle. Empty where it may."""
         self.context = self.origin = None
+        self.state = b""
+        """Value of the `tracestate` of all such heads, which may have a `traceparent` or not."""
 
     context: TraceContext | None
     """Of the trace that the request belongs to; kept only while tracing is on."""
     origin: RequestPlan | None
     """The plan of equal heads without a trace context, which learns for all of them; None: this
     one."""
-    state: bytes
-    """Value of the `tracestate` of such heads; set where the head was learnt without a context."""
 
     def within(self, context: TraceContext | None, upstream: bytes) -> RequestPlan:
         """The plan of the same head with a trace context.
@@ -440,7 +440,6 @@ class HeadReader:
         if has_traceparent(bare):
             return None
         plan = self._make_plan(bare)
-        plan.state = b""
         if self._traces is not Traces.OFF and has_trace_field(bare):
             plan.state = b",".join(value for _, value in _fields(bare, TRACE_FIELDS))
             plan.upstream = drop_fields(plan.upstream, TRACE_FIELDS)

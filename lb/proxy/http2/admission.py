@@ -8,7 +8,7 @@ from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC
 from lb.wire.http2.budget import Spending
-from lb.wire.http2.heads import RequestHead
+from lb.wire.http2.heads import HeadFacts
 
 _POST: Final = b"POST"
 
@@ -26,20 +26,20 @@ class Refusal(NamedTuple):
     """The whole answer, where that is HTTP's and not gRPC's."""
 
 
-def refusal_of(head: RequestHead, options: Http2Options) -> Refusal | None:
+def refusal_of(facts: HeadFacts, options: Http2Options) -> Refusal | None:
     """Why a call with this head must not go on; None where it may, as far as the head says."""
-    if head.fault:
-        return Refusal(Reason.BAD_REQUEST, head.fault, Spending.FAULT)
-    if head.method != _POST:
+    if facts.fault:
+        return Refusal(Reason.BAD_REQUEST, facts.fault, Spending.FAULT)
+    if facts.method != _POST:
         return Refusal(Reason.UNSUPPORTED, status=405, block=BAD_METHOD)
-    if not head.is_grpc:
+    if not facts.is_grpc:
         # "gRPC over HTTP2": 415 and no grpc-status.
         return Refusal(Reason.UNSUPPORTED, status=415, block=NOT_GRPC)
-    if head.size > options.head_size or head.count > options.fields:
+    if facts.size > options.head_size or facts.count > options.fields:
         detail = "request metadata is too large"
         return Refusal(Reason.HEAD_TOO_LARGE, detail, Spending.OVERSIZED)
-    if head.loop:
-        return Refusal(Reason.LOOP, head.loop)
-    if head.unusable:
-        return Refusal(Reason.BAD_REQUEST, head.unusable)
+    if facts.loop:
+        return Refusal(Reason.LOOP, facts.loop)
+    if facts.unusable:
+        return Refusal(Reason.BAD_REQUEST, facts.unusable)
     return None

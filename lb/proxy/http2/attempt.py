@@ -186,9 +186,9 @@ class GrpcAttempt(Attempt):
             self._answered(head.grpc_status)
             response.finished = True
             block = head.block
-            if head.not_run and call.head.passed and not call.may_have_run:
+            if head.not_run and call.head.facts.passed and not call.may_have_run:
                 block += not_run(head.not_run)
-            if call.head.discloses:
+            if call.head.facts.discloses:
                 block += call.facts()
             call.server.send_head(call.client_id, block, end_stream=True)
             call.pipe_finished(response)
@@ -203,7 +203,7 @@ class GrpcAttempt(Attempt):
             block = self._answered_badly(block)
         else:
             self._answered(status)
-        if call.head.discloses:
+        if call.head.facts.discloses:
             block += call.facts()
         if response.queue:
             response.trailers = block
@@ -230,7 +230,7 @@ class GrpcAttempt(Attempt):
             or size > server.credit
             or server.congested
             or server.fresh
-            or call.head.discloses
+            or call.head.facts.discloses
         ):
             return False
         relay = call.relay

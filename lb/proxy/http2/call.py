@@ -89,13 +89,14 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load). One object and two pipes per call, beside its attempt. What
         # `Exchange` sets is set here, most of it once: its own constructor costs as much again.
         self.protocol = _GRPC
-        operation: Any = head.route or relay.decide(head)
+        facts = head.facts
+        operation: Any = facts.route or relay.decide(head)
         self.operation = operation
         self.client = server.client.name
         self.started_at = relay.now
-        self.method = head.method
-        self.path = head.path
-        self.request_id = head.request_id
+        self.method = facts.method
+        self.path = facts.path
+        self.request_id = facts.request_id
         self.model = b""
         self.token = self.held_for = ""
         self.backend = self.attempt = self.hedge = self.particulars = self.ticket = None
@@ -136,9 +137,9 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load).
         relay = self.relay
         relay.accounts.begin(self)
-        head = self.head
-        if head.is_plain and not end_stream:
-            if head.timeout_s or relay.options.request_timeout_s:
+        facts = self.head.facts
+        if facts.is_plain and not end_stream:
+            if facts.timeout_s or relay.options.request_timeout_s:
                 self.set_timer()
             self.held_back = True
         else:
@@ -147,30 +148,30 @@ class Call(Exchange):
     def _begin_other(self, end_stream: bool) -> None:
         """Begin a call of which something needs a second look."""
         relay = self.relay
-        head = self.head
+        facts = self.head.facts
         if end_stream:
             self.request.ended = True
             if not self.length_fits():
                 return
-        if head.timeout_s is not None and head.timeout_s <= 0:
+        if facts.timeout_s is not None and facts.timeout_s <= 0:
             self.fail(Reason.DEADLINE, "deadline exceeded")
             return
-        if head.timeout_s or relay.options.request_timeout_s:
+        if facts.timeout_s or relay.options.request_timeout_s:
             self.set_timer()
         if self._is_refused():
             return
-        if relay.options.disclosure.request_ids and not head.request_id:
+        if relay.options.disclosure.request_ids and not facts.request_id:
             self.request_id = new_request_id()
         gate = relay.dispatcher.gate
         if gate.guards_regions:
-            self.guard = guard_of(self.operation, head.claim, self.server.client, gate)
+            self.guard = guard_of(self.operation, facts.claim, self.server.client, gate)
         self._proceed(end_stream)
 
     def _is_refused(self) -> bool:
         """Whether its head, or who its client is, keeps it from going on; it has been answered
         then."""
-        head, server = self.head, self.server
-        refusal = refusal_of(head, self.relay.options)
+        facts, server = self.head.facts, self.server
+        refusal = refusal_of(facts, self.relay.options)
         if refusal is not None:
             if refusal.block:
                 self.status = refusal.status
@@ -179,9 +180,9 @@ class Call(Exchange):
                 self.fail(refusal.reason, refusal.detail)
             if refusal.spends is not None:
                 server.spend(refusal.spends)
-        elif head.claim is not None:
+        elif facts.claim is not None:
             try:
-                self.relay.dispatcher.admit(self, cast("Claim", head.claim), server.client)
+                self.relay.dispatcher.admit(self, cast("Claim", facts.claim), server.client)
             except RequestRefused as refused:
                 self.refuse(refused)
         return self.finished
@@ -205,7 +206,7 @@ class Call(Exchange):
             self.held_back = False
         else:
             relay.accounts.open_exchanges += 1
-            if self.head.timeout_s or relay.options.request_timeout_s:
+            if self.head.facts.timeout_s or relay.options.request_timeout_s:
                 self.set_timer()
         self.bytes_in = size
         request = self.request
@@ -283,9 +284,9 @@ class Call(Exchange):
             self.held_back
             and end_stream
             and size < COPY_BELOW
-            and self.head.is_plain
+            and self.head.facts.is_plain
             and not self.bytes_in
-            and self.head.content_length in (NO_LENGTH, size)
+            and self.head.facts.content_length in (NO_LENGTH, size)
         ):
             self.begin_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
             return
@@ -407,7 +408,7 @@ class Call(Exchange):
     def length_fits(self) -> bool:
         """Whether the request, which is complete, is as long as its head says. False when the call
         is over."""
-        expected = self.head.content_length
+        expected = self.head.facts.content_length
         if expected in (NO_LENGTH, self.bytes_in):
             return True
         # Only the end shows it, so the backend has seen most of it.
@@ -555,7 +556,7 @@ class Call(Exchange):
     def tell_client(self, fault: Malformed) -> bool:
         """The request is malformed, as its body or its end shows. False when the client cannot be
         told any more, or not in the way of gRPC."""
-        if self.begun or not self.head.is_grpc:
+        if self.begun or not self.head.facts.is_grpc:
             return False
         self.fail(Reason.BAD_REQUEST, fault.detail)
         return True
@@ -570,7 +571,7 @@ class Call(Exchange):
 
     def set_timer(self) -> None:
         """Have the call end when its time is up: its client's, or the configured one."""
-        timeout_s = _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
+        timeout_s = _shorter(self.head.facts.timeout_s, self.relay.options.request_timeout_s)
         self.timer = self.relay.timers.after(timeout_s, self._expire)
 
     def _expire(self) -> None:
@@ -597,7 +598,7 @@ class Call(Exchange):
         self.grpc_status = code
         if not self.begun:
             self.status = 200
-            why = failure.not_run(self, reason, self.head.passed)
+            why = failure.not_run(self, reason, self.head.facts.passed)
             block = trailers_only(code, detail) + not_run(why) + self.facts()
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
@@ -620,7 +621,8 @@ class Call(Exchange):
         """See `Exchange`."""
         if self.timer is None:
             return inf
-        return self.started_at + _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
+        timeout_s = _shorter(self.head.facts.timeout_s, self.relay.options.request_timeout_s)
+        return self.started_at + timeout_s
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""
@@ -661,11 +663,10 @@ class Call(Exchange):
 
     def facts(self) -> bytes:
         """Fields of the trailers that say how the call was served; nothing for most clients."""
-        head = self.head
-        if not head.discloses:
+        if not self.head.facts.discloses:
             return b""
         relay = self.relay
-        claim = cast("Claim | None", head.claim)
+        claim = cast("Claim | None", self.head.facts.claim)
         facts = facts_of(self, relay.options.disclosure, claim, relay.now)
         return b"".join(encode_field(name, value) for name, value in facts)
 

@@ -208,7 +208,7 @@ class ClientLink(Link):
         attempt.connected_at = relay.now
         call = attempt.call
         block = call.head.block + call.server.extra_fields
-        if call.request_id is not call.head.request_id:
+        if call.request_id is not call.head.facts.request_id:
             block += encode_field(REQUEST_ID, call.request_id)
         if call.trace is not None:
             block += call.trace.block(attempt, attempt.exchange.first_span)

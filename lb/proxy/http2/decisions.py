@@ -36,9 +36,8 @@ from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.proxy.http2.variant_stream import VariantStream
-from lb.wire.hops import HOPS, loop_in, passed
+from lb.wire.hops import loop_in, passed
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.fields import encode_field
 from lb.wire.http2.heads import RequestHead
 from lb.wire.trace_context import Traces, read_context
 
@@ -113,14 +112,12 @@ class Decision(NamedTuple):
 class Decisions:
     """Decides for all connections of a relay."""
 
-    __slots__ = ("_by_path", "_gate", "_identity", "_marker", "_relay", "_traces")
+    __slots__ = ("_by_path", "_gate", "_identity", "_relay", "_traces")
 
     def __init__(self, relay: Http2Shared) -> None:
         self._relay = relay
         self._gate = relay.dispatcher.gate
-        self._identity = identity = relay.dispatcher.identity
-        self._marker = encode_field(HOPS, identity) if identity else b""
-        """What is added to each head for a backend."""
+        self._identity = relay.dispatcher.identity
         self._by_path: dict[bytes, Decision] = {}
         self._traces = relay.options.traces
 
@@ -132,44 +129,41 @@ class Decisions:
         """Decide once what is done with requests that look like `head`."""
         # HOT PATH (benchmarks/bench_http2_relay.py). Once for each head that was not seen lately;
         # what its path alone decides is remembered.
-        untraced = head.untraced
-        if untraced is not None and untraced.route is None:
-            self.decide(untraced)  # those that follow are copies of it
-        operation, control, handler, is_plain = self._by_path.get(head.path) or self._look(
-            head.path
+        facts = head.facts
+        operation, control, handler, is_plain = self._by_path.get(facts.path) or self._look(
+            facts.path
         )
-        head.route = operation
-        head.handler = handler
-        head.block += self._marker
+        facts.route = operation
+        facts.handler = handler
         if head.noted and self._traces is not Traces.OFF:
             context = head.context = read_context(head.noted)
             if len(head.block) + len(context.state if context else b"") > _ROOM_FOR_TRACE:
                 is_plain = False
-        if head.hops and self._identity:
-            head.passed = passed(head.hops)
-            head.loop = loop_in(head.passed, self._identity)
-            is_plain = is_plain and not head.loop
+        if facts.hops and self._identity:
+            facts.passed = passed(facts.hops)
+            facts.loop = loop_in(facts.passed, self._identity)
+            is_plain = is_plain and not facts.loop
         claim = None
         if control is not None or self._gate.asks_all:
             is_control = control is not None
             claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
-            head.claim = claim
+            facts.claim = claim
             is_plain = is_plain and claim is None
         disclosure = self._relay.options.disclosure
-        head.discloses = disclosure.may_concern(claim)
-        if head.discloses or (disclosure.request_ids and not head.request_id):
+        facts.discloses = disclosure.may_concern(claim)
+        if facts.discloses or (disclosure.request_ids and not facts.request_id):
             is_plain = False
         if is_plain:
             options = self._relay.options
-            head.is_plain = (
-                head.is_grpc
-                and head.method == b"POST"
-                and not head.fault
-                and head.size <= options.head_size
+            facts.is_plain = (
+                facts.is_grpc
+                and facts.method == b"POST"
+                and not facts.fault
+                and facts.size <= options.head_size
                 and len(head.block) <= fr.MIN_FRAME_SIZE
-                and head.count <= options.fields
-                and not head.unusable
-                and (head.timeout_s is None or head.timeout_s > 0)
+                and facts.count <= options.fields
+                and not facts.unusable
+                and (facts.timeout_s is None or facts.timeout_s > 0)
             )
         return operation
 

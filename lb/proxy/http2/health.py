@@ -32,7 +32,7 @@ def is_ready(snapshot: PoolSnapshot) -> bool:
 def own_readiness(call: Call) -> Readiness:
     """What is answered to a call that asks whether we are ready."""
     dispatcher = call.relay.dispatcher
-    return readiness(dispatcher.pool.current, _GRPC, call.head.passed, dispatcher.identity)
+    return readiness(dispatcher.pool.current, _GRPC, call.head.facts.passed, dispatcher.identity)
 
 
 def serving(snapshot: PoolSnapshot, service: bytes) -> Serving:
@@ -101,7 +101,7 @@ def _check(call: Call, service: bytes) -> None:
     if state is None:
         state = serving(call.relay.dispatcher.pool.current, service)
     fields = b""
-    if call.head.passed:
+    if call.head.facts.passed:
         through = own_readiness(call)
         if state is Serving.SERVING and through.loop:
             call.fail(Reason.LOOP, through.loop)

@@ -13,7 +13,7 @@ from lb.proxy.http2.link import Link
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.http2.flow import Payload
-from lb.wire.http2.heads import RequestHead
+from lb.wire.http2.heads import HeadFacts, RequestHead
 
 
 class RecordedRequest(CallPart):
@@ -87,11 +87,12 @@ class RecordedAnswers(StreamMask):
 
 def may_be_recorded(head: RequestHead) -> bool:
     """Whether the payload log wants calls with such a head."""
-    route = head.route
+    facts = head.facts
+    route = facts.route
     if route is MODEL_STREAM_INFER:
         return True
     return (
-        head.handler is None
+        facts.handler is None
         and isinstance(route, Operation)
         and route.kind is OperationKind.INFERENCE
     )
@@ -99,10 +100,11 @@ def may_be_recorded(head: RequestHead) -> bool:
 
 def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
     """Make a call that the payload log may want, which takes no short way."""
-    if head.handler is not None:
-        return _recorded_stream(relay, head.handler(relay, server, stream_id, head))
-    head = head.with_block(head.block)
-    head.is_plain = False
+    if head.facts.handler is not None:
+        return _recorded_stream(relay, head.facts.handler(relay, server, stream_id, head))
+    facts = HeadFacts(head.facts)
+    facts.is_plain = False
+    head = RequestHead(facts, head.block, head.noted, head.context)
     call = Call(relay, server, stream_id, head)
     recording = relay.parts.payloads.sample(call)
     if recording is not None:

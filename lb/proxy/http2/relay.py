@@ -147,7 +147,7 @@ class Http2Relay(Http2Shared):
             or len(waits) != 1
             or not isinstance(payload := waits[0], bytes)
             or (size := len(payload)) >= COPY_BELOW
-            or not (request.ended and call.head.is_plain)
+            or not (request.ended and call.head.facts.is_plain)
             or request.trailers
             or call.attempts != 1
             or ((particulars := call.particulars) is not None and particulars.pin is not None)
@@ -180,7 +180,7 @@ class Http2Relay(Http2Shared):
         if (
             call.operation is not MODEL_INFER
             or call.guard is not None
-            or call.head.content_length != NO_LENGTH
+            or call.head.facts.content_length != NO_LENGTH
             or (particulars is not None and particulars.step is not None)
         ):
             return False

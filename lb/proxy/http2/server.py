@@ -222,9 +222,9 @@ class ServerLink(Link):
         except StreamError:
             self._unopened += 1
             raise
-        if head.route is None:
+        if head.facts.route is None:
             relay.decide(head)
-        handler = head.handler or Call
+        handler = head.facts.handler or Call
         drawn = 0
         if relay.draw is not None:
             drawn, self._drawn = self._drawn or relay.draw(), 0
@@ -268,8 +268,8 @@ class ServerLink(Link):
         head = self.blocks.known_request(block) or self._decide(block)
         if (
             head is None
-            or not head.is_plain
-            or (head.content_length >= 0 and head.content_length != size)
+            or not (facts := head.facts).is_plain
+            or (facts.content_length >= 0 and facts.content_length != size)
             or len(self.streams) >= self.options.concurrent_streams
         ):
             return 0
@@ -298,9 +298,9 @@ class ServerLink(Link):
             head = self.blocks.request(block)
         except StreamError:
             return None
-        if head.route is None:
+        if head.facts.route is None:
             self.relay.decide(head)
-        if not head.is_plain:
+        if not head.facts.is_plain:
             if self.blocks.known_request(block) is None:
                 self._decided = (block, head)
             return None
@@ -488,7 +488,7 @@ def _is_rapid(call: Call | CallPart, now: float) -> bool:
     age_s = now - call.started_at
     if call.begun or age_s >= _YOUNG_S:
         return False
-    timeout_s = call.head.timeout_s
+    timeout_s = call.head.facts.timeout_s
     return timeout_s is None or age_s < _OVERDUE * timeout_s
 
 

@@ -22,6 +22,7 @@ from lb.proxy.parts import RelayParts
 from lb.proxy.request_trace import context_block
 from lb.telemetry.meter import Traffic
 from lb.telemetry.sampling import Draw
+from lb.wire.hops import HOPS
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import client_allowances
@@ -95,7 +96,8 @@ class Http2Shared(metaclass=ABCMeta):
             # They are written anew for each attempt.
             noted |= TRACE_FIELDS
             private |= TRACE_FIELDS
-        seams = (noted, masked)
+        identity = self.dispatcher.identity
+        seams = (noted, masked, encode_field(HOPS, identity) if identity else b"")
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
         self._caches = HeadCaches(private | claims, *seams)
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches

@@ -334,7 +334,7 @@ def pinned_by(call: Call) -> bytes:
         RequestRefused: it may not.
     """
     pinned = call.hint(PIN)
-    claim: Any = call.head.claim
+    claim: Any = call.head.facts.claim
     gate = call.relay.dispatcher.gate
     if pinned and not gate.may_control(
         claim if isinstance(claim, Claim) else None, call.server.client
@@ -347,7 +347,7 @@ def _forget_length(call: Call) -> None:
     """Announce no length of a request to backends: it changes with the name. What the client
     sends is to be as long as it said all the same."""
     head = call.head
-    if head.content_length == NO_LENGTH:
+    if head.facts.content_length == NO_LENGTH:
         return
     block = b"".join(
         encode_field(field.name, field.value)

@@ -25,6 +25,7 @@ from lb.wire.http2.heads import (
     BAD_BINARY,
     BAD_TIMEOUT,
     TE_TRAILERS,
+    HeadFacts,
     RequestHead,
     build_request,
     is_base64,
@@ -59,12 +60,21 @@ class _Name(NamedTuple):
 class Beginning:
     """What the fields say that a block begins with."""
 
-    __slots__ = ("block", "has_te", "head", "kept")
+    __slots__ = ("block", "facts", "has_te", "kept", "noted")
 
-    def __init__(self, block: bytes, head: RequestHead, kept: bytes | None, has_te: bool) -> None:
+    def __init__(
+        self,
+        block: bytes,
+        facts: HeadFacts,
+        noted: tuple[tuple[bytes, bytes], ...],
+        kept: bytes | None,
+        has_te: bool,
+    ) -> None:
         self.block = block
-        self.head = head
+        self.facts = facts
         """As if there were no other fields."""
+        self.noted = noted
+        """Those of its fields that the owner of the cache wants to see."""
         self.kept = kept
         """What of `block` goes on; None where it is all."""
         self.has_te = has_te
@@ -73,11 +83,14 @@ class Beginning:
 class Beginnings:
     """Those of all connections of a process."""
 
-    __slots__ = ("_beginnings", "_cuts", "_names", "_noted", "_once", "_private")
+    __slots__ = ("_added", "_beginnings", "_cuts", "_names", "_noted", "_once", "_private")
 
-    def __init__(self, private: frozenset[bytes], noted: frozenset[bytes]) -> None:
-        """The names are those of `HeadCaches`."""
+    def __init__(
+        self, private: frozenset[bytes], noted: frozenset[bytes], added: bytes = b""
+    ) -> None:
+        """The arguments are those of `HeadCaches`."""
         self._private = private
+        self._added = added
         self._noted = noted
         self._beginnings: dict[bytes, Beginning] = {}
         self._names: dict[bytes, _Name | None] = {}
@@ -128,12 +141,12 @@ class Beginnings:
             return found
         common = fields[:count]
         try:
-            head = build_request(common, start, self._private)
+            facts = build_request(common, start, self._private).facts
         except StreamError:
             return None
-        head.noted = tuple((each.name, each.value) for each in common if each.name in self._noted)
+        noted = tuple((each.name, each.value) for each in common if each.name in self._noted)
         kept = passed_on(common, self._private)
-        found = Beginning(start, head, None if kept == start else kept, has_te)
+        found = Beginning(start, facts, noted, None if kept == start else kept, has_te)
         if len(self._beginnings) >= _ENTRIES:
             self._beginnings.clear()
         self._beginnings[start] = found
@@ -143,7 +156,7 @@ class Beginnings:
         """The head of a block that begins so; None where the reference has to tell."""
         # HOT PATH (benchmarks/bench_http2_headers.py). One pass over the rest, no object per
         # field: a fifth of what `FieldCache.split` and `build_request` take.
-        head = RequestHead(beginning.head)
+        head = RequestHead(HeadFacts(beginning.facts), block, beginning.noted)
         try:
             has_te = self._read_rest(head, block, len(beginning.block), has_te=beginning.has_te)
         except (IndexError, Http2Error):
@@ -157,7 +170,7 @@ class Beginnings:
         kept = beginning.kept
         if kept is not None:
             block = kept + block[len(beginning.block) :]
-        head.block = block if has_te else block + TE_TRAILERS
+        head.block = block + (self._added if has_te else TE_TRAILERS + self._added)
         return head
 
     def _read_rest(  # the fence
@@ -168,8 +181,9 @@ class Beginnings:
         # HOT PATH (benchmarks/bench_http2_headers.py). See `complete`.
         end = len(block)
         names = self._names
-        size = head.size
-        count = head.count
+        facts = head.facts
+        size = facts.size
+        count = facts.count
         while pos < end:
             start = pos
             first = block[pos]
@@ -205,7 +219,7 @@ class Beginnings:
             size += name_size + len(value)
             count += 1
             if never_indexed:
-                head.cacheable = False
+                facts.cacheable = False
             if noted:
                 head.noted += ((noted, value),)
                 if is_cut:
@@ -215,10 +229,10 @@ class Beginnings:
                     if has_te:
                         return None
                     has_te = True
-                if not _take(head, kind, value):
+                if not _take(facts, kind, value):
                     return None
-        head.size = size
-        head.count = count
+        facts.size = size
+        facts.count = count
         return has_te
 
     def _learn_name(self, raw_name: bytes) -> _Name | None:
@@ -238,21 +252,21 @@ class Beginnings:
         return found
 
 
-def _take(head: RequestHead, kind: int, value: bytes) -> bool:
+def _take(facts: HeadFacts, kind: int, value: bytes) -> bool:
     """Take in a field of the kinds that mean something. False where the reference has to tell."""
     if kind == f.GRPC_TIMEOUT:
-        head.timeout_s = timeout_s = parse_timeout(value)
+        facts.timeout_s = timeout_s = parse_timeout(value)
         if timeout_s is None:
-            head.unusable = BAD_TIMEOUT
+            facts.unusable = BAD_TIMEOUT
     elif kind == f.REQUEST_ID:
-        head.request_id = value
+        facts.request_id = value
     elif kind == f.CONTENT_TYPE:
-        head.is_grpc = is_grpc_type(value)
+        facts.is_grpc = is_grpc_type(value)
     elif kind == f.HOPS:
-        head.hops += value + b","
+        facts.hops += value + b","
     elif kind == f.BINARY:
         if is_base64(value) is None:
-            head.unusable = BAD_BINARY
+            facts.unusable = BAD_BINARY
     else:
         return value == b"trailers"
     return True

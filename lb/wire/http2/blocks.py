@@ -25,7 +25,7 @@ from lb.wire.http2.heads import (
     check_trailers,
     refused_request,
 )
-from lb.wire.http2.traced import TracedHeads, name_of
+from lb.wire.http2.traced import TracedHeads, Untraced, name_of
 from lb.wire.trace_context import TRACEPARENT
 
 _LEARNED_FROM: Final = 1024
@@ -36,7 +36,8 @@ class HeadCaches:
     """What all connections of a process share."""
 
     __slots__ = (
-        "beginnings", "fields", "hide", "noted", "private", "requests", "responses", "traced",
+        "added", "beginnings", "fields", "hide", "noted", "private", "requests", "responses",
+        "traced",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,7 @@ class HeadCaches:
         private: frozenset[bytes] = frozenset(),
         noted: frozenset[bytes] = frozenset(),
         hide: Callable[[bytes], bytes] = bytes,
+        added: bytes = b"",
     ) -> None:
         """
         Args:
@@ -51,12 +53,14 @@ class HeadCaches:
                 which here also stand for underscores.
             noted: names of request fields that a head keeps, passed on or not.
             hide: gives a `grpc-message` as clients may see it.
+            added: fields that requests go on with, behind their own.
         """
         self.private = private
         self.noted = noted
         self.hide = hide
+        self.added = added
         self.fields = FieldCache()
-        self.beginnings = Beginnings(private, noted)
+        self.beginnings = Beginnings(private, noted, added)
         self.traced = TracedHeads(private, noted)
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
@@ -70,8 +74,8 @@ class BlockReader:
     """Decodes the header blocks of one connection in the order they come."""
 
     __slots__ = (
-        "_before", "_beginning", "_caches", "_decoder", "_limit", "_parent_name", "known_request",
-        "known_response",
+        "_before", "_beginning", "_caches", "_decoder", "_limit", "_parent_name", "_untraced",
+        "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(self, caches: HeadCaches, limit: int) -> None:
@@ -86,6 +90,8 @@ class BlockReader:
         """The last block that did not begin so, as far as it may be kept."""
         self._parent_name = b""
         """How the peer writes the name of a `traceparent`; empty until it has sent one."""
+        self._untraced: Untraced | None = None
+        """What its last request with a `traceparent` said beside that, if it was known."""
         self.known_request: Callable[[bytes], RequestHead | None] = _unknown
         """The head of a block that was seen lately; hot."""
         self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
@@ -95,6 +101,7 @@ class BlockReader:
         self._caches = caches
         self._beginning = None
         self._before = self._parent_name = b""
+        self._untraced = None
         if self._decoder is None:
             self.acknowledged()
 
@@ -112,8 +119,16 @@ class BlockReader:
     def _known(self, block: bytes) -> RequestHead | None:
         """`known_request` of a peer that sends a `traceparent`."""
         # HOT PATH (benchmarks/bench_http2_headers.py).
+        if self._untraced is not None:
+            head = self._untraced.head_of(block)
+            if head is not None:
+                return head
         caches = self._caches
-        return caches.traced.find(self._parent_name, block) or caches.requests.get(block)
+        found = caches.traced.find(self._parent_name, block)
+        if found is None:
+            return caches.requests.get(block)
+        self._untraced = found
+        return found.head_of(block) or caches.requests.get(block)
 
     def request(self, block: bytes) -> RequestHead:
         """The head of a request that `known_request` does not know. A malformed one of gRPC has a
@@ -140,14 +155,14 @@ class BlockReader:
         if beginning is not None and not key and block.startswith(beginning.block):
             head = beginnings.complete(beginning, block)
             if head is not None:
-                if head.cacheable and beginnings.came_before(block):
+                if head.facts.cacheable and beginnings.came_before(block):
                     requests.put(block, head)
                 return head
         start = skip_size_updates(block)
         plain = block[start:] if start else block
         fields = self._caches.fields.split(plain)
         head = self._build(fields, plain)
-        if head.cacheable:
+        if head.facts.cacheable:
             requests.put(block, head)
         if len(plain) <= _LEARNED_FROM:
             self._learn(fields, plain)
@@ -211,11 +226,13 @@ class BlockReader:
             self._plain(block)
 
     def _build(self, fields: list[Field], plain: bytes) -> RequestHead:
+        caches = self._caches
         try:
-            head = build_request(fields, plain, self._caches.private)
+            head = build_request(fields, plain, caches.private)
         except Malformed as fault:
             return refused_request(fields, fault)
-        noted = self._caches.noted
+        head.block += caches.added
+        noted = caches.noted
         if noted:
             head.noted = tuple((f.name, f.value) for f in fields if f.name in noted)
         return head

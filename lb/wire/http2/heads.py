@@ -46,21 +46,20 @@ def _malformed(detail: str) -> Malformed:
     return Malformed(ErrorCode.PROTOCOL_ERROR, detail)
 
 
-class RequestHead:
-    """The head of a request, as a proxy needs it."""
+class HeadFacts:
+    """What is the same in the heads of all requests whose blocks differ only in their
+    `traceparent`: what their other fields say, and what the owner of the cache made of that."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "context", "count",
-        "discloses", "fault", "handler", "hops", "is_grpc", "is_plain", "loop", "method", "noted",
-        "passed", "path", "request_id", "route", "size", "timeout_s", "untraced", "unusable",
+        "authority", "cacheable", "claim", "content_length", "count", "discloses", "fault",
+        "handler", "hops", "is_grpc", "is_plain", "loop", "method", "passed", "path", "request_id",
+        "route", "size", "timeout_s", "unusable",
     )  # fmt: skip
 
     method: bytes
     path: bytes
     authority: bytes
     request_id: bytes
-    block: bytes
-    """What to send upstream: self-contained, no dynamic table."""
     cacheable: bool
     content_length: int
     is_grpc: bool
@@ -73,13 +72,8 @@ class RequestHead:
     """Fields, pseudo-fields included."""
     fault: str
     """Why the request is malformed: it is answered here. Empty for all others."""
-    noted: tuple[tuple[bytes, bytes], ...]
-    """Name and value of the fields that the owner of the cache wants to see."""
     hops: bytes
     """Values of the hop marker, see `lb.wire.hops`."""
-    untraced: RequestHead | None
-    """The head of equal blocks without a `traceparent`, which is still to be decided for all of
-    them; None for all others."""
 
     # Marks of the cache's owner
 
@@ -93,18 +87,15 @@ class RequestHead:
     """What it asks of such requests before they may pass."""
     discloses: bool
     """Their clients may learn how they were served."""
-    context: TraceContext | None
-    """Of the trace that the request belongs to."""
     handler: Any
     """What serves such requests; None for the common way."""
     is_plain: bool
     """Nothing about such a request needs a second look."""
 
-    def __init__(self, other: RequestHead | None = None) -> None:
+    def __init__(self, other: HeadFacts | None = None) -> None:
         """
         Args:
-            other: a head to be like, in all that it says and with its owner's marks; None: an
-                empty one.
+            other: facts to be like, with their owner's marks; None: those of an empty head.
         """
         # HOT PATH (benchmarks/bench_http2_headers.py). A copy is made once per request of a
         # client whose blocks never repeat.
@@ -113,7 +104,6 @@ class RequestHead:
             self.path = other.path
             self.authority = other.authority
             self.request_id = other.request_id
-            self.block = other.block
             self.cacheable = other.cacheable
             self.content_length = other.content_length
             self.is_grpc = other.is_grpc
@@ -122,20 +112,16 @@ class RequestHead:
             self.size = other.size
             self.count = other.count
             self.fault = other.fault
-            self.untraced = other.untraced
-            self.route = other.route
-            self.noted = other.noted
             self.hops = other.hops
+            self.route = other.route
             self.passed = other.passed
             self.loop = other.loop
             self.claim = other.claim
             self.discloses = other.discloses
-            self.context = other.context
             self.handler = other.handler
             self.is_plain = other.is_plain
             return
         self.method = self.path = self.authority = self.request_id = b""
-        self.block = b""
         self.cacheable = True
         self.content_length = NO_LENGTH
         self.is_grpc = False
@@ -144,23 +130,43 @@ class RequestHead:
         self.size = 0
         self.count = 0
         self.fault = ""
-        self.untraced = None
-        self.route = None
-        self.noted = ()
         self.hops = b""
+        self.route = None
         self.passed = ()
         self.loop = ""
         self.claim = None
         self.discloses = False
-        self.context = None
         self.handler = None
         self.is_plain = False
 
+
+class RequestHead:
+    """The head of a request, as a proxy needs it."""
+
+    __slots__ = ("block", "context", "facts", "noted")
+
+    def __init__(
+        self,
+        facts: HeadFacts,
+        block: bytes,
+        noted: tuple[tuple[bytes, bytes], ...] = (),
+        context: TraceContext | None = None,
+    ) -> None:
+        # HOT PATH (benchmarks/bench_http2_headers.py). Once per request of a client whose
+        # `traceparent` never repeats.
+        self.facts = facts
+        """Shared with heads whose blocks differ only in their `traceparent`."""
+        self.block = block
+        """What to send upstream: self-contained, no dynamic table."""
+        self.noted = noted
+        """Name and value of the fields that the owner of the cache wants to see."""
+        self.context = context
+        """Of the trace that the request belongs to. A mark of the cache's owner, unless its
+        `traceparent` is private."""
+
     def with_block(self, block: bytes) -> RequestHead:
-        """Another one with the owner's marks that sends something else on."""
-        head = RequestHead(self)
-        head.block = block
-        return head
+        """Another one that sends something else on."""
+        return RequestHead(self.facts, block, self.noted, self.context)
 
 
 class ResponseHead:
@@ -257,10 +263,10 @@ def build_request(
         raise _malformed("missing pseudo-field")
     if seen & 1 << f.STATUS:
         raise _malformed(":status in a request")
-    head = RequestHead()
-    head.size = size
-    head.count = len(fields)
-    head.cacheable = cacheable
+    facts = HeadFacts()
+    facts.size = size
+    facts.count = len(fields)
+    facts.cacheable = cacheable
     takers = _TAKERS.get
     edited = bool(private or seen & 1 << f.DROPPED)
     for field in fields:
@@ -268,13 +274,12 @@ def build_request(
             edited = True
         taker = takers(field.kind)
         if taker is not None:
-            taker(head, field.value)
+            taker(facts, field.value)
     if edited:
         block = passed_on(fields, private)
     if not seen & 1 << f.TE:
         block += TE_TRAILERS
-    head.block = block
-    return head
+    return RequestHead(facts, block)
 
 
 def refused_request(fields: list[Field], fault: Malformed) -> RequestHead:
@@ -285,53 +290,53 @@ def refused_request(fields: list[Field], fault: Malformed) -> RequestHead:
     """
     if not any(field.kind == f.CONTENT_TYPE and is_grpc_type(field.value) for field in fields):
         raise fault
-    head = RequestHead()
-    head.is_grpc = True
-    head.fault = fault.detail
-    head.count = len(fields)
+    facts = HeadFacts()
+    facts.is_grpc = True
+    facts.fault = fault.detail
+    facts.count = len(fields)
     for field in fields:
-        head.size += field.size
-        head.cacheable = head.cacheable and not field.never_indexed
+        facts.size += field.size
+        facts.cacheable = facts.cacheable and not field.never_indexed
         if field.kind == f.METHOD:
-            head.method = field.value
+            facts.method = field.value
         elif field.kind == f.PATH and _PATH.fullmatch(field.value) is not None:
-            head.path = field.value
+            facts.path = field.value
         elif field.kind == f.REQUEST_ID:
-            head.request_id = field.value
-    return head
+            facts.request_id = field.value
+    return RequestHead(facts, b"")
 
 
-def _take_path(head: RequestHead, value: bytes) -> None:
-    if _PATH.fullmatch(value) is None and not (value == b"*" and head.method == b"OPTIONS"):
+def _take_path(facts: HeadFacts, value: bytes) -> None:
+    if _PATH.fullmatch(value) is None and not (value == b"*" and facts.method == b"OPTIONS"):
         raise _malformed("bad :path")
-    head.path = value
+    facts.path = value
 
 
-def _take_method(head: RequestHead, value: bytes) -> None:
+def _take_method(facts: HeadFacts, value: bytes) -> None:
     if _METHOD.fullmatch(value) is None:
         raise _malformed("bad :method")
-    head.method = value
+    facts.method = value
 
 
-def _take_scheme(head: RequestHead, value: bytes) -> None:
+def _take_scheme(facts: HeadFacts, value: bytes) -> None:
     if value not in (b"http", b"https"):
         raise _malformed("bad :scheme")
 
 
-def _take_authority(head: RequestHead, value: bytes) -> None:
+def _take_authority(facts: HeadFacts, value: bytes) -> None:
     if _AUTHORITY.fullmatch(value) is None:
         raise _malformed("bad authority")
-    head.authority = value
+    facts.authority = value
 
 
-def _take_host(head: RequestHead, value: bytes) -> None:
+def _take_host(facts: HeadFacts, value: bytes) -> None:
     # Beside an :authority it is metadata like any other: meshes route by it (RFC 9113 8.3.1 would
     # have it refused where they differ).
-    if not head.authority:
-        _take_authority(head, value)
+    if not facts.authority:
+        _take_authority(facts, value)
 
 
-def _take_te(head: RequestHead, value: bytes) -> None:
+def _take_te(facts: HeadFacts, value: bytes) -> None:
     if value != b"trailers":
         raise _malformed("te other than trailers")
 
@@ -341,34 +346,34 @@ def is_grpc_type(value: bytes) -> bool:
     return value.startswith(GRPC_TYPE) and value[16:17] in (b"", b"+", b";")
 
 
-def _take_content_type(head: RequestHead, value: bytes) -> None:
-    head.is_grpc = is_grpc_type(value)
+def _take_content_type(facts: HeadFacts, value: bytes) -> None:
+    facts.is_grpc = is_grpc_type(value)
 
 
-def _take_content_length(head: RequestHead, value: bytes) -> None:
-    head.content_length = _length(value)
+def _take_content_length(facts: HeadFacts, value: bytes) -> None:
+    facts.content_length = _length(value)
 
 
-def _take_timeout(head: RequestHead, value: bytes) -> None:
-    head.timeout_s = parse_timeout(value)
-    if head.timeout_s is None:
-        head.unusable = BAD_TIMEOUT
+def _take_timeout(facts: HeadFacts, value: bytes) -> None:
+    facts.timeout_s = parse_timeout(value)
+    if facts.timeout_s is None:
+        facts.unusable = BAD_TIMEOUT
 
 
-def _take_binary(head: RequestHead, value: bytes) -> None:
+def _take_binary(facts: HeadFacts, value: bytes) -> None:
     if is_base64(value) is None:
-        head.unusable = BAD_BINARY
+        facts.unusable = BAD_BINARY
 
 
-def _take_request_id(head: RequestHead, value: bytes) -> None:
-    head.request_id = value
+def _take_request_id(facts: HeadFacts, value: bytes) -> None:
+    facts.request_id = value
 
 
-def _take_hops(head: RequestHead, value: bytes) -> None:
-    head.hops += value + b","
+def _take_hops(facts: HeadFacts, value: bytes) -> None:
+    facts.hops += value + b","
 
 
-_TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
+_TAKERS: Final[dict[int, Callable[[HeadFacts, bytes], None]]] = {
     f.PATH: _take_path,
     f.METHOD: _take_method,
     f.SCHEME: _take_scheme,

@@ -7,12 +7,12 @@ be looked up: what they mean depends on nothing but their bytes.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from lb.wire.cache import HeadCache
 from lb.wire.http2 import huffman
 from lb.wire.http2.fields import Field, passed_on, read_integer
-from lb.wire.http2.heads import RequestHead, build_request
+from lb.wire.http2.heads import RequestHead
 from lb.wire.http2.huffman import HuffmanError
 from lb.wire.trace_context import TRACEPARENT, TRACESTATE, parse_traceparent
 
@@ -22,16 +22,83 @@ _VALUE_BYTES: Final = 55
 """Of a `traceparent` in version 00."""
 
 
-class _Untraced(NamedTuple):
+class Untraced:
     """What blocks say beside their `traceparent`."""
 
-    name: bytes
-    """How it is written."""
-    head: RequestHead
-    at: int
-    """Where the `traceparent` belongs in the block that goes on."""
-    state: bytes
-    """Value of the `tracestate`, if such fields are noted."""
+    __slots__ = (
+        "_after", "_before", "_facts", "_is_noted", "_is_private", "_noted", "_rest", "_start",
+        "_state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        fields: list[Field],
+        place: int,
+        head: RequestHead,
+        private: frozenset[bytes],
+        *,
+        is_noted: bool,
+    ) -> None:
+        """
+        Args:
+            fields: of one such block, in order.
+            place: of the `traceparent` among them.
+            head: of that block. Its facts become those of all heads.
+            private: as in `HeadCaches`.
+            is_noted: whether heads keep their `traceparent`.
+        """
+        raws = [field.raw for field in fields]
+        name = name_of(fields[place])
+        self._start = b"".join([*raws[:place], name])
+        self._rest = b"".join(raws[place + 1 :])
+        self._facts = head.facts
+        self._is_private = TRACEPARENT in private
+        self._is_noted = is_noted
+        self._noted = tuple(each for each in head.noted if each[0] != TRACEPARENT)
+        self._state = b",".join([value for each, value in self._noted if each == TRACESTATE])
+        sent = head.block
+        at = len(passed_on(fields[:place], private))
+        self._before = sent if self._is_private else sent[: at + len(name)]
+        """What goes on before the value of the `traceparent`; all of it if that is private."""
+        self._after = sent[at + len(raws[place]) :]
+
+    @property
+    def key(self) -> bytes:
+        """See `TracedHeads`."""
+        return self._start + self._rest
+
+    def head_of(self, block: bytes) -> RequestHead | None:
+        """The head of a block that says the same; None for any other."""
+        # HOT PATH (benchmarks/bench_http2_headers.py). No field but the one is looked at. Blocks
+        # are read from their beginning, so the field is there if all before its value is known.
+        start, rest = self._start, self._rest
+        at = len(start)
+        end = len(block) - len(rest)
+        if at >= end or not block.startswith(start) or not block.endswith(rest):
+            return None
+        length = block[at]
+        value = block[at + 1 : end]
+        if length & _LENGTH != len(value):
+            return None
+        if length & _CODED:
+            try:
+                value = huffman.decode(value)
+            except HuffmanError:
+                return None
+        if len(value) != _VALUE_BYTES:
+            return None
+        noted = self._noted
+        if self._is_noted:
+            noted += ((TRACEPARENT, value),)
+        if self._is_private:
+            context = parse_traceparent(value, self._state)
+            if context is None:
+                return None
+            return RequestHead(self._facts, self._before, noted, context)
+        # What else the value has to be matters only to who reads it.
+        if not value.replace(b"-", b"").isalnum():
+            return None
+        return RequestHead(self._facts, self._before + block[at:end] + self._after, noted)
 
 
 def name_of(field: Field) -> bytes:
@@ -41,94 +108,59 @@ def name_of(field: Field) -> bytes:
 
 
 class TracedHeads:
-    """Heads by their blocks without the value of the `traceparent`, for all connections.
+    """What blocks say without the value of their `traceparent`, for all connections.
 
-    The key of a block is all of it but the value and its length, so it has the name of the field.
-    Where that stands first is where the value was. Blocks are read from their beginning. So if the
-    field began there in the block that was learnt, it begins there in each block with the same key
-    whose client writes the same name.
+    The key of a block is all of it but the value and its length.
     """
 
-    __slots__ = ("_heads", "_is_noted", "_is_private", "_private", "missed")
+    __slots__ = ("_found", "_is_noted", "_private", "missed")
 
     def __init__(self, private: frozenset[bytes], noted: frozenset[bytes]) -> None:
         """The names are those of `HeadCaches`. A `traceparent` that is private is the head's
         `context`."""
         self._private = private
-        self._is_private = TRACEPARENT in private
         self._is_noted = TRACEPARENT in noted
-        self._heads: HeadCache[_Untraced] = HeadCache()
+        self._found: HeadCache[Untraced] = HeadCache()
         self.missed = b""
         """The key of the last block, if it was not found; empty if it has none."""
 
     def __len__(self) -> int:
-        return len(self._heads)
+        return len(self._found)
 
-    def find(self, name: bytes, block: bytes) -> RequestHead | None:
-        """The head of a block; None where the reference has to tell.
+    def find(self, name: bytes, block: bytes) -> Untraced | None:
+        """What a block seems to say beside its `traceparent`: `head_of` tells whether it does.
 
         Args:
             name: by which the client writes a `traceparent`, from `name_of`.
             block: a whole one.
         """
-        # HOT PATH (benchmarks/bench_http2_headers.py). No field but the one is looked at.
+        # HOT PATH (benchmarks/bench_http2_headers.py). Clients write the field behind those that
+        # gRPC sends itself, so it is looked for from the end.
         self.missed = b""
-        start = block.find(name)
+        start = block.rfind(name)
         at = start + len(name)
         if start < 0 or at >= len(block):
             return None
-        length = block[at]
-        end = at + 1 + (length & _LENGTH)
-        key = block[:at] + block[end:]
-        known = self._heads.get(key)
-        if known is None:
+        key = block[:at] + block[at + 1 + (block[at] & _LENGTH) :]
+        found = self._found.get(key)
+        if found is None:
             self.missed = key
-            return None
-        if known.name != name or end > len(block):
-            return None
-        value = block[at + 1 : end]
-        if length & _CODED:
-            try:
-                value = huffman.decode(value)
-            except HuffmanError:
-                return None
-        # What else the value has to be matters only to who reads it.
-        if len(value) != _VALUE_BYTES or not value.replace(b"-", b"").isalnum():
-            return None
-        _, untraced, at, state = known
-        head = RequestHead(untraced)
-        if head.route is None:
-            head.untraced = untraced
-        if self._is_private:
-            head.context = parse_traceparent(value, state)
-        else:
-            head.block = head.block[:at] + block[start:end] + head.block[at:]
-        if self._is_noted:
-            head.noted += ((TRACEPARENT, value),)
-        return head
+        return found
 
     def learn(self, key: bytes, head: RequestHead, fields: list[Field]) -> None:
         """Keep what a block says beside its `traceparent`.
 
         Args:
             key: that `find` missed.
-            head: of the block.
+            head: of the block, see `Untraced`.
             fields: of the block, in order.
         """
         places = [place for place, field in enumerate(fields) if field.name == TRACEPARENT]
-        if not head.cacheable or head.fault or len(places) != 1:
+        if not head.facts.cacheable or head.facts.fault or len(places) != 1:
             return
-        place = places[0]
-        name = name_of(fields[place])
-        before = b"".join([field.raw for field in fields[:place]])
-        after = b"".join([field.raw for field in fields[place + 1 :]])
-        if key != before + name + after or len(fields[place].value) != _VALUE_BYTES:
+        field = fields[places[0]]
+        if len(field.value) != _VALUE_BYTES or field.sent is not field.raw:
             return
-        others = fields[:place] + fields[place + 1 :]
-        untraced = build_request(others, before + after, self._private)
-        untraced.noted = tuple(each for each in head.noted if each[0] != TRACEPARENT)
-        untraced.size = head.size
-        untraced.count = head.count
-        state = b",".join([value for each, value in untraced.noted if each == TRACESTATE])
-        at = len(passed_on(fields[:place], self._private))
-        self._heads.put(key, _Untraced(name, untraced, at, state))
+        found = Untraced(fields, places[0], head, self._private, is_noted=self._is_noted)
+        if found.key == key:
+            self._found.put(key, found)

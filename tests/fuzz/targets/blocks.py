@@ -10,7 +10,7 @@ from hpack.exceptions import HPACKError
 
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.frames import Http2Error, StreamError
-from lb.wire.http2.heads import RequestHead, ResponseHead
+from lb.wire.http2.heads import HeadFacts, RequestHead, ResponseHead
 from tests.fuzz.target import Target
 from tests.reference import http2_fields as plain
 from tests.wire import frames as f
@@ -28,10 +28,13 @@ def _facts(read: Callable[[bytes], Any], block: bytes) -> Any:
     except (Http2Error, StreamError) as error:
         assert len(error.detail) < 200 + len(block)
         return type(error), error.code
-    if isinstance(head, RequestHead | ResponseHead):
+    if isinstance(head, RequestHead):
         # The owner of the head's cache decides the rest.
-        names = set(type(head).__slots__) - {"route", "is_plain"}
-        return {name: getattr(head, name) for name in names}
+        names = set(HeadFacts.__slots__) - {"route", "is_plain"}
+        facts = {name: getattr(head.facts, name) for name in names}
+        return facts | {"block": head.block, "noted": head.noted}
+    if isinstance(head, ResponseHead):
+        return {name: getattr(head, name) for name in ResponseHead.__slots__}
     return head
 
 

@@ -193,7 +193,7 @@ def test_tls_toward_backends_fits(backend: dict[str, object], found: list[str]) 
     assert findings({"backends": [backend]}) == found
 
 
-@pytest.mark.parametrize("header", ["Host", "content-length", "te"])
+@pytest.mark.parametrize("header", ["Host", "content-length", "te", "Traceparent"])
 def test_a_header_of_the_relay_cannot_hold_tokens(header: str) -> None:
     assert findings({"access": {"header": header}}) == ["access.header"]
 
@@ -227,6 +227,7 @@ def test_messages_hold_no_token() -> None:
         ({"by": "address"}, ["access.limits[0]"]),
         ({"by": "address", "burst": 5, "max_concurrent_requests": 1}, ["access.limits[0].burst"]),
         ({"by": "token", "max_concurrent_requests": 1}, ["access.limits[0].by"]),
+        ({"by": "header:Traceparent", "requests_per_second": 1}, ["access.limits[0].by"]),
     ],
 )
 def test_a_limit_limits_something(limit: dict[str, object], found: list[str]) -> None:

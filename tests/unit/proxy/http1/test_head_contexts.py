@@ -60,6 +60,23 @@ def test_a_context_of_a_known_head_means_what_the_parser_says(
 
 
 @pytest.mark.parametrize("traces", list(Traces))
+@pytest.mark.parametrize("flags", [b"00", b"01"])
+def test_a_head_that_came_without_a_context_before_may_come_with_one(
+    traces: Traces, flags: bytes
+) -> None:
+    heads, cold = reader(traces), reader(traces)
+    whole = head(7, flags=flags)
+    start = whole.index(b"traceparent")
+    plain = heads.request(whole[:start] + whole[whole.index(b"\r\n", start) + 2 :])
+    quick, slow = heads.request(whole), cold.request(whole)
+    assert quick.origin is plain
+    assert sorted(quick.upstream.split(b"\r\n")) == sorted(slow.upstream.split(b"\r\n"))
+    assert (quick.context is None) is (slow.context is None) is (traces is Traces.OFF)
+    if quick.context is not None:
+        assert (quick.context.trace_id, quick.context.state) == (b"%032x" % 7, b"")
+
+
+@pytest.mark.parametrize("traces", list(Traces))
 def test_new_contexts_push_no_other_head_out_of_the_cache(traces: Traces) -> None:
     heads = reader(traces)
     plain = head(1).replace(b"traceparent", b"x-other")

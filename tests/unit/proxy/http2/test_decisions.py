@@ -7,7 +7,7 @@ from lb.proxy.http2.decisions import Decisions
 from lb.wire.http2.fields import Field, encode_field
 from lb.wire.http2.heads import RequestHead, build_request
 from tests.fakes.links import PaperRelay
-from tests.wire.frames import METHOD_PATH, FieldPair, request_fields
+from tests.wire.frames import METHOD_PATH, FieldPair, literals, request_fields
 
 
 def head_of(*more: FieldPair, path: bytes = METHOD_PATH) -> RequestHead:
@@ -19,8 +19,8 @@ def head_of(*more: FieldPair, path: bytes = METHOD_PATH) -> RequestHead:
 async def test_a_usual_inference_is_plain() -> None:
     relay = PaperRelay().relay
     head = head_of()
-    assert relay.decide(head) is head.route is MODEL_INFER
-    assert head.is_plain
+    assert relay.decide(head) is head.facts.route is MODEL_INFER
+    assert head.facts.is_plain
 
 
 async def test_paths_that_clients_make_up_are_not_all_remembered() -> None:
@@ -37,9 +37,17 @@ OURS, OTHER = (b"triton-lb-%016x" % number for number in (1, 2))
 async def test_a_head_gets_our_hop_marker_once() -> None:
     paper = PaperRelay()
     paper.dispatcher.identity = OURS
-    decisions = Decisions(paper.relay)
-    head = head_of()
-    before = head.block
-    decisions.decide(head)
-    assert head.block == before + encode_field(b"cdn-loop", OURS)
-    assert (head.is_plain, head.passed, head.loop) == (True, (), "")
+    paper.relay.configure(paper.relay.options)
+    reader = paper.relay.new_block_reader()
+    reader.acknowledged()
+    start, marker = literals(request_fields()), encode_field(b"cdn-loop", OURS)
+    # Read whole, behind a beginning, again, and found without their `traceparent`.
+    for number in (1, 2, 3, 3, 4, 5):
+        context = encode_field(b"traceparent", b"00-%032x-%016x-00" % (number, number))
+        for block in (start, start + context, start + context + encode_field(b"a", b"%d" % number)):
+            head = reader.known_request(block) or reader.request(block)
+            if head.facts.route is None:
+                paper.relay.decide(head)
+            assert head.block == block + marker
+            facts = head.facts
+            assert (facts.is_plain, facts.passed, facts.loop) == (True, (), "")

@@ -33,7 +33,7 @@ def learned(
 def test_what_two_blocks_have_in_common_is_learned_in_whole_fields() -> None:
     beginnings, found = learned()
     assert found.block == START
-    assert found.head.path == dict(request_fields())[b":path"]
+    assert found.facts.path == dict(request_fields())[b":path"]
     block = START + trace(3)
     assert beginnings.learn(FieldCache().split(block), block, START + trace(4)) is found
 
@@ -55,11 +55,11 @@ def test_the_rest_of_a_block_completes_the_head() -> None:
     rest = encode_field(b"grpc-timeout", b"5S") + trace(3) + encode_field(b"x-request-id", b"me")
     head = beginnings.complete(found, START + rest)
     assert head is not None
-    assert (head.timeout_s, head.request_id, head.block) == (5, b"me", START + rest)
-    assert head.count == found.head.count + 3
+    assert (head.facts.timeout_s, head.facts.request_id, head.block) == (5, b"me", START + rest)
+    assert head.facts.count == found.facts.count + 3
     again = beginnings.complete(found, START)
     assert again is not None
-    assert again.timeout_s is None
+    assert again.facts.timeout_s is None
 
 
 def test_a_missing_te_is_added_once() -> None:
@@ -138,4 +138,4 @@ def test_binary_metadata_behind_a_beginning_is_checked(value: bytes) -> None:
     rest = encode_field(b"grpc-trace-bin", value) + encode_field(b"grpc-timeout", b"5S")
     head = beginnings.complete(found, START + rest)
     assert head is not None
-    assert bool(head.unusable) == (value != b"YWI")
+    assert bool(head.facts.unusable) == (value != b"YWI")

@@ -43,7 +43,7 @@ def test_skipped_blocks_keep_the_table_in_step() -> None:
 def test_without_a_table_nothing_needs_to_be_skipped() -> None:
     reader = make_reader(stateless=True)
     reader.skip(b"\xff\xff")
-    assert reader.request(PLAIN).path == b"/a"
+    assert reader.request(PLAIN).facts.path == b"/a"
 
 
 def test_equal_blocks_are_one_head_once_the_table_is_gone() -> None:
@@ -106,7 +106,7 @@ def test_a_malformed_head_of_grpc_is_one_that_says_what_is_wrong(stateless: bool
     head = reader.request(
         PLAIN + encode_field(b"content-type", b"application/grpc") + encode_field(b"Upper", b"case")
     )
-    assert head.fault == "the name or the value of the field 'Upper' is invalid"
+    assert head.facts.fault == "the name or the value of the field 'Upper' is invalid"
 
 
 @pytest.mark.parametrize("stateless", [False, True])
@@ -194,7 +194,7 @@ def test_redirect_and_disguised_fields_are_not_sent_on(
     for _ in range(2):
         head = reader.request(block)
         assert head.block == PLAIN + kept
-        assert head.count == len(REQUEST) + 4
+        assert head.facts.count == len(REQUEST) + 4
     assert reader.trailers(encode_field(*odd[0]) + kept) == kept
 
 
@@ -238,7 +238,7 @@ def test_hop_markers_are_read_wherever_they_stand(stateless: bool) -> None:
     for number in range(4):  # of the later ones only what is new is read
         marker = encode_field(b"cdn-loop", b"a") + encode_field(b"x", b"%d" % number)
         head = reader.request(start + marker + encode_field(b"cdn-loop", b"b"))
-        assert head.hops == b"a,b,"
+        assert head.facts.hops == b"a,b,"
 
 
 def traced(number: int, *, behind: bytes = b"") -> bytes:
@@ -272,6 +272,6 @@ def test_a_client_whose_other_fields_differ_as_well_fills_no_cache() -> None:
     for number in range(1, 3000):
         block = traced(number, behind=encode_field(b"x-request-id", b"%d" % number))
         head = reader.known_request(block) or reader.request(block)
-        assert head.request_id == b"%d" % number
+        assert head.facts.request_id == b"%d" % number
     assert len(caches.traced) == 0
     assert len(caches.requests) <= 2

@@ -45,17 +45,18 @@ def test_request_is_digested() -> None:
         (b"x-any", b"1"),
         (b"x-any", b"2"),
     )
-    assert (head.method, head.path, head.authority) == (b"POST", b"/a.B/C", b"lb:8001")
-    assert (head.is_grpc, head.content_length, head.timeout_s) == (True, 17, 2.0)
-    assert (head.request_id, head.count, head.cacheable) == (b"r-1", 11, True)
+    facts = head.facts
+    assert (facts.method, facts.path, facts.authority) == (b"POST", b"/a.B/C", b"lb:8001")
+    assert (facts.is_grpc, facts.content_length, facts.timeout_s) == (True, 17, 2.0)
+    assert (facts.request_id, facts.count, facts.cacheable) == (b"r-1", 11, True)
     assert head.block == b"block"
-    assert head.size == sum(field.size for field in fields(REQUEST)) + 91 + 6 * 32
+    assert facts.size == sum(field.size for field in fields(REQUEST)) + 91 + 6 * 32
 
 
 def test_request_that_says_nothing_has_the_defaults() -> None:
-    head = request(*REQUEST)
-    assert (head.is_grpc, head.content_length) == (False, NO_LENGTH)
-    assert (head.timeout_s, head.unusable, head.request_id) == (None, "", b"")
+    facts = request(*REQUEST).facts
+    assert (facts.is_grpc, facts.content_length) == (False, NO_LENGTH)
+    assert (facts.timeout_s, facts.unusable, facts.request_id) == (None, "", b"")
 
 
 def test_te_is_added_where_the_client_left_it_out() -> None:
@@ -66,13 +67,13 @@ def test_te_is_added_where_the_client_left_it_out() -> None:
     "value", [b"", b"YWI", b"YWI=", b"YWI=,YWI=", b"YWI=, YWI", b"YWI====", b"+/+/"]
 )
 def test_binary_metadata_in_base64_is_usable(value: bytes) -> None:
-    assert not request(*REQUEST, (b"x-bin", value)).unusable
+    assert not request(*REQUEST, (b"x-bin", value)).facts.unusable
 
 
 @pytest.mark.parametrize("value", [b"not!base64", b"-_-_", b"YW I", b"=YWI", b"\xff"])
 def test_binary_metadata_that_is_not_base64_is_noted(value: bytes) -> None:
-    assert "-bin is not base64" in request(*REQUEST, (b"x-bin", value)).unusable
-    assert not request(*REQUEST, (b"x-bind", value)).unusable
+    assert "-bin is not base64" in request(*REQUEST, (b"x-bin", value)).facts.unusable
+    assert not request(*REQUEST, (b"x-bind", value)).facts.unusable
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_what_begins_an_answer(fields: list[tuple[bytes, bytes]], is_answer: boo
 
 
 def test_a_malformed_timeout_is_noted_and_not_an_error_of_the_stream() -> None:
-    head = request(*REQUEST, (b"grpc-timeout", b"soon"))
-    assert (head.timeout_s, head.unusable) == (None, "malformed grpc-timeout")
+    facts = request(*REQUEST, (b"grpc-timeout", b"soon")).facts
+    assert (facts.timeout_s, facts.unusable) == (None, "malformed grpc-timeout")
 
 
 @pytest.mark.parametrize(
@@ -109,24 +110,24 @@ def test_a_malformed_timeout_is_noted_and_not_an_error_of_the_stream() -> None:
     ],
 )
 def test_content_type_tells_grpc(value: bytes, is_grpc: bool) -> None:
-    assert request(*REQUEST, (b"content-type", value)).is_grpc is is_grpc
+    assert request(*REQUEST, (b"content-type", value)).facts.is_grpc is is_grpc
 
 
 @pytest.mark.parametrize("hosts", [[b"lb:8001"], [b"else.example"], [b"a", b"b"], [b"any thing"]])
 def test_host_beside_an_authority_is_metadata(hosts: list[bytes]) -> None:
     head = request(*REQUEST, *((b"host", host) for host in hosts))
-    assert (head.authority, head.block) == (b"lb:8001", b"block")
+    assert (head.facts.authority, head.block) == (b"lb:8001", b"block")
 
 
 def test_host_stands_for_an_authority_that_is_missing() -> None:
-    assert request(*PSEUDO, (b"host", b"other")).authority == b"other"
+    assert request(*PSEUDO, (b"host", b"other")).facts.authority == b"other"
 
 
 def test_a_path_may_hold_characters_above_ascii() -> None:
     path = "/ä€😀".encode()
     head = request(*PSEUDO[:2], (b":path", path))
-    assert head.path == b"/%C3%A4%E2%82%AC%F0%9F%98%80"
-    assert encode_field(b":path", head.path) in head.block
+    assert head.facts.path == b"/%C3%A4%E2%82%AC%F0%9F%98%80"
+    assert encode_field(b":path", head.facts.path) in head.block
 
 
 def test_white_space_around_a_value_goes_no_further() -> None:
@@ -134,7 +135,7 @@ def test_white_space_around_a_value_goes_no_further() -> None:
     more = [(b"te", b"trailers")] if not any(name == b"te" for name, _ in REQUEST) else []
     sent = [*REQUEST, (b"x-a", b"v w"), (b"content-length", b"7"), *more]
     assert head.block == b"".join(encode_field(*pair) for pair in sent)
-    assert head.content_length == 7
+    assert head.facts.content_length == 7
 
 
 def test_white_space_around_values_of_an_answer_stays() -> None:
@@ -148,9 +149,11 @@ def test_a_malformed_request_of_grpc_says_what_is_wrong() -> None:
     with pytest.raises(Malformed) as caught:
         request(*pairs)
     head = refused_request(fields(pairs), caught.value)
-    assert (head.is_grpc, head.method, head.path, head.block) == (True, b"POST", b"/a.B/C", b"")
-    assert head.fault == "connection belongs to HTTP/1.1 connections"
-    assert head.count == len(pairs)
+    facts = head.facts
+    assert (facts.is_grpc, facts.method, facts.path) == (True, b"POST", b"/a.B/C")
+    assert head.block == b""
+    assert facts.fault == "connection belongs to HTTP/1.1 connections"
+    assert facts.count == len(pairs)
     with pytest.raises(Malformed):
         refused_request(fields(REQUEST), caught.value)
 
@@ -203,12 +206,12 @@ def test_malformed_request_is_refused(pairs: Pairs) -> None:
 
 def test_asterisk_is_the_path_of_options_only() -> None:
     head = request((b":method", b"OPTIONS"), PSEUDO[1], (b":path", b"*"))
-    assert head.path == b"*"
+    assert head.facts.path == b"*"
 
 
 def test_never_indexed_field_forbids_caching() -> None:
     secret = Field(b"authorization", b"x", b"", never_indexed=True)
-    assert not build_request([*fields(REQUEST), secret], b"").cacheable
+    assert not build_request([*fields(REQUEST), secret], b"").facts.cacheable
     assert not build_response([*fields([(b":status", b"200")]), secret], b"").cacheable
 
 
