@@ -56,8 +56,8 @@ async def test_no_held_request_is_lost_although_the_first_triton_is_killed_while
                 return answer.status
 
         held = [asyncio.create_task(infer()) for _ in range(HELD)]
-        await eventually(lambda: (slices.folder / "gpu-1.pid").exists())
-        await eventually(lambda: (slices.folder / "gpu-1.pid").read_text())
+        pid = slices.folder / "gpu-1.pid"
+        await eventually(lambda: pid.exists() and pid.read_text())
         os.killpg(slices.pid("gpu-1"), signal.SIGKILL)
 
         assert Counter(await asyncio.gather(*held)) == {200: HELD}
