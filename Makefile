@@ -181,9 +181,9 @@ standby: $(VENV)/.test
 rollback: $(VENV)/.test
 	$(BIN)/python -m benchmarks.study.simulate_rollback
 
-# Step and sine load on Tritons that commands start, and on as many that always serve: four runs, half an
+# Step and sine load on real Tritons that commands start, and on as many that always serve: four runs, half an
 # hour in all; SECONDS=900 for longer ones.
-standby-live: $(VENV)/.test
+standby-live: $(VENV)/.test triton
 	$(BIN)/python -m benchmarks.standby_live --seconds $(or $(SECONDS),450)
 
 # Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,

@@ -132,8 +132,8 @@ class Slices:
             self.activations += 1
             self.too_soon += now - self._activated_at.get(name, -math.inf) < RULES.cooldown
             self._activated_at[name] = now
-        for name in plan.release:
-            self._enter(name, StandbyPhase.STANDBY, now)
+        if plan.release:
+            self._enter(plan.release, StandbyPhase.STANDBY, now)
 
     def _enter(self, name: str, phase: StandbyPhase, now: float) -> None:
         at = next(at for at, each in enumerate(self.slices) if each.name == name)

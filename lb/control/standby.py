@@ -271,8 +271,8 @@ class StandbyControl:
         by_name = {each.record.backend.name: each for each in self._standbys.values()}
         for name, cause in plan.activate:
             self._activate(by_name[name], cause)
-        for name in plan.release if not self.is_leaving else ():
-            self._release(by_name[name], "not needed")
+        if plan.release and not self.is_leaving:
+            self._release(by_name[plan.release], "not needed")
         self._hold(now)
 
     def _look_at(self, standby: _Standby, now: float) -> None:
@@ -441,11 +441,16 @@ class StandbyControl:
 
     @staticmethod
     async def _until(standby: _Standby, is_so: Callable[[], bool]) -> None:
+        """Wait until a backend that is activated is in some state. It is probed often meanwhile:
+        between probes at their interval, requests would wait in vain."""
         backend = standby.record.backend
         deaths = backend.deaths
         while not is_so():
             if backend.deaths != deaths:
                 raise _NotActivatedError("its server went away again")
+            for port in standby.record.ports:
+                port.health.awaited()
+                port.wake()
             await asyncio.sleep(_POLL_S)
 
     async def _load(self, record: BackendRecord, model: bytes, limit_s: float) -> None:

@@ -2,14 +2,16 @@
 
 A backend is activated at once for a request that no backend is eligible for, and after a time for
 a predicted latency above the budget. It is released when the others have been predicted to keep the
-budget for a cool-down. Both predictions are those of `triton_lb_desired_backends`
-(`lb.control.scaling`). Time is an argument; times are monotonic seconds.
+budget for a cool-down, and no other was released in that time. Both predictions are those of
+`triton_lb_desired_backends` (`lb.control.scaling`). Time is an argument; times are monotonic
+seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, NamedTuple
 
 from lb.domain.backend import AppProtocol
@@ -18,14 +20,10 @@ from lb.domain.standby import ActivationCause, StandbyPhase
 COLD_STARTS: Final = 5.0
 """A backend is kept for at least this many times its cold start: otherwise it spends too much of
 its time starting."""
-HEADROOM: Final = 0.9
+HEADROOM: Final = 0.95
 """Part of what the others can do within the budget that the demand may use when one is released.
 With all of it, a little more load would bring the backend back; with less, backends serve in vain
 (0067)."""
-MOST_COUNTED: Final = 4.0
-"""A second in which the latency is a multiple of the budget counts that many times, but not more
-than this. So even the longest queue must last for a quarter of `for`: a server that stood still for
-a moment is no burst."""
 
 Wanted = tuple[bytes, AppProtocol]
 """A model and the protocol of a request for it."""
@@ -70,22 +68,22 @@ class StandbyPlan:
     """What is to be done."""
 
     activate: tuple[tuple[str, ActivationCause], ...] = ()
-    release: tuple[str, ...] = ()
+    release: str = ""
+    """One backend, or none."""
 
 
 class StandbyPlanner:
     """Decides. Remembers since when something has been so."""
 
-    def __init__(self, for_s: float = 5.0, cooldown_s: float = 600.0) -> None:
+    def __init__(self, for_s: float = 2.0, cooldown_s: float = 600.0) -> None:
         self.for_s = for_s
-        """How long the latency is just above the budget before a backend is activated. Twice the
-        budget takes half as long."""
+        """How long the latency is above the budget before a backend is activated."""
         self.cooldown_s = cooldown_s
         self._late_s = 0.0
-        """How long it has been too high: seconds, each times the latency as a multiple of the
-        budget."""
+        """How long it has been too high."""
         self._planned_at: float | None = None
         self._unneeded_since: dict[str, float] = {}
+        self._released_at = -inf
 
     def cooldown_of(self, backend: StandbyBackend) -> float:
         """How long a backend is kept after it was needed, in seconds."""
@@ -113,9 +111,7 @@ class StandbyPlanner:
         activate = dict(_for_wanted(backends, idle, wanted, may_serve))
         for backend in self._for_latency(backends, idle, activate, load, now):
             activate[backend.name] = ActivationCause.LATENCY
-        return StandbyPlan(
-            tuple(activate.items()), tuple(self._unneeded(backends, load, wanted, now))
-        )
+        return StandbyPlan(tuple(activate.items()), self._unneeded(backends, load, wanted, now))
 
     def _for_latency(
         self,
@@ -131,7 +127,7 @@ class StandbyPlanner:
         if not load.is_late:
             self._late_s = 0.0
             return
-        self._late_s += passed_s * min(load.latency, MOST_COUNTED)
+        self._late_s += passed_s
         if self._late_s < self.for_s:
             return
         coming = [
@@ -158,11 +154,12 @@ class StandbyPlanner:
         load: Load,
         wanted: Collection[Wanted],
         now: float,
-    ) -> Iterator[str]:
-        """Backends without which the others have kept the budget for the cool-down, the last rank
-        first."""
+    ) -> str:
+        """The backend of the last rank without which the others have kept the budget for the
+        cool-down; one in each cool-down, so that there is room if another burst follows."""
         left = load.serving
         unneeded: dict[str, float] = {}
+        release = ""
         for backend in reversed(backends):
             if backend.phase is not StandbyPhase.ACTIVE:
                 continue
@@ -171,11 +168,13 @@ class StandbyPlanner:
             if wanted or load.is_late or not is_enough:
                 break
             since = unneeded[backend.name] = self._unneeded_since.get(backend.name, now)
-            cooldown = self.cooldown_of(backend)
-            is_due = now - since >= cooldown and now - backend.since >= cooldown
-            if is_due and not backend.has_sequences:
-                yield backend.name
+            kept_s = now - max(since, backend.since, self._released_at)
+            if kept_s >= self.cooldown_of(backend) and not backend.has_sequences:
+                release = release or backend.name
         self._unneeded_since = unneeded
+        if release:
+            self._released_at = now
+        return release
 
 
 def _may_be_activated(backend: StandbyBackend, now: float) -> bool:

@@ -234,6 +234,10 @@ class PortHealth:
         self.is_silent = True
         self._hurried = True
 
+    def awaited(self) -> None:
+        """Somebody waits for the server to become ready: look again soon."""
+        self._hurried = True
+
     def doubted(self) -> None:
         """A live attempt failed in a way that may be the backend's fault: look again soon."""
         self._hurried = True

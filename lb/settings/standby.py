@@ -70,16 +70,15 @@ class StandbySettings(Section):
 
     Set this when an autoscaler or standby backends should keep a latency goal; otherwise the goal
     is twice the idle latency."""
-    for_: PositiveDuration = 5.0
+    for_: PositiveDuration = 2.0
     """How long the predicted latency must be above the budget before a standby backend is
-    activated for that. At twice the budget half of this time is enough, at four times and more a
-    quarter.
+    activated for that.
 
-    Set this when longer bursts should be ridden out on the backends that serve; otherwise five
+    Set this when longer bursts should be ridden out on the backends that serve; otherwise two
     seconds tell a burst from a slow request or two."""
     cooldown: PositiveDuration = 600.0
     """How long a standby backend must have been unnecessary before it is released. It is at least
-    five times its measured cold start.
+    five times its measured cold start. One backend is released in this time.
 
     Set this when the GPU is wanted back sooner, or the load swings within ten minutes; otherwise a
     backend stays active for ten minutes after the last need."""

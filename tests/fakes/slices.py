@@ -1,10 +1,12 @@
-"""Slices of GPUs that commands start and stop: simulated Tritons as processes."""
+"""Slices of GPUs that commands start and stop: Tritons as processes, simulated ones or others."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,13 @@ from tests.fakes.process import free_ports
 
 _START = """
 import os, subprocess, sys
-name, port, folder, python, *speed = sys.argv[1:]
+name, folder, *command = sys.argv[1:]
 with open(f"{folder}/started", "a") as file:
     file.write(name + "\\n")
 with open(f"{folder}/environment", "w") as file:
     file.write("\\n".join(sorted(os.environ)))
-server = subprocess.Popen(
-    [python, "-m", "lb.simulator", "--http-port", port, *speed],
-    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-)
+with open(f"{folder}/{name}.log", "a") as log:
+    server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 with open(f"{folder}/{name}.pid", "w") as file:
     file.write(str(server.pid))
 """
@@ -46,7 +46,7 @@ time.sleep(600)
 
 
 class Slices:
-    """Simulated Tritons that commands start and stop."""
+    """Tritons that commands start and stop."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,14 +54,23 @@ class Slices:
             (folder / f"{name}.py").write_text(script)
 
     def backend(self, name: str, rank: int, *options: str, timeout: str = "60s") -> dict[str, Any]:
+        """The settings of a backend that is a simulated Triton."""
         port = free_ports(1)[0]
+        command = [sys.executable, "-m", "lb.simulator", "--http-port", str(port), *options]
+        return self.started_by(command, name, rank, timeout) | {"http": f"127.0.0.1:{port}"}
+
+    def started_by(
+        self, command: Sequence[str], name: str, rank: int, timeout: str = "60s"
+    ) -> dict[str, Any]:
+        """The settings of a backend whose server this command is; its addresses are missing."""
         folder, python = str(self.folder), sys.executable
-        start = [python, f"{folder}/start.py", name, str(port), folder, python, *options]
         return {
             "name": name,
-            "http": f"127.0.0.1:{port}",
             "standby": rank,
-            "activate": {"exec": start, "timeout": timeout},
+            "activate": {
+                "exec": [python, f"{folder}/start.py", name, folder, *command],
+                "timeout": timeout,
+            },
             "deactivate": {"exec": [python, f"{folder}/stop.py", name, folder]},
         }
 
@@ -81,7 +90,6 @@ class Slices:
 
     def kill_all(self) -> None:
         for file in self.folder.glob("*.pid"):
-            try:
-                os.kill(int(file.read_text()), signal.SIGKILL)
-            except (ProcessLookupError, ValueError):
-                pass
+            for kill in (os.killpg, os.kill):  # a server has a group, with processes of its own
+                with suppress(ProcessLookupError, ValueError):
+                    kill(int(file.read_text()), signal.SIGKILL)

@@ -119,6 +119,18 @@ async def test_a_command_that_hangs_is_killed_and_another_backend_serves(slices:
         assert slices.lines("stopped") == ["gpu-1"]
 
 
+async def test_a_backend_that_is_activated_is_probed_often_whatever_the_interval(
+    slices: Slices,
+) -> None:
+    config = {**tree(slices.backend("gpu-1", 1)), "health": {"interval": "10m"}}
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        running_balancer(config) as balancer,
+        aiohttp.ClientSession() as client,
+    ):
+        assert (await infer(client, balancer.address("http")))[0] == 200
+
+
 async def test_a_server_that_is_killed_while_it_starts_loses_no_request(slices: Slices) -> None:
     config = tree(slices.backend("gpu-1", 1, timeout="3s"), slices.backend("gpu-2", 2))
     async with (

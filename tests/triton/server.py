@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,62 @@ START_TIMEOUT_S = 60.0
 _OWN_FAULTS = ("boost::interprocess::lock_exception", "failed to load all models")
 """What Triton 2.51 ends with at times when models of its python backend start side by side on a
 busy machine. Whoever runs Tritons starts such a one again."""
+
+
+def command_of(
+    name: str, models: Path, ports: Sequence[int], records: Path, *options: str
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command line of a Triton, and its environment.
+
+    Args:
+        name: what its models are told.
+        models: its repository.
+        ports: for HTTP, gRPC and metrics.
+        records: the directory that its models write into.
+        options: further ones of its command line.
+
+    Raises:
+        FileNotFoundError: Triton is not installed.
+    """
+    native = ENVIRONMENT / "native"
+    if not native.is_dir():
+        raise FileNotFoundError(f"{native} is missing: run tools/setup_triton.sh")
+    http_port, grpc_port, metrics_port = ports
+    command = (
+        str(native / "tritonserver"),
+        f"--model-repository={models}",
+        f"--backend-directory={native / 'backends'}",
+        f"--backend-config=python,shm-region-prefix-name={_shared_memory_prefix(http_port)}",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--metrics-address=127.0.0.1",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        f"--metrics-port={metrics_port}",
+        "--exit-timeout-secs=3",
+        # Completing a configuration starts every model once more; ours are complete.
+        "--disable-auto-complete-config",
+        *options,
+    )
+    return command, {
+        # The python backend's stub finds its standard library and numpy through PATH.
+        "PATH": f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(ENVIRONMENT),
+        "LD_LIBRARY_PATH": str(native),
+        "OPENBLAS_NUM_THREADS": "1",
+        "TEST_SERVER_NAME": name,
+        "TEST_RECORDS": str(records),
+    }
+
+
+def remove_shared_memory(http_port: int) -> None:
+    """Remove what the python backend of a Triton that was killed has left."""
+    for region in Path("/dev/shm").glob(f"{_shared_memory_prefix(http_port)}*"):
+        region.unlink()
+
+
+def _shared_memory_prefix(http_port: int) -> str:
+    return f"lbtest{http_port}"
 
 
 class RealTriton:
@@ -48,7 +104,6 @@ class RealTriton:
         self._records = records
         shutil.copytree(models, self._directory / "models")
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
-        self._shared_memory_prefix = f"lbtest{self.http_port}"
         self._process = self._start()
         self._is_killed = False
         self._starts_left = 0
@@ -73,36 +128,15 @@ class RealTriton:
                 triton.close()
 
     def _start(self) -> ChildProcess:
-        native = ENVIRONMENT / "native"
-        if not native.is_dir():
-            raise FileNotFoundError(f"{native} is missing: run tools/setup_triton.sh")
-        command = (
-            str(native / "tritonserver"),
-            f"--model-repository={self._directory / 'models'}",
-            f"--backend-directory={native / 'backends'}",
-            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
-            "--http-address=127.0.0.1",
-            "--grpc-address=127.0.0.1",
-            "--metrics-address=127.0.0.1",
-            f"--http-port={self.http_port}",
-            f"--grpc-port={self.grpc_port}",
-            f"--metrics-port={self.metrics_port}",
-            "--exit-timeout-secs=3",
-            # Completing a configuration starts every model once more; ours are complete.
-            "--disable-auto-complete-config",
+        command, env = command_of(
+            self.name,
+            self._directory / "models",
+            (self.http_port, self.grpc_port, self.metrics_port),
+            self._records,
             *self._options,
         )
-        env = {
-            # The python backend's stub finds its standard library and numpy through PATH.
-            "PATH": f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}",
-            "VIRTUAL_ENV": str(ENVIRONMENT),
-            "LD_LIBRARY_PATH": str(native),
-            "OPENBLAS_NUM_THREADS": "1",
-            "TEST_SERVER_NAME": self.name,
-            "TEST_RECORDS": str(self._records),
-            **self._environment,
-        }
-        return ChildProcess(command, log=self._directory / "triton.log", env=env)
+        log = self._directory / "triton.log"
+        return ChildProcess(command, log=log, env={**env, **self._environment})
 
     @property
     def target(self) -> Target:
@@ -179,5 +213,4 @@ class RealTriton:
 
     def _kill(self) -> None:
         self._process.close()
-        for region in Path("/dev/shm").glob(f"{self._shared_memory_prefix}*"):
-            region.unlink()
+        remove_shared_memory(self.http_port)
