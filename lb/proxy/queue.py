@@ -474,8 +474,8 @@ class Queue:
         return bool(self._waiting)
 
     def set_aside(self, attempt: Attempt, now: float) -> bool:
-        """Count an attempt no more whose client is slow to send its request. False: it did not
-        count."""
+        """Count an attempt no more whose client is slow to send its request or to read its
+        response. False: it did not count."""
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is None:
             return False

@@ -41,7 +41,7 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.shadow import Shadows, shadow_options
-from lb.proxy.slow_uploads import SlowUploads
+from lb.proxy.slow_clients import SlowClients
 from lb.proxy.tracing import Tracer
 from lb.settings.model import Settings
 from lb.telemetry.counts import RerunCounts
@@ -158,7 +158,7 @@ class RelayRole:
         self.hedger = Hedger(dispatcher, begin=self._begin_hedge, cancel=self._cancel_hedge)
         checks = (
             AttemptScan(self._under_way, (self.attempt_timeout, self.hedger)),
-            SlowUploads(dispatcher.queue, self._under_way),
+            SlowClients(dispatcher.queue, self._under_way),
             DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
             self.http1.paused_clients,
         )
