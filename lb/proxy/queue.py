@@ -446,6 +446,10 @@ class Queue:
         self._unplaced_due = min(due, self._unplaced_due)
         self._arm(self._unplaced_due, now)
 
+    def models_awaited(self) -> frozenset[bytes]:
+        """Models of the requests that wait for a backend or for a load."""
+        return frozenset({exchange.model for exchange in self._unplaced})
+
     def place_anew(self, exchange: Exchange, waiting: Waiting) -> None:
         """Have an exchange placed anew that no backend takes as it is: at the end of this turn of
         the event loop."""

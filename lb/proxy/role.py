@@ -7,7 +7,7 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from lb.access.gate import Gate
 from lb.balancing.scheduler import Scheduler
@@ -240,6 +240,10 @@ class RelayRole:
     def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
         """Read what the scheduler knows of the copies of these models."""
         return self.dispatcher.queue.scheduler.model_backends(models)
+
+    def models_awaited(self) -> Container[bytes]:
+        """See `RelaySide`."""
+        return self.dispatcher.queue.models_awaited()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""
