@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import hdrs, web
 
@@ -37,6 +37,10 @@ from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 
 _log = logging.getLogger(__name__)
+
+_BODY_BYTES: Final = 16 * 1024
+"""The longest body, which is a few settings. It is judged at once: 1 MiB of unknown keys takes a
+second, in which requests stand still."""
 
 
 def _nowhere() -> Mapping[str, Address]:
@@ -88,7 +92,7 @@ def make_admin_app(
         config: reads the settings in force, without secrets. Called in a thread.
         set_log_level: changes the level of the application log for a time.
     """
-    app = web.Application(middlewares=[_answer_in_json])
+    app = web.Application(middlewares=[_answer_in_json], client_max_size=_BODY_BYTES)
     (access or AdminAccess()).install(app)
     app.middlewares.append(let_go)
     acts = AdminApi(

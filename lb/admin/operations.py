@@ -232,7 +232,7 @@ OPERATIONS: Final = (
             409: Refusal(
                 "The name is taken, the pool is full, or no backend of that name was removed."
             ),
-            413: Refusal("The body is larger than 1 MiB."),
+            413: Refusal("The body is larger than 16 KiB."),
         },
     ),
     Operation(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -108,6 +108,11 @@ def _no_views(_models: Collection[bytes]) -> Iterable[ModelBackendView]:
     return ()
 
 
+def _no_models() -> Container[bytes]:
+    """Stand for a relay without requests."""
+    return ()
+
+
 class ModelPlacement:
     """Keeps the models of a pool where they are needed."""
 
@@ -128,6 +133,8 @@ class ModelPlacement:
         )
         self.model_backends: Callable[[Collection[bytes]], Iterable[ModelBackendView]] = _no_views
         """Reads how busy the copies of these models are."""
+        self.models_awaited: Callable[[], Container[bytes]] = _no_models
+        """Reads which models requests wait for now."""
         self.memory_of: MemoryOf = no_memory
         """Asks a backend for the bytes of its GPUs that are in use."""
         self._directory = directory
@@ -395,20 +402,23 @@ class ModelPlacement:
         return self._directory.model_use(self._directory.find(backend).backend, model)
 
     def _forget_wanted(self, hosts: list[Host], now: float) -> None:
-        """Nobody waits any more for what is ready, is refused, or was asked for too long ago."""
+        """Nobody waits any more for what is ready, is refused, or was asked for too long ago, nor
+        for what all clients have left that asked for it."""
         routes = self._directory.ref.current.routes
-        ready: set[bytes] = set().union(*(host.ready for host in hosts))
+        over: set[bytes] = set().union(*(host.ready for host in hosts))
         if self.is_active:
             # A Triton that has closed one of its ports may still list the model.
-            ready = {
+            over = {
                 each
                 for each in self._wanted
                 if (route := routes.get(each)) is None or route.on_demand is None
             }
+            awaited = self.models_awaited()
+            over.update(each for each in self._wanted if each not in awaited)
         self._wanted = {
             model: (since, last)
             for model, (since, last) in self._wanted.items()
-            if model not in ready
+            if model not in over
             and now < last + self.options.wait
             and not self.planner.refusal(model, hosts, now)
         }

@@ -7,7 +7,7 @@ role is `lb.proxy.role`; what each has of the other is in `lb.domain.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -66,6 +66,10 @@ class _NoRelay:
 
     def model_backends(self, _models: Collection[bytes]) -> Iterable[ModelBackendView]:
         """Nobody schedules."""
+        return ()
+
+    def models_awaited(self) -> Container[bytes]:
+        """There are no requests."""
         return ()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
@@ -140,6 +144,7 @@ class ControlRole:
             lambda backend, report: self._relay.on_load_report(backend, report),
         )
         self.placement.model_backends = lambda models: self._relay.model_backends(models)
+        self.placement.models_awaited = lambda: self._relay.models_awaited()
         self.placement.memory_of = self.load.memory_of
         self.priors = PriorReader(
             directory,

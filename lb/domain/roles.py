@@ -8,7 +8,7 @@ Both run in one process, so these are calls; none of them waits, except for `Con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,10 @@ class RelaySide(Protocol):
 
     def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
         """Read what the scheduler knows of the copies of these models."""
+        ...
+
+    def models_awaited(self) -> Container[bytes]:
+        """Models whose load requests wait for."""
         ...
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:

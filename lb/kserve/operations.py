@@ -136,6 +136,7 @@ def _in_path(name: str, kind: OperationKind, treatment: Treatment = Treatment.BA
 _INFERENCE: Final = OperationKind.INFERENCE
 HTTP_MODEL_READY: Final = _in_path("ModelReady", _READ)
 MODEL_GENERATE_STREAM: Final = _in_path("ModelGenerateStream", _INFERENCE)
+_ONE_RESPONSE: Final = frozenset(("ModelInfer", "ModelGenerate"))
 _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"infer"): _in_path("ModelInfer", _INFERENCE),
     (b"POST", b"infer_stream"): _in_path("ModelInferStream", _INFERENCE),
@@ -173,6 +174,11 @@ _FIXED: Final[dict[tuple[bytes, bytes], Operation]] = {
     (b"GET", b"/v2/trace/setting"): Operation("TraceSetting", _READ, Treatment.MERGE),
     (b"POST", b"/v2/trace/setting"): Operation("TraceSetting", _CONTROL, Treatment.BROADCAST),
 }
+
+
+def answers_once(operation: Operation) -> bool:
+    """Whether its response is one answer, which begins when the model has executed it."""
+    return operation.name in _ONE_RESPONSE
 
 
 def http_route(method: bytes, target: bytes) -> Route:

@@ -297,6 +297,11 @@ class Exchange(RequestRecord):
         """Whether the client is still sending the request, and nothing but itself holds it up."""
         return False
 
+    @property
+    def is_downloading(self) -> bool:
+        """Whether its backend has executed it, and its client holds up the response."""
+        return False
+
     def attempt_late(self) -> None:
         """The answer does not begin in time: go elsewhere, if that is allowed and there is
         somebody."""

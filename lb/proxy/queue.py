@@ -446,6 +446,10 @@ class Queue:
         self._unplaced_due = min(due, self._unplaced_due)
         self._arm(self._unplaced_due, now)
 
+    def models_awaited(self) -> frozenset[bytes]:
+        """Models of the requests that wait for a backend or for a load."""
+        return frozenset({exchange.model for exchange in self._unplaced})
+
     def place_anew(self, exchange: Exchange, waiting: Waiting) -> None:
         """Have an exchange placed anew that no backend takes as it is: at the end of this turn of
         the event loop."""
@@ -474,8 +478,8 @@ class Queue:
         return bool(self._waiting)
 
     def set_aside(self, attempt: Attempt, now: float) -> bool:
-        """Count an attempt no more whose client is slow to send its request. False: it did not
-        count."""
+        """Count an attempt no more whose client is slow to send its request or to read its
+        response. False: it did not count."""
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is None:
             return False

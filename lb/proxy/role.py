@@ -7,7 +7,7 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from lb.access.gate import Gate
 from lb.balancing.scheduler import Scheduler
@@ -41,7 +41,7 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.shadow import Shadows, shadow_options
-from lb.proxy.slow_uploads import SlowUploads
+from lb.proxy.slow_clients import SlowClients
 from lb.proxy.tracing import Tracer
 from lb.settings.model import Settings
 from lb.telemetry.counts import RerunCounts
@@ -158,7 +158,7 @@ class RelayRole:
         self.hedger = Hedger(dispatcher, begin=self._begin_hedge, cancel=self._cancel_hedge)
         checks = (
             AttemptScan(self._under_way, (self.attempt_timeout, self.hedger)),
-            SlowUploads(dispatcher.queue, self._under_way),
+            SlowClients(dispatcher.queue, self._under_way),
             DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
             self.http1.paused_clients,
         )
@@ -240,6 +240,10 @@ class RelayRole:
     def model_backends(self, models: Collection[bytes]) -> Iterable[ModelBackendView]:
         """Read what the scheduler knows of the copies of these models."""
         return self.dispatcher.queue.scheduler.model_backends(models)
+
+    def models_awaited(self) -> Container[bytes]:
+        """See `RelaySide`."""
+        return self.dispatcher.queue.models_awaited()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""

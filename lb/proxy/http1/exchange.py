@@ -22,7 +22,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
 from lb.kserve.gate import NameMask
-from lb.kserve.operations import MODEL_GENERATE_STREAM
+from lb.kserve.operations import MODEL_GENERATE_STREAM, answers_once
 from lb.net.dial import dial
 from lb.net.timers import Timer
 from lb.proxy.disclosure import facts_of
@@ -330,6 +330,7 @@ class Http1Exchange(Exchange):
             attempt.connected_at = attempt.began_at
             attempt.send_over(connection)
             return
+        relay.upstreams.make_room(attempt.backend)
         if self.server is not None and not self.body.ended:
             self.server.update_reading()  # what comes could only be kept
         attempt.begin_dial()
@@ -461,6 +462,18 @@ class Http1Exchange(Exchange):
             and not self.response_begun
             and server is not None
             and server.is_reading
+        )
+
+    @property
+    def is_downloading(self) -> bool:
+        """See `Exchange`."""
+        attempt = self.running
+        connection = None if attempt is None else attempt.connection
+        return (
+            self.response_begun
+            and connection is not None
+            and answers_once(self.operation)
+            and (not connection.is_reading or self.backlog > 0)
         )
 
     def begin_hedge(self) -> Http1Attempt | None:

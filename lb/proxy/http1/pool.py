@@ -131,6 +131,13 @@ class UpstreamPool(Generic[AnyConnection]):
                 return
             longest.pop(0).close()
 
+    def make_room(self, backend: Backend) -> None:
+        """A new connection is dialled: close the oldest idle one to that backend, if there is one,
+        so that retries do not make the list grow."""
+        idle = self._idle.get(backend)
+        if idle:
+            idle.pop(0).close()
+
     def close(self) -> None:
         """Close everything now, requests under way included."""
         self._closed = True

@@ -17,7 +17,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.operations import MODEL_INFER
+from lb.kserve.operations import MODEL_INFER, answers_once
 from lb.proxy import failure
 from lb.proxy.disclosure import facts_of, new_request_id
 from lb.proxy.exchange import Exchange
@@ -510,6 +510,12 @@ class Call(Exchange):
         """See `Exchange`."""
         request = self.request
         return request.window > 0 and not (request.ended or self.begun or self.finished)
+
+    @property
+    def is_downloading(self) -> bool:
+        """See `Exchange`."""
+        is_held_up = self.begun and not self.finished and self.response.waiting > 0
+        return is_held_up and answers_once(self.operation)
 
     def attempt_late(self) -> None:
         """See `Exchange`."""

@@ -124,6 +124,11 @@ async def test_a_body_that_is_not_json_is_refused(bench: Bench, data: bytes) -> 
     assert (response.status, await response.json()) == (400, {"error": "the body is not JSON"})
 
 
+async def test_a_body_that_would_take_long_to_judge_is_refused(bench: Bench) -> None:
+    status, error = await bench.refused("POST", BACKENDS, {str(n): n for n in range(4000)})
+    assert (status, error) == (413, "Request Entity Too Large")
+
+
 async def test_a_removed_backend_can_be_taken_back_by_its_name(bench: Bench) -> None:
     status, answer = await bench.ask("DELETE", f"{BACKENDS}/a")
     assert (status, answer["state"], answer["empty"]) == (200, "removing", True)

@@ -70,6 +70,10 @@ class Bench:
             clock=self._clock,
             settle_s=0.0,
         )
+        names = {model.encode() for each in tritons.values() for model in each.models}
+        self.left: set[bytes] = set()
+        """Models for which no request waits any more."""
+        self.placement.models_awaited = lambda: names - self.left
         self.configure(placement)
 
     def _clock(self) -> float:
@@ -169,6 +173,21 @@ async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
         assert bench.ready() == {"a": "m", "b": "n"}
         assert bench.placement.counts().loads == {"loaded": 1}
         assert bench.placement.counts().evictions == {}
+
+
+async def test_what_all_clients_have_left_is_not_loaded() -> None:
+    gate = asyncio.Event()
+    async with placing(a=triton("m", slow={"n": gate})) as bench:
+        bench.placement.wanted(b"n")
+        await eventually(lambda: bench.placement.status().steps)
+        bench.placement.wanted(b"o")
+        bench.left.add(b"o")
+        gate.set()
+        await eventually(lambda: bench.serving("n"))
+        await bench.looked()
+        assert bench.placement.status().wanted == ()
+        assert bench.placement.status().steps == ()
+        assert bench.ready() == {"a": "n"}
 
 
 async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:

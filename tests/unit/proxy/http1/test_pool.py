@@ -82,3 +82,15 @@ async def test_all_connections_of_a_backend_that_is_cut_are_closed() -> None:
     sides.relay.renew(sides.backends[0])
     sides.relay.cut(sides.backends[0])
     assert (idle.ended, transport.ended, other.ended) == ("abort", "abort", "")
+
+
+async def test_new_connection_takes_the_place_of_the_oldest_idle_one() -> None:
+    sides = Sides(backends=2)
+    _, other = sides.upstream(1)
+    transports = [sides.upstream(0)[1] for _ in range(2)]
+    sides.relay.upstreams.make_room(sides.backends[0])
+    assert [transport.ended for transport in transports] == ["abort", ""]
+    assert other.ended == ""
+    sides.relay.upstreams.make_room(sides.backends[0])
+    sides.relay.upstreams.make_room(sides.backends[0])
+    assert len(sides.relay.upstreams) == 1

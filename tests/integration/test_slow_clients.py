@@ -1,4 +1,5 @@
-"""Clients that send half of their requests and no more keep nobody from idle Tritons."""
+"""Clients that send half of their requests and no more, or that do not read responses, keep nobody
+from idle Tritons."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 
 import h2.config
@@ -22,6 +23,15 @@ _CLIENTS = 40
 _PATIENCE_S = 15.0
 """How long a good client waits. Without any care it would take minutes."""
 
+_FIELDS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    (":authority", "a"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+]
+
 Finish = Callable[[], int]
 """Sends the rest of the slow requests; gives how many were answered well."""
 
@@ -29,6 +39,15 @@ Finish = Callable[[], int]
 def address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
+
+
+def infers_well(balancer: Balancer) -> bool:
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}
+    with closing(HTTPConnection(balancer.http, timeout=_PATIENCE_S)) as connection:
+        connection.request(
+            "POST", "/v2/models/identity_fp32/infer", json.dumps({"inputs": [tensor]})
+        )
+        return connection.getresponse().status == 200
 
 
 @contextmanager
@@ -64,14 +83,6 @@ def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
     message.raw_input_contents.append(bytes(4 * _ELEMENTS))
     content = message.SerializeToString()
     body = struct.pack(">xI", len(content)) + content
-    fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", "/inference.GRPCInferenceService/ModelInfer"),
-        (":authority", "a"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ]
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     left: dict[int, bytes] = {}
     good: set[int] = set()
@@ -109,7 +120,7 @@ def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
         turn()
         for _ in range(_CLIENTS):
             stream = connection.get_next_available_stream_id()
-            connection.send_headers(stream, fields)
+            connection.send_headers(stream, _FIELDS)
             left[stream] = body
             send(stream, len(body) // 2)
 
@@ -129,13 +140,87 @@ def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
 def test_half_sent_requests_keep_nobody_waiting(
     slow: Callable[[Balancer], Iterator[Finish]],
 ) -> None:
-    good = json.dumps(
-        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
-    )
     with simulated(2) as tritons, running(tritons) as balancer, slow(balancer) as finish:
         for _ in range(5):
-            connection = HTTPConnection(balancer.http, timeout=_PATIENCE_S)
-            connection.request("POST", "/v2/models/identity_fp32/infer", good)
-            assert connection.getresponse().status == 200
-            connection.close()
+            assert infers_well(balancer)
         assert finish() == _CLIENTS
+
+
+_RESPONSE_ELEMENTS = 1_000_000
+"""The size of a tensor that no socket buffers: 4 MB."""
+
+
+@contextmanager
+def unread_http(balancer: Balancer) -> Iterator[None]:
+    """Connections whose inferences were executed and whose responses nobody reads."""
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [_RESPONSE_ELEMENTS]}
+    size = {"parameters": {"binary_data_size": 4 * _RESPONSE_ELEMENTS}}
+    outputs = [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]
+    head = json.dumps({"inputs": [tensor | size], "outputs": outputs})
+    body = head.encode() + bytes(4 * _RESPONSE_ELEMENTS)
+    lines = (
+        f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: a\r\n"
+        f"Content-Length: {len(body)}\r\nInference-Header-Content-Length: {len(head)}\r\n\r\n"
+    )
+    with ExitStack() as stack:
+        for _ in range(_CLIENTS):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(_PATIENCE_S)
+            sock.connect(address(balancer.http))
+            sock.sendall(lines.encode() + body)
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        yield
+
+
+@contextmanager
+def unread_grpc(balancer: Balancer) -> Iterator[None]:
+    """Calls that were executed, on one connection that credits nothing of their responses."""
+    message = pb.ModelInferRequest(model_name="identity_fp32")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[_ELEMENTS])
+    message.raw_input_contents.append(bytes(4 * _ELEMENTS))
+    content = message.SerializeToString()
+    body = struct.pack(">xI", len(content)) + content
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    begun: set[int] = set()
+    with socket.create_connection(address(balancer.grpc), timeout=_PATIENCE_S) as sock:
+        connection.initiate_connection()
+        connection.increment_flow_control_window(1 << 30)
+        sock.sendall(connection.data_to_send())
+
+        def turn() -> None:
+            """Read once, and credit no stream."""
+            for event in connection.receive_data(sock.recv(1 << 16)):
+                if isinstance(event, h2.events.ResponseReceived):
+                    begun.add(event.stream_id)
+            sock.sendall(connection.data_to_send())
+
+        turn()
+        for _ in range(_CLIENTS):
+            stream = connection.get_next_available_stream_id()
+            connection.send_headers(stream, _FIELDS)
+            left = body
+            while left:
+                size = min(
+                    connection.local_flow_control_window(stream),
+                    connection.max_outbound_frame_size,
+                    len(left),
+                )
+                if size <= 0:
+                    turn()
+                    continue
+                connection.send_data(stream, left[:size], end_stream=size == len(left))
+                left = left[size:]
+                sock.sendall(connection.data_to_send())
+            while stream not in begun:
+                turn()
+        yield
+
+
+@pytest.mark.parametrize("unread", [unread_http, unread_grpc])
+def test_unread_responses_keep_nobody_waiting(
+    unread: Callable[[Balancer], AbstractContextManager[None]],
+) -> None:
+    with simulated(2) as tritons, running(tritons) as balancer, unread(balancer):
+        for _ in range(5):
+            assert infers_well(balancer)
