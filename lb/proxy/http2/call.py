@@ -810,6 +810,10 @@ class CallPart:
         """See `RequestRecord`."""
         return self.call.bytes_in
 
+    @bytes_in.setter
+    def bytes_in(self, size: int) -> None:
+        self.call.bytes_in = size
+
     def client_gone(self, reason: Reason = Reason.CLIENT_GONE) -> None:
         """See `Call`."""
         self.call.client_gone(reason)
