@@ -135,7 +135,7 @@ class Call(Exchange):
         """The head is complete."""
         # HOT PATH (benchmarks/load).
         relay = self.relay
-        relay.accounts.begin(self)
+        relay.accounts.open_exchanges += 1
         head = self.head
         if head.is_plain and not end_stream:
             if head.timeout_s or relay.options.request_timeout_s:
@@ -277,7 +277,6 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
         if self.guard is not None and not self.is_cleared(self.guard, payload, end_stream):
             return
-        request = self.request
         size = len(payload)
         if (
             self.held_back
@@ -290,6 +289,7 @@ class Call(Exchange):
             self.begin_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
             return
         self.bytes_in += size
+        request = self.request
         retained = request.retained
         if retained is not None and size:
             if retained:
