@@ -341,12 +341,15 @@ class ModelQueue:
         for model_backend in self.model_backends.values():
             model_backend.is_watched = is_watched
 
-    def find_lost(
+    def give_up_unanswered(
         self, ended: Ticket, model_backend: ModelBackend, now: float, ending: Ending
     ) -> list[Ticket]:
-        """Find requests that are lost, after the end of a request at a model backend with overdue
-        ones. If its answer proves that these are lost they are not counted any more; see
-        `lb.balancing.unanswered`."""
+        """After the end of a request at a model backend with overdue ones, count those no more that
+        its answer proves to be lost; see `lb.balancing.unanswered`.
+
+        Returns:
+            These.
+        """
         unanswered = model_backend.unanswered
         lost: list[Ticket] = []
         if ending is Ending.GOOD and ended.began_at >= unanswered.since:

@@ -401,8 +401,8 @@ class Scheduler:
         now: float,
         ending: Ending,
     ) -> None:
-        """Find requests that are lost after one has ended at a model backend with overdue ones."""
-        for lost in model_queue.find_lost(ended, model_backend, now, ending):
+        """Give up lost requests after one has ended at a model backend with overdue ones."""
+        for lost in model_queue.give_up_unanswered(ended, model_backend, now, ending):
             self.on_lost(lost, now)
         self._mark_ready((model_queue,), now)
 

@@ -8,7 +8,9 @@ when that changes who may get requests.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from lb.control.changes import StateChange
@@ -18,7 +20,7 @@ from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
-from lb.control.roll import Roll
+from lb.control.roll import ENDED_AT_ONCE, Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
@@ -132,6 +134,10 @@ class BackendDirectory:
         """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
         may end in one turn, and to publish takes a millisecond then."""
         self._is_put_off = False
+        self._gone: deque[BackendRecord] = deque()
+        """Backends of which something is left, though they are not in the pool any more."""
+        self._is_ending = False
+        """The next of them have been put off."""
         self._news = logging.DEBUG
         """Level of lines about backends that are added and come up: the start-up line counts those
         that are there from the beginning."""
@@ -235,7 +241,14 @@ class BackendDirectory:
 
     def _forget(self, gone: Sequence[BackendRecord], now: float) -> None:
         """End what is left of backends that are not in the pool any more."""
-        for record in gone:
+        self._gone.extend(gone)
+        if not self._is_ending:
+            self._end_some(now)
+
+    def _end_some(self, now: float) -> None:
+        """Go on with that, and with lines about those that leave."""
+        for _ in range(min(len(self._gone), ENDED_AT_ONCE)):
+            record = self._gone.popleft()
             backend = record.backend
             fields = {"requests": backend.in_flight, "sequences": backend.open_sequences}
             level = logging.INFO if record.is_empty else logging.WARNING
@@ -249,6 +262,10 @@ class BackendDirectory:
             self.passive.removed(backend, record.since)
             self.ramps.end(backend)
             self.cut(backend)
+        is_untold = self._roll.tell()
+        self._is_ending = bool(is_untold or self._gone)
+        if self._is_ending:
+            self.put_off(partial(self._end_some, now))
 
     def set_admin(
         self, name: str, state: AdminState, now: float, limit_s: float | None = None

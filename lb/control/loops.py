@@ -13,6 +13,7 @@ from typing import Final
 
 from lb.control.directory import BackendDirectory
 from lb.control.record import Member, PortRecord
+from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
 from lb.health.lateness import Lateness, is_excused
@@ -152,11 +153,12 @@ class ProbeLoops:
         wanted = {
             port: record.member for record in self._directory.records for port in record.ports
         }
-        for port, running in tuple(self._running.items()):
-            if port not in wanted:
-                running.task.cancel()
-                del self._running[port]
-                self._answered(port)
+        over = [port for port in self._running if port not in wanted]
+        for port in over[:ENDED_AT_ONCE]:
+            self._running.pop(port).task.cancel()
+            self._answered(port)
+        if len(over) > ENDED_AT_ONCE:
+            self._follow_soon()
         for port, member in wanted.items():
             before = self._running.get(port)
             if before is not None and (

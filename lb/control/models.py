@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from random import Random
 from time import monotonic
 from typing import Final, TypeVar
@@ -19,6 +20,7 @@ from lb.control.facts import FactsKeeper
 from lb.control.lists import ListReader
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import LISTING_KINDS, BackendRecord, Setup
+from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
 from lb.domain.operation import Operation
@@ -113,6 +115,8 @@ class ModelWatch:
         )
         self._watched: dict[BackendRecord, _Watched] = {}
         self._unsubscribe: Callable[[], None] | None = None
+        self._is_following = False
+        """The next backends that have left have been put off."""
         self._retained: object = None
         """The sets of names and of versions that all backends together had lately."""
         self._is_settled = False
@@ -232,7 +236,8 @@ class ModelWatch:
         }
         if records == self._watched.keys():
             return
-        for record in self._watched.keys() - records:
+        gone = self._watched.keys() - records
+        for record in islice(gone, ENDED_AT_ONCE):
             watched = self._watched.pop(record)
             self.configurations.leave(record)
             self.left(record)
@@ -240,11 +245,24 @@ class ModelWatch:
                 watched.task.cancel()
             for _, event in watched.waiting:
                 event.set()
+        if len(gone) > ENDED_AT_ONCE:
+            self._follow_soon()
         for record in records - self._watched.keys():
             watched = self._watched[record] = _Watched(record)
             record.wake = watched.woken.set
             name = f"models: {record.backend.name}"
             watched.task = self._tasks.spawn(self._watch(watched), name=name)
+
+    def _follow_soon(self) -> None:
+        """Go on with backends that have left, in the next loop iteration."""
+        if not self._is_following:
+            self._is_following = True
+            asyncio.get_running_loop().call_soon(self._follow_on)
+
+    def _follow_on(self) -> None:
+        self._is_following = False
+        if self._unsubscribe is not None:
+            self._follow(self._directory.ref.current)
 
     async def _watch(self, watched: _Watched) -> None:
         while True:

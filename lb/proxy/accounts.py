@@ -90,19 +90,21 @@ class Accounts:
         if exchange.finished:
             return
         exchange.finished = True
+        attempt = exchange.attempt
+        is_over = attempt is None or attempt.outcome is not None
         if exchange.is_part:
-            if not exchange.is_under_way:
+            if is_over:
                 exchange.attempt = None  # they point at each other
             return
         self.open_exchanges -= 1
         # What still runs on a backend is still one of its client's requests.
-        if exchange.permit is not None and not exchange.is_under_way:
+        if exchange.permit is not None and is_over:
             exchange.permit.release()
         if reason is not None:
             exchange.reason = reason
         exchange.ended_at = self.clock() if now is None else now
         self.requests.finished(exchange)
-        if not exchange.is_under_way:
+        if is_over:
             exchange.attempt = None  # they point at each other
 
     # Attempts

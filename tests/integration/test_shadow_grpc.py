@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -103,6 +104,24 @@ async def test_a_call_that_comes_in_pieces_is_copied_whole() -> None:
         await site.client.until_over(1)
         await eventually(lambda: site.fates == {"answered": 1})
         assert site.backend.requests[0][1].replace(MODEL, SHADOW) == site.backend.requests[1][1]
+
+
+async def test_a_long_call_in_equal_frames_is_copied_whole() -> None:
+    async with serving() as site:
+        request = read(f.message(infer()))
+        request.raw_input_contents[0] = random.Random(1).randbytes(300_000)
+        body = f.message(request.SerializeToString())
+        cut = [f.data(1, body[at : at + 4096]) for at in range(0, len(body), 4096)]
+        site.client.send(f.headers(1, f.request_fields()), cut[0])
+        await eventually(lambda: any(peer.bodies for peer in site.backend.peers))
+        site.client.send(b"".join(cut[1:]), f.data(1, end=True))
+        await site.client.until_over(1)
+        await eventually(lambda: site.fates == {"answered": 1})
+        first, copy = [read(text) for _, text in site.backend.requests]
+        assert first.raw_input_contents == request.raw_input_contents
+        assert copy.raw_input_contents == request.raw_input_contents
+        (record,) = site.relay.finished.records
+        assert record.bytes_in == len(body)
 
 
 def unreadable(stream: int, _: bytes) -> bytes:

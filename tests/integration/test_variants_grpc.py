@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -285,3 +286,56 @@ async def test_compressed_messages_are_read_and_go_on_plain(algorithm: grpc.Comp
         (streamed,) = await site.stream(request(size=5000), compression=algorithm)
         assert streamed.infer_response.model_name == NAME
         assert site.backend.seen == [(FIRST, "")] * 2
+
+
+def _endings(text: bytes) -> dict[str, tuple[bytes, ...]]:
+    """Ways in which a stream of stream 1 may end within a message, as frames after its head."""
+    whole = f.message(text)
+    packed = f.message(gzip.compress(text), 1)
+    trailers = f.headers(1, [(b"x-checksum", b"0")], end=True)
+    return {
+        "with its prefix": (f.data(1, whole[:3], end=True),),
+        "in its prefix, by an empty frame": (f.data(1, whole[:3]), f.data(1, end=True)),
+        "before its name": (f.data(1, whole[:9]), f.data(1, end=True)),
+        "before its name, by trailers": (f.data(1, whole[:9]), trailers),
+        "after its name": (f.data(1, whole[:-9], end=True),),
+        "after its name, by trailers": (f.data(1, whole[:-9]), trailers),
+        "compressed": (f.data(1, packed[:-9], end=True),),
+        "compressed, by an empty frame": (f.data(1, packed[:-9]), f.data(1, end=True)),
+    }
+
+
+@pytest.mark.parametrize("has_answers", [False, True])
+@pytest.mark.parametrize("ending", _endings(bytes(50)))
+async def test_a_stream_that_ends_within_a_message_fails_under_every_name(
+    ending: str, has_answers: bool
+) -> None:
+    async with serving() as site:
+        for name in (NAME, OTHER):
+            text = request(name, size=200).SerializeToString()
+            async with raw_client(site.relay.port) as client:
+                client.send(f.headers(1, f.request_fields(path=path("ModelStreamInfer").encode())))
+                if has_answers:
+                    client.send(f.data(1, f.message(text)))
+                    await client.until_kind(f.DATA, 1)
+                client.send(*_endings(text)[ending])
+                await client.until_over(1)
+                outcome = (client.status(1), client.resets.get(1))
+            assert outcome == ((None, f.INTERNAL_ERROR) if has_answers else (13, None)), name
+        assert len(site.backend.seen) == (2 if has_answers else 0)
+
+
+async def test_a_long_call_in_equal_frames_gets_its_answer() -> None:
+    async with serving() as site:
+        body = f.message(request(size=1_500_000).SerializeToString())
+        cut = [f.data(1, body[at : at + 8192]) for at in range(0, len(body), 8192)]
+        head = f.request_fields(path=path("ModelInfer").encode())
+        async with raw_client(site.relay.port) as client:
+            client.send(f.headers(1, head), *cut[:100])
+            await client.until_kind(f.WINDOW_UPDATE, 1)  # the backend has begun to get it
+            client.send(b"".join(cut[100:]), f.data(1, end=True))
+            await client.until_over(1)
+            assert client.status(1) == 0
+            (answer,) = _messages(bytes(client.bodies[1]))
+        assert len(pb.ModelInferResponse.FromString(answer).raw_output_contents[0]) == 1_500_000
+        assert site.backend.seen == [(FIRST, "")]

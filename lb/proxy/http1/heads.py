@@ -278,7 +278,7 @@ class HeadReader:
         self._split_models = split_models
         """Models whose batches may be cut."""
         self._gate = gate or Gate()
-        self._disclosure = disclosure
+        self._disclosure = NO_DISCLOSURE if disclosure == NO_DISCLOSURE else disclosure
         self._cors_origins = cors_origins
         self._payloads = payloads
         """What the payload log samples."""
@@ -378,14 +378,16 @@ class HeadReader:
         fits = not self._body_size or request.length <= self._body_size
         plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
         if plan.is_inference:
-            _describe_body(plan, head)
+            plan.json_size = request.json_length
+            plan.is_compressed = _is_compressed(head)
         if self._identity:
             plan.upstream = request.upstream[:-2] + self._marker
             if request.hops:
                 plan.take_hops(request.hops, self._identity)
-        plan.discloses = self._disclosure.may_concern(plan.claim)
-        if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
-            plan.is_plain = False
+        if self._disclosure is not NO_DISCLOSURE:
+            plan.discloses = self._disclosure.may_concern(plan.claim)
+            if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
+                plan.is_plain = False
         if self._looks_further:
             self._look_further(plan, head, request, line)
         if share:
@@ -564,15 +566,14 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
     return found
 
 
-def _describe_body(plan: RequestPlan, head: bytes) -> None:
-    """Note how the body of an inference is made up. Of repeated fields the first counts."""
+def _is_compressed(head: bytes) -> bool:
+    """Whether a body is, in a way that Triton knows. Of repeated fields the first counts."""
     head = head.lower()
-    if _JSON_SIZE in head:
-        plan.json_size = json_size_of(head)
     at = head.find(_ENCODING)
-    if at >= 0:
-        at += len(_ENCODING)
-        plan.is_compressed = head[at : head.index(CRLF, at)].strip() in _ENCODINGS
+    if at < 0:
+        return False
+    at += len(_ENCODING)
+    return head[at : head.index(CRLF, at)].strip() in _ENCODINGS
 
 
 def json_size_of(head: bytes) -> int:

@@ -163,7 +163,6 @@ class GrpcAttempt(Attempt):
         if self.sink is not TO_CLIENT and self.sink.takes_head(self, head, end_stream):
             return
         call = self.call
-        response = self.response
         if not self.begun:
             if self.held_head is not None:
                 self._end_held(self.held_head, head, end_stream)
@@ -176,12 +175,13 @@ class GrpcAttempt(Attempt):
                     self.held_head = head
                     self.held_text = b""
                 else:
-                    self._begin_response(head)
+                    self._begin(head.status)
+                    call.server.send_head(call.client_id, head.block, end_stream=False)
                 return
             if self._goes_on_elsewhere(head):
                 return
             self._begin(head.status)
-            call.request.drop_retained()
+            response = self.response
             response.ended = True
             self._answered(head.grpc_status)
             response.finished = True
@@ -195,6 +195,7 @@ class GrpcAttempt(Attempt):
             return
         if head.status or not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        response = self.response
         response.ended = True
         status, block = head.grpc_status, head.block
         if status > 0:
@@ -330,7 +331,8 @@ class GrpcAttempt(Attempt):
                 self.held_text = bytes(payload)
                 self.message_size = 0
                 return
-            self._begin_response(head)
+            self._begin(head.status)
+            call.server.send_head(call.client_id, head.block, end_stream=False)
         call.bytes_out += len(payload)
         if end_stream:
             self.response.ended = True
@@ -355,7 +357,9 @@ class GrpcAttempt(Attempt):
         if not trailers.grpc_status:
             self.unusable_answer()
             return
-        self._begin_response(held)
+        call = self.call
+        self._begin(held.status)
+        call.server.send_head(call.client_id, held.block, end_stream=False)
         if self.held_text:
             self.response_data(self.held_text, 0)
         self.response_head(trailers, end_stream)
@@ -368,19 +372,13 @@ class GrpcAttempt(Attempt):
         self.begun = call.begun = True
         self.first_byte_at = call.relay.now
         call.status = status
-
-    def _begin_response(self, head: ResponseHead) -> None:
-        """Send the head of a response to the client."""
-        call = self.call
         self.held_head = None
-        self._begin(head.status)
         request = call.request
         if request.held:
             request.drop_retained()
         else:
             request.retained = None
             request.retained_size = 0
-        call.server.send_head(call.client_id, head.block, end_stream=False)
 
     def unusable_answer(self) -> None:
         """The backend says that all is well, but the response contains no whole message; nothing of

@@ -136,7 +136,7 @@ class Call(Exchange):
         """The head is complete."""
         # HOT PATH (benchmarks/load).
         relay = self.relay
-        relay.accounts.begin(self)
+        relay.accounts.open_exchanges += 1
         facts = self.head.facts
         if facts.is_plain and not end_stream:
             if facts.timeout_s or relay.options.request_timeout_s:
@@ -278,7 +278,6 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
         if self.guard is not None and not self.is_cleared(self.guard, payload, end_stream):
             return
-        request = self.request
         size = len(payload)
         if (
             self.held_back
@@ -291,6 +290,7 @@ class Call(Exchange):
             self.begin_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
             return
         self.bytes_in += size
+        request = self.request
         retained = request.retained
         if retained is not None and size:
             if retained:
@@ -816,6 +816,10 @@ class CallPart:
     def bytes_in(self) -> int:
         """See `RequestRecord`."""
         return self.call.bytes_in
+
+    @bytes_in.setter
+    def bytes_in(self, size: int) -> None:
+        self.call.bytes_in = size
 
     def client_gone(self, reason: Reason = Reason.CLIENT_GONE) -> None:
         """See `Call`."""

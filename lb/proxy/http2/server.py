@@ -18,7 +18,7 @@ from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import PER_SIDE, Link
 from lb.proxy.http2.recorded import may_be_recorded, recorded_call
 from lb.proxy.http2.shared import Http2Shared
-from lb.telemetry.sampling import RECORDED, TRACED
+from lb.telemetry.sampling import RECORDED, TRACED, Draw
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -224,16 +224,22 @@ class ServerLink(Link):
             raise
         if head.facts.route is None:
             relay.decide(head)
-        handler = head.facts.handler or Call
-        drawn = 0
         if relay.draw is not None:
-            drawn, self._drawn = self._drawn or relay.draw(), 0
-            if drawn & RECORDED and may_be_recorded(head):
-                handler = recorded_call
+            self._begin_drawn(stream_id, head, end_stream, relay.draw)
+            return
+        call = (head.facts.handler or Call)(relay, self, stream_id, head)
+        self.streams[stream_id] = call.request
+        call.begin(end_stream)
+
+    def _begin_drawn(self, stream_id: int, head: RequestHead, end_stream: bool, draw: Draw) -> None:
+        """Begin a call that may be traced, or noted for the payload log."""
+        relay = self.relay
+        drawn, self._drawn = self._drawn or draw(), 0
+        is_recorded = drawn & RECORDED and may_be_recorded(head)
+        handler = recorded_call if is_recorded else head.facts.handler or Call
         call = handler(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
-        if relay.draw is not None:
-            relay.begin_trace(call, is_drawn=drawn & TRACED != 0)
+        relay.begin_trace(call, is_drawn=drawn & TRACED != 0)
         call.begin(end_stream)
 
     def _read_head(self, block: bytes) -> RequestHead:

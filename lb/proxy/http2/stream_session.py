@@ -42,7 +42,7 @@ two milliseconds."""
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
-_CUT_OFF: Final = "the stream ends within a message"
+CUT_OFF: Final = "the stream ends within a message"
 _OF_ONE_MESSAGE: Final = frozenset({Reason.SEQUENCE_LOST, Reason.SEQUENCE_ID})
 """Refusals that say nothing of other messages of a stream."""
 
@@ -106,7 +106,7 @@ class StreamSession(CallPart):
             self.request_data(payload, end_stream)
             return
         request = call.request
-        if self._is_answered:
+        if self.is_answered:
             request.ended = request.ended or bool(end_stream)
             call.drop_upload(len(payload))
             return
@@ -125,13 +125,13 @@ class StreamSession(CallPart):
 
     def request_trailers(self, block: bytes) -> None:
         """The request ended with trailers."""
-        if self._is_answered:
+        if self.is_answered:
             self.call.request.ended = True
         else:
             self._end_request(block)
 
     @property
-    def _is_answered(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether nobody needs more of the request."""
         return self.call.response.ended or (self.merge is not None and self.merge.is_closing)
 
@@ -160,7 +160,7 @@ class StreamSession(CallPart):
         if not call.length_fits() or self._is_waiting:
             return
         if not self.single.is_between:
-            call.fail(Reason.BAD_REQUEST, _CUT_OFF)
+            call.fail(Reason.BAD_REQUEST, CUT_OFF)
         elif self.merge is not None:
             self.merge.half_close(trailers)
         elif call.backend is None:
@@ -414,7 +414,7 @@ class StreamSession(CallPart):
         if not request.ended or self._is_waiting:
             return
         if not self.single.is_between:
-            call.fail(Reason.BAD_REQUEST, _CUT_OFF)
+            call.fail(Reason.BAD_REQUEST, CUT_OFF)
         elif self.merge is not None:
             self.merge.half_close(request.trailers)
         elif call.is_under_way and (attempt := attempt_of(call)) is not None:

@@ -229,8 +229,10 @@ class VariantCall(CallPart):
             self._look()
 
     def passes(self, _pipe: Any) -> bool:
-        """See `CallPart`."""
-        return not self._is_looking and self.call.passes(_pipe)
+        """See `Call`. What is to be copied is noted piece by piece."""
+        if self._is_looking or self._recording is not None:
+            return False
+        return self.call.passes(_pipe)
 
     def place(self) -> None:
         """See `CallPart`."""

@@ -16,7 +16,7 @@ from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_message
-from lb.proxy.http2.stream_session import StreamSession
+from lb.proxy.http2.stream_session import CUT_OFF, StreamSession
 from lb.proxy.http2.variant_call import pinned_by
 from lb.proxy.variants import Variant, VariantSet
 from lb.wire.grpc.compression import inflated
@@ -238,13 +238,15 @@ class VariantStream(CallPart):
             if is_first:
                 self._begun += bytes(payload[at:stop])
                 try:
-                    out += self._named(is_whole=cutter.is_between or bool(end_stream))
+                    out += self._named(is_whole=cutter.is_between)
                 except RequestRefused as refused:
                     self.call.refuse(refused)
                     return
             else:
                 out += payload[at:stop]
             at = stop
+        if end_stream and self._is_cut_off():
+            return
         # What the client sent counts for its window, what goes on for the backend's.
         delta = len(out) - len(payload)
         self.call.bytes_in -= delta
@@ -256,6 +258,15 @@ class VariantStream(CallPart):
         if out or end_stream:
             session.request_data(bytes(out), end_stream)
 
+    def _is_cut_off(self) -> bool:
+        """Whether the request ends within bytes that are held back here. The call has failed then;
+        where it ends within others, the session sees that."""
+        if not self._begun or self._session.is_answered:
+            return False
+        self.call.request.ended = True
+        self.call.fail(Reason.BAD_REQUEST, CUT_OFF)
+        return True
+
     def _named(self, *, is_whole: bool) -> bytes:
         """What is known of a message under way, once its name is.
 
@@ -264,9 +275,7 @@ class VariantStream(CallPart):
         """
         text = self._begun
         if len(text) < PREFIX_SIZE:
-            if is_whole:
-                self._begun = b""
-            return text if is_whole else b""
+            return b""
         size = int.from_bytes(text[1:PREFIX_SIZE], "big")
         if text[0]:
             if not is_whole:
@@ -343,4 +352,5 @@ class VariantStream(CallPart):
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""
-        self._session.request_trailers(block)
+        if not self._is_cut_off():
+            self._session.request_trailers(block)

@@ -10,6 +10,7 @@ import pytest
 from lb.balancing.policies import make_policy
 from lb.control.directory import REMOVAL_S, BackendDirectory, StillRemovingError
 from lb.control.record import Member, PortRecord
+from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import (
     Address,
     AdminState,
@@ -970,3 +971,43 @@ def test_who_was_out_for_its_errors_begins_slowly_as_well() -> None:
     for model in (b"m", b"n"):
         directory.passive.answered(b, model, 0.02, 107.5)
     assert b.share == pytest.approx(0.1)
+
+
+# Many at once
+
+
+def test_of_a_thousand_backends_that_leave_at_once_each_iteration_ends_a_few(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [f"b{number}" for number in range(1000)]
+    directory = make_directory(*names, ready=False)
+    put_off: list[Callable[[], None]] = []
+    directory.put_off = put_off.append
+    cut: list[str] = []
+    directory.cut = lambda backend: cut.append(backend.name)
+    busy = [backend_of(directory, name) for name in names[500:]]
+    for backend in busy:
+        backend.in_flight = 1
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    directory.replace([], 102.0)
+    assert set(directory.ref.current.backends) == set(busy), "those that finish nothing are gone"
+    steps = [(len(cut), len(caplog.messages))]
+    while put_off:
+        put_off.pop()()
+        steps.append((len(cut), len(caplog.messages)))
+    before = ((0, 0), *steps)
+    for (cut_before, lines_before), (cut_now, lines_now) in zip(before, steps, strict=False):
+        assert cut_now - cut_before <= ENDED_AT_ONCE
+        assert lines_now - lines_before <= 2 * ENDED_AT_ONCE
+    assert sorted(cut) == sorted(names[:500])
+    assert (
+        caplog.messages.count("backend removed") == caplog.messages.count("backend leaves") == 500
+    )
+    for backend in busy:
+        backend.in_flight = 0
+    directory.look(103.0)
+    while put_off:
+        put_off.pop()()
+    assert sorted(cut) == sorted(names)
+    assert directory.ref.current.backends == ()

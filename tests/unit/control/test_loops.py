@@ -12,6 +12,7 @@ from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.record import Member, PortRecord
+from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, BackendState
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
@@ -211,6 +212,21 @@ async def test_probes_of_many_new_backends_begin_one_after_the_other() -> None:
         assert 0 < len(bench.probes) < 30
         for name in names:
             await bench.made(name)
+
+
+async def test_probes_of_many_backends_that_leave_end_a_few_in_an_iteration() -> None:
+    names = [f"b{number}" for number in range(100)]
+    async with running(FAR, "a", *names) as bench:
+        for name in names:
+            await bench.probe(name).asked.acquire()
+        before = len(asyncio.all_tasks())
+        bench.replace("a")
+        last = before
+        while last > before - 2 * len(names):
+            await asyncio.sleep(0)
+            now = len(asyncio.all_tasks())
+            assert last - now <= ENDED_AT_ONCE
+            last = now
 
 
 async def test_a_probe_that_fails_by_itself_counts_as_missed_and_is_logged(

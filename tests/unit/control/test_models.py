@@ -12,6 +12,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
+from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, BackendKind, BackendState
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation
@@ -99,6 +100,20 @@ async def test_the_first_round_knows_models_and_their_configurations() -> None:
         assert routes[b"s"].facts.idle_s == 5.0
         assert routes[b"m"].is_plain
         assert bench.joined == []
+
+
+async def test_of_many_backends_that_leave_a_few_are_forgotten_in_an_iteration() -> None:
+    tritons = {f"b{number}": ready("m") for number in range(100)}
+    async with watching(**tritons) as bench:
+        left: list[str] = []
+        bench.watch.left = lambda record: left.append(record.backend.name)
+        bench.directory.replace([], bench.clock())
+        seen = 0
+        while seen < len(tritons):
+            assert len(left) - seen <= ENDED_AT_ONCE
+            seen = len(left)
+            await asyncio.sleep(0)
+        assert sorted(left) == sorted(tritons)
 
 
 async def test_each_configuration_is_read_once() -> None:
