@@ -83,6 +83,7 @@ class Intake:
         self.is_over = True
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
+        self._pipe = None
         if self._is_reading and not self._from.is_closing():
             self._from.resume_reading()
         self._over()

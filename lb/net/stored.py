@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lb.wire.rope import Stored
 
-MOST_PIPES: Final = 48
+MOST_PIPES: Final = 32
 """Pipes of one event loop. Each has two descriptors, and counts with its capacity toward what Linux
 lets a user have in pipes: 64 MiB (`fs.pipe-user-pages-soft`)."""
 _CAPACITY: Final = 1 << 20
@@ -146,6 +146,8 @@ class Store:
         """Have what takes bytes out of pipes. False where there is none."""
         if self._copy is not None:
             return True
+        if not hasattr(os, "splice"):
+            return False
         try:
             self._tee = ctypes.CDLL(None, use_errno=True).tee
             self._sink = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
