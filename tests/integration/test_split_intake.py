@@ -102,7 +102,7 @@ async def _serving(
     context = None if world is None else world.server_context()
     async with (
         scripted_backend(script, tls=context) as backend,
-        running_http1_relay(backend.target, ceiling=ceiling, tls=tls) as relay,
+        running_http1_relay(*[backend.target] * 2, ceiling=ceiling, tls=tls) as relay,
     ):
         relay.split(b"m", 8)
         async with raw_client(relay.port) as client:
