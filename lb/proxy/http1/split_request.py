@@ -329,8 +329,10 @@ class SplitRequest:
         rows, end = json_rows(text)
         if not (end or is_all or self._held.size >= _LOOKED_AT):
             return False
-        size = max(exchange.plan.length, self._held.size)
-        self._plan = exchange.relay.dispatcher.splits.plan(exchange, rows, size)
+        splits = exchange.relay.dispatcher.splits
+        if not splits.stays_whole(exchange.model, rows):
+            size = max(exchange.plan.length, self._held.size)
+            self._plan = splits.plan(exchange, rows, size)
         if self._plan is None:
             self._pass_on()
         return self._plan is not None
