@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lb.net.intake import Intake
+from lb.net.stored import Store, StoredBytes
 
 LEAST: Final = 512 * 1024
 """Bytes from which on it pays: a pump's beginning and end cost as much as copying a part."""
@@ -61,7 +62,7 @@ class Pump:
         self._pipe = pipe
         self._fd = fd
         self._from, self._to, self._high = ends
-        self._to_fd = _descriptor(self._to)
+        self._to_fd = descriptor(self._to)
         self._left = size - _TAIL
         self._moved = moved
         self._over = over
@@ -164,6 +165,8 @@ class Pumps:
         """Those of them, and of bodies that are read into memory."""
         self.idle: list[Pipe] = []
         """Empty pipes of pumps that are over."""
+        self.store = Store()
+        """What is held of bodies that are collected."""
         self._is_able = hasattr(os, "splice")
 
     def start(
@@ -198,7 +201,7 @@ class Pumps:
         ):
             return None
         try:
-            fd = os.dup(_descriptor(source))  # transports keep their own for themselves
+            fd = os.dup(descriptor(source))  # transports keep their own for themselves
         except OSError:
             return None
         try:
@@ -216,15 +219,15 @@ class Pumps:
         source: asyncio.Transport,
         size: int,
         *,
-        take: Callable[[bytes], None],
+        take: Callable[[bytes | StoredBytes], None],
         over: Callable[[], None],
     ) -> Intake | None:
-        """Read what comes from `source` into memory from now on.
+        """Hold what comes from `source` from now on.
 
         Args:
             source: as for `start`.
             size: as for `start`.
-            take: takes what came.
+            take: takes what came, in memory or where it is stored.
             over: as for `start`.
 
         Returns:
@@ -233,7 +236,7 @@ class Pumps:
         if size < LEAST or self.running >= MOST:
             return None
         try:
-            fd = os.dup(_descriptor(source))
+            fd = os.dup(descriptor(source))
         except OSError:
             return None
         self.running += 1
@@ -242,7 +245,7 @@ class Pumps:
             self.running -= 1
             over()
 
-        intake = Intake(self.loop, source, fd, size - _TAIL, take, ended)
+        intake = Intake(self.loop, source, fd, size - _TAIL, self.store, take, ended)
         intake.begin()
         return intake
 
@@ -255,7 +258,8 @@ class Pumps:
             _close(pipe)
 
     def close(self) -> None:
-        """Close the pipes that no pump has."""
+        """Close the pipes that no pump has, and the store."""
+        self.store.close()
         while self.idle:
             _close(self.idle.pop())
 
@@ -270,7 +274,8 @@ def is_plain(transport: asyncio.Transport) -> bool:
     )
 
 
-def _descriptor(transport: asyncio.Transport) -> int:
+def descriptor(transport: asyncio.Transport) -> int:
+    """That of the socket of a transport."""
     return int(transport.get_extra_info("socket").fileno())
 
 

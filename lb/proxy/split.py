@@ -22,7 +22,7 @@ from lb.settings.scheduling import SplitMode
 from lb.telemetry.counts import SplitCounts
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.ledger import Ledger
-from lb.wire.rope import Payload, Rope
+from lb.wire.rope import Held, Rope, Stored, in_memory
 
 _log = logging.getLogger(__name__)
 
@@ -431,7 +431,7 @@ class HeldBytes:
         self._begin()
 
     def _begin(self) -> None:
-        self._pieces: list[Payload] = []
+        self._pieces: list[Held] = []
         self._tail = bytearray()
         """Short payload at the end, copied: an object for each would take more than it says."""
         self._buffer: Any = None
@@ -440,7 +440,7 @@ class HeldBytes:
         """The first of these pieces."""
         self.size = 0
 
-    def add(self, payload: Payload) -> bool:
+    def add(self, payload: Held) -> bool:
         """Hold more. False when the owner had to give way instead."""
         size = len(payload)
         if not size:
@@ -448,6 +448,9 @@ class HeldBytes:
         if not self._ledger.take(self, size):
             return False
         self.size += size
+        if not isinstance(payload, bytes | memoryview):
+            self._add_stored(payload)
+            return True
         if size < COPY_BELOW:
             self._tail += payload
             if len(self._tail) >= _TAIL_BYTES:
@@ -462,6 +465,21 @@ class HeldBytes:
         self._pieces.append(payload)
         return True
 
+    def _add_stored(self, piece: Stored) -> None:
+        """Hold more that lies elsewhere, as one piece with what came before it."""
+        if self._tail:
+            self._end_tail()
+        self._end_run()
+        pieces = self._pieces
+        last = pieces[-1] if pieces else b""
+        if isinstance(last, bytes | memoryview):
+            pieces.append(piece)
+        elif (both := last.followed_by(piece)) is not None:
+            pieces[-1] = both
+        else:
+            pieces.append(piece)
+        self._first = len(pieces)
+
     def _end_tail(self) -> None:
         self._end_run()
         self._pieces.append(bytes(self._tail))
@@ -472,7 +490,7 @@ class HeldBytes:
         """Copy the last pieces if they would keep much else that was read with them."""
         run = self._pieces[self._first :]
         if self._buffer is not None and 2 * sum(map(len, run)) < len(self._buffer):
-            self._pieces[self._first :] = [b"".join(run)]
+            self._pieces[self._first :] = [b"".join(in_memory(run))]
         self._buffer = None
         self._first = len(self._pieces)
 

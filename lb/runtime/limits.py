@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from lb.net.splice import MOST
+from lb.net.stored import MOST_PIPES
 
-RESERVE: Final = 64 + 3 * MOST
-"""For probes, scrapes, the admin API and the metrics port, and three for each pump."""
+RESERVE: Final = 64 + 3 * MOST + 2 * MOST_PIPES
+"""For probes, scrapes, the admin API and the metrics port, three for each pump, and two for each
+pipe that bodies are held in."""
 PER_BACKEND: Final = 2
 """More for each backend: a probe on its way to each of its ports."""
 _FEWEST: Final = 8

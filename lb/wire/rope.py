@@ -5,10 +5,48 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
+
+
+class Stored(Protocol):
+    """Bytes that lie outside of the memory of the process, as in `lb.net.stored`. They never
+    change."""
+
+    def __len__(self) -> int: ...
+
+    def part(self, begin: int, end: int) -> Stored:
+        """Some of them, from `begin` to before `end`, where they lie."""
+        ...
+
+    def followed_by(self, other: Stored) -> Stored | None:
+        """These and others as one, if the others lie right behind them."""
+        ...
+
+    def read(self) -> bytes:
+        """A copy in memory."""
+        ...
+
+    def send(self, fd: int) -> int:
+        """Write them to a socket, as far as it takes them at once or fails. Returns how many
+        bytes went."""
+        ...
+
 
 Payload = bytes | memoryview
+Held = bytes | memoryview | Stored
 _EMPTY: Final = memoryview(b"")
+
+
+def in_memory(pieces: Iterable[Held]) -> list[Payload]:
+    """The same pieces, of which those that lie elsewhere are read."""
+    return [piece if isinstance(piece, bytes | memoryview) else piece.read() for piece in pieces]
+
+
+def _part(piece: Held, begin: int, end: int) -> Held:
+    """Some bytes of a piece, not copied."""
+    if isinstance(piece, bytes | memoryview):
+        return piece[begin:end]
+    return piece.part(begin, end)
 
 
 class Rope:
@@ -16,12 +54,16 @@ class Rope:
 
     __slots__ = ("_piece", "_pieces", "_size", "_start", "_starts", "_stop")
 
-    def __init__(self, pieces: Iterable[Payload]) -> None:
+    def __init__(self, pieces: Iterable[Held]) -> None:
         """
         Args:
             pieces: the buffers. They must not change as long as the rope, or a part of it, is used.
         """
-        self._pieces = [memoryview(piece) for piece in pieces if len(piece)]
+        self._pieces: list[Held] = [
+            memoryview(piece) if isinstance(piece, bytes) else piece
+            for piece in pieces
+            if len(piece)
+        ]
         self._starts = [0, *accumulate(map(len, self._pieces))]
         self._size = self._starts.pop()
         self._piece = _EMPTY
@@ -47,7 +89,7 @@ class Rope:
         if not 0 <= at < self._size:
             raise IndexError("beyond the end of a rope")
         place = bisect_right(self._starts, at) - 1
-        self._piece = self._pieces[place]
+        self._piece = memoryview(in_memory(self._pieces[place : place + 1])[0])
         self._start = self._starts[place]
         self._stop = self._start + len(self._piece)
 
@@ -65,21 +107,25 @@ class Rope:
             four = self.read(at, at + 4)
         return int.from_bytes(four, "little")
 
-    def views(self, begin: int, end: int) -> list[memoryview]:
-        """Bytes from `begin` to before `end`, as far as there are any: views, not copies."""
+    def pieces(self, begin: int, end: int) -> list[Held]:
+        """Bytes from `begin` to before `end`, as far as there are any, where they lie."""
         end = min(end, self._size)
         if begin >= end:
             return []
         first = bisect_right(self._starts, begin) - 1
         last = bisect_right(self._starts, end - 1)
         found = self._pieces[first:last]
-        found[-1] = found[-1][: end - self._starts[last - 1]]
-        found[0] = found[0][begin - self._starts[first] :]
+        found[-1] = _part(found[-1], 0, end - self._starts[last - 1])
+        found[0] = _part(found[0], begin - self._starts[first], len(found[0]))
         return found
+
+    def views(self, begin: int, end: int) -> list[memoryview]:
+        """The same bytes in memory: views, unless they lie elsewhere."""
+        return [memoryview(piece) for piece in in_memory(self.pieces(begin, end))]
 
     def part(self, begin: int, end: int) -> Rope:
         """The same bytes as a rope of their own."""
-        return Rope(self.views(begin, end))
+        return Rope(self.pieces(begin, end))
 
     def read(self, begin: int, end: int) -> bytes:
         """The same bytes, joined: for short ones."""
@@ -87,7 +133,7 @@ class Rope:
 
     def joined(self) -> bytes:
         """All of it in one buffer, for what cannot read a rope."""
-        return b"".join(self._pieces)
+        return b"".join(in_memory(self._pieces))
 
 
 def rope_of(data: Payload | Rope) -> Rope:

@@ -860,6 +860,7 @@ class Relay:
             "busy": sum(server.exchange is not None for server in http1.servers),
             "not pooled": http1.upstream_connections - len(http1.upstreams),
             "pumps": http1.pumps.running,
+            "stored": http1.pumps.store.pipes,
             "streams": sum(len(server.streams) for server in http2.servers),
         }
 

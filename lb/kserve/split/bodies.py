@@ -29,7 +29,7 @@ from lb.kserve.split.tensors import (
     find_rows,
     stride,
 )
-from lb.wire.rope import Payload, Rope, rope_of
+from lb.wire.rope import Held, Payload, Rope, rope_of
 
 ALL_JSON: Final = -1
 """In place of the size of the JSON: there is nothing behind it."""
@@ -54,7 +54,7 @@ class Body(NamedTuple):
 
     json_size: int
     """Bytes, or `ALL_JSON`."""
-    pieces: list[Payload]
+    pieces: list[Held]
 
     @property
     def size(self) -> int:
@@ -103,17 +103,17 @@ class BodyCut:
         return len(self.text) // _BYTES_PER_UNIT
 
     def part(self, first: int, count: int) -> Body:
-        """The body that asks for `count` rows from row `first` on. Data are views of the whole
-        body."""
+        """The body that asks for `count` rows from row `first` on. Data stay where
+        they lie in the whole body."""
         inputs = []
         elements: list[memoryview] = []
-        pieces: list[Payload] = []
+        pieces: list[Held] = []
         for place, each in enumerate(self._inputs):
             shape = _numbers(each["shape"])
             changed = dict(each)
             changed["shape"] = [count, *shape[1:]]
             if place in self._binary:
-                binary = self._binary[place].slice(first, count)
+                binary = self._binary[place].pieces(first, count)
                 pieces += binary
                 changed["parameters"] = {**each["parameters"], _BINARY: sum(map(len, binary))}
             elif "data" in each:
@@ -129,7 +129,7 @@ class BodyCut:
                     BYTE_SIZE: count * row,
                 }
             inputs.append(changed)
-        head: list[Payload] = []
+        head: list[Held] = []
         for at, text in enumerate(_split_at_places({**self._content, "inputs": inputs})):
             head.append(elements[int(text)] if at % 2 else text)
         return Body(sum(map(len, head)) if self._binary else ALL_JSON, [*head, *pieces])

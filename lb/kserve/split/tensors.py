@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from lb.kserve.merge.steps import Steps
-from lb.wire.rope import Rope
+from lb.wire.rope import Held, Rope
 
 BYTES: Final = "BYTES"
 SIZES: Final = {
@@ -115,10 +115,18 @@ class Rows:
         self._bounds = bounds
 
     def slice(self, first: int, count: int) -> list[memoryview]:
-        """The bytes of `count` rows from row `first` on."""
+        """The bytes of `count` rows from row `first` on, in memory."""
+        return self._data.views(*self._ends(first, count))
+
+    def pieces(self, first: int, count: int) -> list[Held]:
+        """The same bytes where they lie."""
+        return self._data.pieces(*self._ends(first, count))
+
+    def _ends(self, first: int, count: int) -> tuple[int, int]:
+        """Where some rows begin and end."""
         if self._bounds is not None:
-            return self._data.views(self._bounds[first], self._bounds[first + count])
-        return self._data.views(first * self._stride, (first + count) * self._stride)
+            return self._bounds[first], self._bounds[first + count]
+        return first * self._stride, (first + count) * self._stride
 
 
 def find_rows(data: Rope, datatype: str, shape: Sequence[int]) -> Steps[Rows]:

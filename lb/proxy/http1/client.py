@@ -13,7 +13,7 @@ from typing import Final, cast
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
 from lb.net.sockets import acknowledged_bytes, read_rest, unsent_bytes
-from lb.net.splice import LEAST, Pump, is_plain
+from lb.net.splice import LEAST, Pump, descriptor, is_plain
 from lb.net.timers import Timer
 from lb.proxy.http1.pool import Pooled
 from lb.proxy.http1.shared import Http1Shared
@@ -31,6 +31,7 @@ from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import INTERIM_RESPONSES
 from lb.wire.http1.response import ResponseHead
+from lb.wire.rope import Stored
 
 JOIN_BYTES: Final = 16 * 1024
 """Up to this much is copied into one piece to be written; more is written as a vector."""
@@ -41,6 +42,9 @@ to 32 times in a row, 8 MB."""
 PIECE_COST: Final = 2
 """Units of `IterationBudget` for a chunk."""
 _REST_BYTES: Final = 1 << 20
+_WAITING_BYTES: Final = 16 * 1024
+"""Of what is not in memory: so much is read into the transport, to wait until the socket takes
+more."""
 """Of an answer that is read after writing the request has failed."""
 
 
@@ -107,6 +111,27 @@ class ClientConnection(Pooled):
         """Send a part of the request."""
         if self.transport is not None:
             write_pieces(self.transport, pieces)
+
+    def send_stored(self, piece: Stored) -> int:
+        """Send some of a part of the request that is not in memory. Returns how many bytes."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return len(piece)
+        if not self.is_plain:
+            transport.write(piece.read())
+            return len(piece)
+        # The transport then reports whatever waits to be written, and that it is gone.
+        transport.set_write_buffer_limits(high=0)
+        size = 0
+        if not transport.get_write_buffer_size():
+            size = piece.send(descriptor(transport))
+            if size < len(piece):
+                # The socket takes no more, or fails: its transport waits for it, or finds out.
+                rest = piece.part(size, size + _WAITING_BYTES).read()
+                transport.write(rest)
+                size += len(rest)
+        transport.set_write_buffer_limits(high=self.relay.options.buffer_size)
+        return size
 
     def set_reading(self, wanted: bool) -> None:
         """Read on, or let the backend wait until the client has caught up."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -35,7 +36,7 @@ from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.recorded import RecordedResponse
-from lb.proxy.http1.request_body import RequestBody
+from lb.proxy.http1.request_body import PORTION, HeldBody, RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
@@ -56,6 +57,7 @@ from lb.wire.http1.body import (
 from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import CONTINUE, ResponseHead
+from lb.wire.rope import Held, in_memory
 from lb.wire.trace_context import TraceContext
 
 _log = logging.getLogger(__name__)
@@ -165,6 +167,20 @@ class Http1Exchange(Exchange):
         if self.body.keep_first(head, pieces, size, ended=ended):
             self._look_and_place(pieces)
 
+    def hold(self, head: bytes, pieces: Sequence[Held]) -> bool:
+        """Take a request that is complete and was held whole. False when memory is so short that it
+        was ended instead."""
+        self.bytes_in = size = sum(map(len, pieces))
+        if size <= PORTION:
+            return self.body.keep_first(head, in_memory(pieces), size, ended=True)
+        self.body = body = HeldBody(self.relay, self.server, size)
+        return body.hold(head, pieces, size)
+
+    def pass_on_held(self, head: bytes, pieces: Sequence[Held]) -> None:
+        """Relay a request that is complete, was held whole, and is counted as open already."""
+        if self.hold(head, pieces):
+            self._look_and_place(pieces)
+
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a further part of the body."""
         if self.is_too_large(pieces):
@@ -191,7 +207,7 @@ class Http1Exchange(Exchange):
         self._unseen: deque[Payload] = deque()
         """Parts of its body that were not looked at yet."""
 
-    def _look_and_place(self, pieces: list[Payload]) -> None:
+    def _look_and_place(self, pieces: Sequence[Held]) -> None:
         """Begin with a request that comes in parts: at once, or when enough of it has come."""
         snapshot = self.relay.dispatcher.pool.current
         route = snapshot.routes.get(self.model)
@@ -199,7 +215,7 @@ class Http1Exchange(Exchange):
             look = begin_look(self.plan, route, has_regions=bool(snapshot.regions))
             if look is not None:
                 self._look = look
-                self._look_later(look, pieces)
+                self._look_later(look, look.first_of(pieces))
                 return
             note(self, self.plan, route, snapshot.regions, None)
         if self.handler is None or self.handler.may_be_placed():
@@ -292,7 +308,7 @@ class Http1Exchange(Exchange):
             and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 
-    def is_too_large(self, pieces: list[Payload]) -> bool:
+    def is_too_large(self, pieces: Sequence[Held]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
         options = self.relay.options if self.server is None else self.server.options
         limit = options.body_size

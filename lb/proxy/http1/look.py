@@ -11,7 +11,7 @@ at, a little at a time however short it is, and goes on as it came.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lb.domain.pool import ModelRoute, Placements
@@ -26,6 +26,7 @@ from lb.proxy.findings import note_findings
 from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.http1.body import Payload
+from lb.wire.rope import Held, in_memory
 
 SMALL_BODY: Final = 64 * 1024
 """Bytes of JSON that are looked at whatever the model."""
@@ -86,6 +87,19 @@ class BodyLook:
             return True
         self.rest = inflater.unconsumed_tail
         return self._read(text) or inflater.eof
+
+    def first_of(self, pieces: Sequence[Held]) -> list[Payload]:
+        """The beginning of a body, as far as it is looked at."""
+        if self._inflater is not None:
+            return in_memory(pieces)
+        first: list[Payload] = []
+        left = self._left
+        for piece in pieces:
+            if left <= 0:
+                break
+            first += in_memory([piece])
+            left -= len(piece)
+        return first
 
     def slices(self, piece: Payload) -> Iterator[memoryview]:
         """Cut a part of the body into what is fed in one turn of the loop."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from lb.net.timers import Timer
@@ -18,6 +19,7 @@ from lb.proxy.request_trace import RequestTrace
 from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload, few
 from lb.wire.http1.grammar import CRLF
 from lb.wire.pieces import join_short
+from lb.wire.rope import Held, Stored
 
 EAGER_CHUNKS: Final = 32
 """Chunks that are passed on as they come, so that a small live upload is not held up."""
@@ -56,7 +58,7 @@ class RequestBody:
         """All of the request has come from the client."""
         self._kept: list[Payload] | None = None
         """Everything that goes to a backend so far; None once it is too much to keep."""
-        self.unsent: deque[Payload] | None = None
+        self.unsent: deque[Held] | None = None
         """What was kept and goes to the backend bit by bit, if it is much; never little."""
         self._kept_size = 0
         """Bytes of what is kept, or if nothing is, of what is not sent yet."""
@@ -161,16 +163,24 @@ class RequestBody:
         size = self._kept_size
         is_kept = self._may_keep(max(size, self._length))
         if size > PORTION:
-            self.unsent = deque(kept)
+            self.unsent = deque(self._all_kept(kept))
             self._unsent_size = size
             if not is_kept:
-                self._kept = None
+                self._drop_kept()
             self._send_on()
             return
         self.unsent = None
         connection.write(kept)
         if not is_kept:
             self.forget()
+
+    def _all_kept(self, kept: list[Payload]) -> Sequence[Held]:
+        """All that goes to a backend."""
+        return kept
+
+    def _drop_kept(self) -> None:
+        """Have no other attempt: what is not sent yet is kept elsewhere."""
+        self._kept = None
 
     def _may_keep(self, size: int) -> bool:
         """Whether so much in all is kept for another attempt."""
@@ -188,7 +198,12 @@ class RequestBody:
         size = 0
         # The ledger counts no crumbs, and whatever is unsent is to be on it: they go along.
         while unsent and (size < PORTION or self._unsent_size - size <= UNCOUNTED):
-            piece = unsent.popleft()
+            piece = unsent[0]
+            if not isinstance(piece, bytes | memoryview):
+                if not portion:
+                    size = self._send_stored(connection, unsent, piece)
+                break
+            unsent.popleft()
             portion.append(piece)
             size += len(piece)
         self._unsent_size -= size
@@ -197,11 +212,21 @@ class RequestBody:
         if not unsent:
             self.unsent = None
         self._settle()
-        connection.write(portion)
+        if portion:
+            connection.write(portion)
         if not unsent:
             self.upload_changed()
         elif not connection.is_full:
             self._relay.loop.call_soon(self._send_on)
+
+    def _send_stored(self, connection: ClientConnection, unsent: deque[Held], piece: Stored) -> int:
+        """Send some of the first piece, which is not in memory. Returns how many bytes."""
+        size = connection.send_stored(piece.part(0, PORTION))
+        if size < len(piece):
+            unsent[0] = piece.part(size, len(piece))
+        else:
+            unsent.popleft()
+        return size
 
     def upload_changed(self) -> None:
         """The backend takes the request more slowly than it comes, or has caught up."""
@@ -376,3 +401,49 @@ class RequestBody:
                 return False
             self.charged = owed
         return True
+
+
+class HeldBody(RequestBody):
+    """A long request that was held whole, and may be stored elsewhere than in memory."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, relay: Http1Shared, client: ClientSide | None, length: int) -> None:
+        super().__init__(relay, client, length)
+        self._pieces: Sequence[Held] = ()
+        """The body."""
+
+    def hold(self, head: bytes, pieces: Sequence[Held], size: int) -> bool:
+        """Take the request; see `keep_whole`.
+
+        Args:
+            head: for the backend.
+            pieces: the body.
+            size: bytes of it, more than `PORTION`.
+        """
+        self.ended = True
+        self._kept = [head]
+        self._pieces = pieces
+        self._kept_size = len(head) + size
+        return self._settle()
+
+    def again(self) -> RequestBody:
+        """See `RequestBody`."""
+        other = HeldBody(self._relay, None, self._length)
+        other.ended = True
+        other._kept = self._kept
+        other._pieces = self._pieces
+        other._kept_size = self._kept_size
+        return other
+
+    def forget(self) -> None:
+        """See `RequestBody`."""
+        self._pieces = ()
+        super().forget()
+
+    def _drop_kept(self) -> None:
+        self._pieces = ()
+        super()._drop_kept()
+
+    def _all_kept(self, kept: list[Payload]) -> Sequence[Held]:
+        return [*kept, *self._pieces]

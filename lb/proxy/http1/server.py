@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from math import inf
 from typing import Final, cast
 
@@ -56,6 +57,7 @@ from lb.wire.http1.forwarded import (
     drop_fields,
 )
 from lb.wire.http1.trace_fields import with_context
+from lb.wire.rope import Held
 from lb.wire.trace_context import Traces
 
 
@@ -580,7 +582,10 @@ class ServerConnection(ClientSide):
         handler = exchange.handler
         if isinstance(handler, SplitRequest) and handler.is_decided:
             self.pump = self.relay.pumps.collect(
-                self.transport, decoder.remaining, take=self._collected, over=self._pump_over
+                self.transport,
+                decoder.remaining,
+                take=partial(self._collected, handler),
+                over=self._pump_over,
             )
             return
         sink = exchange.passes(self)
@@ -601,14 +606,13 @@ class ServerConnection(ClientSide):
         if self.exchange is not None:
             self.exchange.count_request(size)
 
-    def _collected(self, piece: bytes) -> None:
+    def _collected(self, request: SplitRequest, piece: Held) -> None:
         """Some of a body has come that is held whole."""
         self.since = self.relay.clock()
         if isinstance(self._decoder, LengthDecoder):
             self._decoder.remaining -= len(piece)
-        exchange = self.exchange
-        if exchange is not None:
-            (exchange.handler or exchange).add([piece], ended=False)
+        if self.exchange is not None:
+            request.add([piece], ended=False)
 
     def _pump_over(self) -> None:
         self.pump = None

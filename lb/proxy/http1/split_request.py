@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -43,7 +43,7 @@ from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
-from lb.wire.rope import Rope
+from lb.wire.rope import Held, Rope, in_memory
 
 ResultT = TypeVar("ResultT")
 
@@ -221,12 +221,12 @@ class Http1Part:
         head = request.head_of(body)
         size = body.size
         exchange.particulars = part_particulars(request.particulars, request.plan, self.count, size)
-        exchange.plan.length = exchange.bytes_in = size
+        exchange.plan.length = size
         exchange.expect_parts()
         trace = request.exchange.trace
         if trace is not None:
             head = trace.retell(head, exchange.first_span)
-        if exchange.body.keep_first(head, body.pieces, size, ended=True):
+        if exchange.hold(head, body.pieces):
             exchange.place()
 
     def cancel(self) -> None:
@@ -298,7 +298,7 @@ class SplitRequest:
         """See `RequestHandler`."""
         return True
 
-    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+    def add(self, pieces: Sequence[Held], *, ended: bool) -> None:
         """See `RequestHandler`."""
         exchange = self.exchange
         if exchange.is_too_large(pieces):
@@ -329,8 +329,10 @@ class SplitRequest:
         rows, end = json_rows(text)
         if not (end or is_all or self._held.size >= _LOOKED_AT):
             return False
-        size = max(exchange.plan.length, self._held.size)
-        self._plan = exchange.relay.dispatcher.splits.plan(exchange, rows, size)
+        splits = exchange.relay.dispatcher.splits
+        if not splits.stays_whole(exchange.model, rows):
+            size = max(exchange.plan.length, self._held.size)
+            self._plan = splits.plan(exchange, rows, size)
         if self._plan is None:
             self._pass_on()
         return self._plan is not None
@@ -343,7 +345,10 @@ class SplitRequest:
         exchange.handler = None
         self._held.drop()
         exchange.bytes_in = 0
-        exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
+        if ended and exchange.plan.length >= 0:
+            exchange.pass_on_held(self.head, data.pieces(0, len(data)))
+        else:
+            exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
 
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
@@ -517,15 +522,16 @@ class SplitRequest:
     def _answer(self, joined: tuple[Body, str]) -> None:
         exchange, plan = self.exchange, self.plan
         body, _ = joined
+        pieces = in_memory(body.pieces)
         exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
             200,
-            bytes(body.pieces[0]),
+            bytes(pieces[0]),
             content_type=b"application/json" if is_json else b"application/octet-stream",
             is_relayed=True,
         )
-        answer.rest = body.pieces[1:]
+        answer.rest = pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
         self.exchange.answer(answer)

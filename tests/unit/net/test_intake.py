@@ -1,4 +1,4 @@
-"""Bodies that are read into memory in place of their transport, on real sockets and both event
+"""Bodies that are held in place of being read by their transport, on real sockets and both event
 loops."""
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import uvloop
 
 from lb.net.intake import Intake
 from lb.net.splice import LEAST, MOST, Pumps
+from lb.net.stored import MOST_PIPES, Pipe
+from lb.wire.rope import Held, in_memory
 from tests.unit.net.test_splice import BODY, Side
 from tests.wire.waiting import eventually
 
@@ -33,16 +35,21 @@ class Source:
         self.pumps = pumps
         self.side = side
         self.sender = sender
-        self.taken = bytearray()
+        self.pieces: list[Held] = []
         self.overs = 0
         self.intake: Intake | None = None
+
+    @property
+    def taken(self) -> bytes:
+        """What came, wherever it lies."""
+        return b"".join(in_memory(self.pieces))
 
     def start(self, size: int = len(BODY)) -> Intake | None:
         def over() -> None:
             self.overs += 1
 
         self.intake = self.pumps.collect(
-            self.side.transport, size, take=self.taken.extend, over=over
+            self.side.transport, size, take=self.pieces.append, over=over
         )
         return self.intake
 
@@ -69,6 +76,32 @@ async def connected() -> AsyncIterator[Source]:
         sender.close()
         await eventually(lambda: side.lost)
         assert pumps.running == 0
+        source.pieces.clear()
+        assert pumps.store.pipes == 0
+        pumps.close()
+
+
+@pytest.mark.parametrize("pipes", [0, 1, MOST_PIPES])
+def test_a_body_is_stored_as_long_as_there_are_pipes(run: Runner, pipes: int) -> None:
+    async def check() -> None:
+        async with connected() as source:
+            store = source.pumps.store
+            others = [store.new_pipe() for _ in range(MOST_PIPES - pipes)]
+            assert source.start(3 * len(BODY)) is not None
+            sending = asyncio.ensure_future(source.send(3 * BODY))
+            await eventually(lambda: len(source.side.read) == TAIL)
+            await sending
+            assert source.taken == (3 * BODY)[:-TAIL]
+            in_pipes = sum(len(piece) for piece in source.pieces if not isinstance(piece, bytes))
+            if pipes > 1:
+                assert in_pipes == len(source.taken)
+            else:
+                assert bool(in_pipes) is bool(pipes)
+                assert in_pipes < len(source.taken)
+            assert all(isinstance(other, Pipe) for other in others)
+            others.clear()
+
+    run(check())
 
 
 def test_a_body_is_read_in_order_and_its_end_is_left_to_the_source(run: Runner) -> None:
@@ -78,7 +111,7 @@ def test_a_body_is_read_in_order_and_its_end_is_left_to_the_source(run: Runner) 
             sending = asyncio.ensure_future(source.send(BODY + b"next"))
             await eventually(lambda: len(source.side.read) == TAIL + 4)
             await sending
-            assert bytes(source.taken) == BODY[:-TAIL]
+            assert source.taken == BODY[:-TAIL]
             assert bytes(source.side.read) == BODY[-TAIL:] + b"next"
             assert source.overs == 1
 
@@ -96,7 +129,7 @@ def test_nothing_is_read_while_that_is_not_wanted(run: Runner) -> None:
                 await asyncio.sleep(0)
             assert not source.taken
             intake.set_reading(True)
-            await eventually(lambda: bytes(source.taken) == b"first")
+            await eventually(lambda: source.taken == b"first")
 
     run(check())
 
@@ -121,8 +154,8 @@ def test_it_can_be_ended_by_who_takes_a_piece(run: Runner) -> None:
         async with connected() as source:
             pieces: list[bytes] = []
 
-            def take(piece: bytes) -> None:
-                pieces.append(piece)
+            def take(piece: Held) -> None:
+                pieces.extend(map(bytes, in_memory([piece])))
                 assert intake is not None
                 intake.end()
 
@@ -143,7 +176,7 @@ def test_the_end_of_a_source_is_left_to_its_transport(run: Runner, is_reset: boo
         async with connected() as source:
             assert source.start() is not None
             await source.send(b"some")
-            await eventually(lambda: bytes(source.taken) == b"some")
+            await eventually(lambda: source.taken == b"some")
             if is_reset:
                 source.sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 source.sender.close()

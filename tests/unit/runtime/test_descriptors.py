@@ -15,13 +15,13 @@ from lb.runtime.limits import (
 
 
 def test_half_of_what_is_free_is_for_clients() -> None:
-    budget = plan_budget(limit=1196, in_use=16, backends=10, wanted=0)
+    budget = plan_budget(limit=1260, in_use=16, backends=10, wanted=0)
     assert budget == Budget(clients=500, all=1000)
 
 
 def test_more_than_that_cannot_be_wanted_but_less() -> None:
-    assert plan_budget(limit=1196, in_use=16, backends=10, wanted=100).clients == 100
-    assert plan_budget(limit=1196, in_use=16, backends=10, wanted=10_000).clients == 500
+    assert plan_budget(limit=1260, in_use=16, backends=10, wanted=100).clients == 100
+    assert plan_budget(limit=1260, in_use=16, backends=10, wanted=10_000).clients == 500
 
 
 def test_some_are_served_with_however_few_descriptors() -> None:
