@@ -42,10 +42,10 @@ to 32 times in a row, 8 MB."""
 PIECE_COST: Final = 2
 """Units of `IterationBudget` for a chunk."""
 _REST_BYTES: Final = 1 << 20
+"""Of an answer that is read after writing the request has failed."""
 _WAITING_BYTES: Final = 16 * 1024
 """Of what is not in memory: so much is read into the transport, to wait until the socket takes
 more."""
-"""Of an answer that is read after writing the request has failed."""
 
 
 def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
