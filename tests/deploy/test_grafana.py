@@ -20,8 +20,9 @@ from tests.deploy.test_prometheus import (
     promtool,
     watched_pair,
 )
-from tests.fakes.process import wait_until
+from tests.fakes.process import ChildProcess, wait_until
 from tests.fakes.promql import faults, series_of_ours
+from tests.fakes.serving import metric
 
 FILE = Path(__file__).parents[2] / "deploy" / "grafana" / "triton-lb.json"
 DASHBOARD: dict[str, Any] = json.loads(FILE.read_text())
@@ -117,7 +118,8 @@ QUIET = {
 reload, a forecast, an ejection, a retry that is refused, a sequence."""
 
 PAUSE_MS = 20
-BODIES = {
+LONG_MS = 3000
+BODIES: dict[str, Any] = {
     "sleeper/infer": {
         "inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [PAUSE_MS]}]
     },
@@ -144,13 +146,32 @@ def send_all(address: str) -> None:
     send(address, "sleeper/infer", {}, TE="a" * 40_000)
 
 
+def kill_busy(triton: ChildProcess, addresses: dict[str, str]) -> None:
+    """Kill `gpu-1` while it executes a request, so that an attempt fails."""
+    body = {"inputs": [{**BODIES["sleeper/infer"]["inputs"][0], "data": [LONG_MS]}]}
+    with ThreadPoolExecutor() as pool:
+        asked = [
+            pool.submit(send, addresses["http"], "sleeper/infer", body)
+            for _ in range(2)  # one for each Triton
+        ]
+        series = 'triton_lb_backend_in_flight{backend="gpu-1",protocol="http"}'
+        wait_until(
+            lambda: metric(addresses["metrics"], series) == 1,
+            timeout_s=LIMIT_S,
+            what="a request at gpu-1",
+        )
+        triton.signal(signal.SIGKILL)
+        for each in asked:
+            each.result()
+
+
 def test_queries_are_answered_by_a_prometheus(tmp_path: Path) -> None:
     """One that has scraped two simulated Tritons, of which one was killed."""
     scheduling = {"max_requests_per_backend": 1, "max_queue_size": 4}
     with watched_pair(tmp_path, scheduling=scheduling) as (prometheus, tritons, addresses):
         wait_until(lambda: prometheus.ask("rules") is not None, timeout_s=LIMIT_S, what="a start")
         send_all(addresses["http"])
-        tritons[1].signal(signal.SIGKILL)
+        kill_busy(tritons[1], addresses)
         down = quote('sum(triton_lb_backend_state{backend="gpu-1",state="down"})')
         silent: list[set[str]] = []
 
