@@ -938,7 +938,10 @@ class Scheduler:
 
     def model_queues(self, now: float, *, idle: bool = True) -> Iterator[ModelQueueView]:
         """Every model queue that is known of; without `idle`, those in which requests wait."""
+        left = self._waiting
         for model_queue in self._model_queues.values():
+            if not (idle or left):
+                return
             if not (idle or model_queue.waiting or model_queue.retired):
                 continue
             waiting: dict[int, int] = {}
@@ -947,6 +950,7 @@ class Scheduler:
                 for priority, count in eligible_set.queue.by_priority().items():
                     waiting[priority] = waiting.get(priority, 0) + count
                 oldest = min(oldest, eligible_set.queue.oldest_at())
+            left -= sum(waiting.values())
             yield ModelQueueView(
                 model=model_queue.model,
                 version=model_queue.version,
