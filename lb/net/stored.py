@@ -19,8 +19,8 @@ MOST_PIPES: Final = 32
 """Pipes of one event loop. Each has two descriptors, and counts with its capacity toward what Linux
 lets a user have in pipes: 64 MiB (`fs.pipe-user-pages-soft`)."""
 _CAPACITY: Final = 1 << 20
-"""Of a pipe, as Linux counts: it has a place for each 4 KiB. What is received takes a place for up
-to 32 KiB, so more bytes may be in it."""
+"""Capacity of a pipe, as Linux counts: it has a place for each 4 KiB. What is received takes a
+place for up to 32 KiB, so more bytes may be in it."""
 _MOST_BYTES: Final = 4 << 20
 """Bytes in one pipe, which are read into memory at once if they have to be."""
 _SET_PIPE_SIZE: Final = 1031

@@ -472,12 +472,11 @@ class HeldBytes:
         self._end_run()
         pieces = self._pieces
         last = pieces[-1] if pieces else b""
-        if isinstance(last, bytes | memoryview):
+        both = None if isinstance(last, bytes | memoryview) else last.followed_by(piece)
+        if both is None:
             pieces.append(piece)
-        elif (both := last.followed_by(piece)) is not None:
-            pieces[-1] = both
         else:
-            pieces.append(piece)
+            pieces[-1] = both
         self._first = len(pieces)
 
     def _end_tail(self) -> None:

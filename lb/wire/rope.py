@@ -38,7 +38,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 def in_memory(pieces: Iterable[Held]) -> list[Payload]:
-    """The same pieces, of which those that lie elsewhere are read."""
+    """Read those of some pieces that lie elsewhere; the others stay as they are."""
     return [piece if isinstance(piece, bytes | memoryview) else piece.read() for piece in pieces]
 
 

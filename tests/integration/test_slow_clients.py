@@ -75,14 +75,19 @@ def slow_http(balancer: Balancer) -> Iterator[Finish]:
         yield finish
 
 
-@contextmanager
-def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
-    """One connection with calls of which half has been sent."""
+def grpc_inference() -> bytes:
+    """A gRPC message that asks for `_ELEMENTS` numbers, with its prefix."""
     message = pb.ModelInferRequest(model_name="identity_fp32")
     message.inputs.add(name="INPUT0", datatype="FP32", shape=[_ELEMENTS])
     message.raw_input_contents.append(bytes(4 * _ELEMENTS))
     content = message.SerializeToString()
-    body = struct.pack(">xI", len(content)) + content
+    return struct.pack(">xI", len(content)) + content
+
+
+@contextmanager
+def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
+    """One connection with calls of which half has been sent."""
+    body = grpc_inference()
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     left: dict[int, bytes] = {}
     good: set[int] = set()
@@ -176,11 +181,7 @@ def unread_http(balancer: Balancer) -> Iterator[None]:
 @contextmanager
 def unread_grpc(balancer: Balancer) -> Iterator[None]:
     """Calls that were executed, on one connection that credits nothing of their responses."""
-    message = pb.ModelInferRequest(model_name="identity_fp32")
-    message.inputs.add(name="INPUT0", datatype="FP32", shape=[_ELEMENTS])
-    message.raw_input_contents.append(bytes(4 * _ELEMENTS))
-    content = message.SerializeToString()
-    body = struct.pack(">xI", len(content)) + content
+    body = grpc_inference()
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     begun: set[int] = set()
     with socket.create_connection(address(balancer.grpc), timeout=_PATIENCE_S) as sock:

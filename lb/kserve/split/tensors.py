@@ -119,7 +119,7 @@ class Rows:
         return self._data.views(*self._ends(first, count))
 
     def pieces(self, first: int, count: int) -> list[Held]:
-        """The same bytes where they lie."""
+        """The bytes of `count` rows from row `first` on, where they lie."""
         return self._data.pieces(*self._ends(first, count))
 
     def _ends(self, first: int, count: int) -> tuple[int, int]:

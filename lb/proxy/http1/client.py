@@ -44,7 +44,7 @@ PIECE_COST: Final = 2
 _REST_BYTES: Final = 1 << 20
 """Of an answer that is read after writing the request has failed."""
 _WAITING_BYTES: Final = 16 * 1024
-"""Of what is not in memory: so much is read into the transport, to wait until the socket takes
+"""Bytes that are read into the transport of what is not in memory, to wait until the socket takes
 more."""
 
 

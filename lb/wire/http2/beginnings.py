@@ -74,7 +74,7 @@ class Beginning:
         self.facts = facts
         """As if there were no other fields."""
         self.noted = noted
-        """Those of its fields that the owner of the cache wants to see."""
+        """The fields of it that the owner of the cache wants to see."""
         self.kept = kept
         """What of `block` goes on; None where it is all."""
         self.has_te = has_te

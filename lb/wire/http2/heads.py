@@ -161,7 +161,7 @@ class RequestHead:
         self.noted = noted
         """Name and value of the fields that the owner of the cache wants to see."""
         self.context = context
-        """Of the trace that the request belongs to. A mark of the cache's owner, unless its
+        """Context of the trace of the request. A mark of the cache's owner, unless its
         `traceparent` is private."""
 
     def with_block(self, block: bytes) -> RequestHead:
