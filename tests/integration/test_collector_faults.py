@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from lb.telemetry.span_exporter import BATCH, ExportOptions, SpanExporter
 from lb.telemetry.spans import MAX_QUEUED, Span, SpanQueue
 from tests.fakes.otlp import Answer, collector
 from tests.fakes.records import PlainRecord, request_record
+from tests.fakes.virtual_loop import run_in_virtual_time
 from tests.integration.test_traces import SIDES, Side
 from tests.wire.waiting import eventually
 
@@ -121,30 +120,6 @@ async def test_many_spans_are_encoded_a_few_at_a_time_and_the_rest_is_dropped_an
     assert lines(caplog) == 1
 
 
-class _VirtualSelector(selectors.DefaultSelector):
-    """Where nothing is ready, the time until the next timer passes at once."""
-
-    passed_s = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0.0)
-        if not ready and timeout:
-            # A socket of this machine may take a moment.
-            ready = super().select(0.0002)
-            if not ready:
-                self.passed_s += timeout
-        return ready
-
-
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return super().time() + self._virtual.passed_s
-
-
 def test_a_collector_that_is_gone_for_an_hour_costs_spans_and_a_line_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -173,11 +148,7 @@ def test_a_collector_that_is_gone_for_an_hour_costs_spans_and_a_line_a_minute(
         task.cancel()
         await asyncio.wait([task])
 
-    loop = _VirtualLoop()
-    try:
-        loop.run_until_complete(hour())
-    finally:
-        loop.close()
+    run_in_virtual_time(hour())
     assert spans.exported >= MAX_QUEUED
     assert set(spans.dropped) == {"failed", "queue_full"}
     assert 30 < lines(caplog) <= 61

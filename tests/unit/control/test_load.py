@@ -14,6 +14,7 @@ from lb.domain.backend import AdminState, Backend, BackendKind, BackendSpec, par
 from lb.domain.load import LoadReport
 from lb.health.port import Finding
 from lb.net.ask.asker import Asker
+from tests.fakes.virtual_loop import run_in_virtual_time
 from tests.wire.http1 import Peer, Script, reply, scripted_backend
 from tests.wire.waiting import eventually
 
@@ -170,14 +171,28 @@ async def test_it_asks_as_often_as_it_is_told_and_can_be_switched_on_and_off() -
             assert len(reader._loop) == 1
 
 
-async def test_backends_are_asked_one_after_the_other_in_the_course_of_the_interval() -> None:
-    async with scripted_backend(serve) as triton:
-        told, pool = Told(), [record(str(number), triton.target) for number in range(4)]
-        async with reading(pool, told) as reader:
-            reader.configure(1.0)
-            await eventually(lambda: len(told.names) == 4)
-            times = [report.at for _, report in told.reports]
-            assert min(b - a for a, b in pairwise(times)) > 0.1
+def test_backends_are_asked_one_after_the_other_in_the_course_of_the_interval() -> None:
+    asked_at: list[float] = []
+
+    async def round_of_four() -> None:
+        loop, all_asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def note(_: Backend) -> dict[bytes, int]:
+            """Called when a backend is asked, whether or not it answers."""
+            asked_at.append(loop.time())
+            if len(asked_at) == 4:
+                all_asked.set()
+            return {}
+
+        async with scripted_backend(serve) as triton:
+            pool = [record(str(number), triton.target) for number in range(4)]
+            reader = LoadReader(Asker(), lambda: pool, note, Told())
+            reader.configure(4000.0)
+            await all_asked.wait()
+            await reader.aclose()
+
+    run_in_virtual_time(round_of_four())
+    assert min(b - a for a, b in pairwise(asked_at)) > 900.0
 
 
 def many_models(count: int) -> Script:
