@@ -23,7 +23,7 @@ BOTH_LOOPS = True
 STREAM_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
 AT_ONCE = 20
 """Units between two looks at what came back."""
-SOON_S = 4.0
+SOON_S = 20.0
 """What is done at once, on a busy machine; nothing else would end it."""
 FENCE = b"anybody?"
 

@@ -28,7 +28,7 @@ from tests.fakes.relay import (
 from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 from tests.wire.waiting import eventually
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _MESSAGE = b"\x0a\x01m"
 

@@ -47,7 +47,7 @@ class Bench:
         return self.login
 
     async def next(self) -> Entries:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.source.next()
 
     async def names(self) -> list[str]:
