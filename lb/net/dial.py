@@ -83,7 +83,7 @@ async def dial(
 async def _settle(tls: ClientTls, address: Address, timeout_s: float) -> None:
     """Wait until the certificates of a backend are loaded."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with fair_timeout(asyncio.get_running_loop(), timeout_s):
             await tls.settled.wait()
     except TimeoutError as error:
         detail = f"TLS with {address} failed: its certificates have not been read yet"

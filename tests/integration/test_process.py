@@ -47,7 +47,7 @@ def server_ready(target: str) -> bool:
 def sleeping_request(address: str, milliseconds: int) -> socket.socket:
     """Send an inference that takes a while; the caller reads the answer."""
     host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)), timeout=20)
+    client = socket.create_connection((host, int(port)), timeout=30)
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [milliseconds]}]}
     ).encode()
@@ -119,7 +119,7 @@ def test_sigterm_during_the_first_probes_ends_with_code_0(
 
 def test_requests_under_way_finish_before_the_end(serving: Serving) -> None:
     addresses = serving.until_serving()
-    client = sleeping_request(addresses["http"], 1500)
+    client = sleeping_request(addresses["http"], 2500)
     until_in_flight(addresses["admin"], 1)
     serving.process.signal(signal.SIGTERM)
     with client, client.makefile("rb") as stream:
@@ -145,7 +145,7 @@ def test_second_signal_cuts(serving: Serving) -> None:
 def half_a_request(address: str) -> socket.socket:
     """Begin to send a request to the admin API, and leave its body out."""
     host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)), timeout=20)
+    client = socket.create_connection((host, int(port)), timeout=30)
     head = (
         "POST /api/v1/backends HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n"

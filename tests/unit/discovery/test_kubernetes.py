@@ -26,9 +26,9 @@ async def api() -> AsyncIterator[KubernetesApi]:
 
 
 class Bench:
-    """A source that does not wait long."""
+    """A source that asks again soon."""
 
-    def __init__(self, api: KubernetesApi, timeout_s: float = 2.0, **settings: Any) -> None:
+    def __init__(self, api: KubernetesApi, timeout_s: float = 30.0, **settings: Any) -> None:
         config = {"service": "triton", **PORTS, **settings}
         if config.get("selector"):
             del config["service"]
