@@ -99,9 +99,11 @@ async def _reach(
     timeout_s: float,
 ) -> tuple[asyncio.Transport, _ProtocolT]:
     """Connect without TLS."""
-    give_up_at = loop.time() + timeout_s
     if address.path:
         return await _attempt(loop, address, None, protocol_factory, timeout_s)
+    if is_numeric(address.host):
+        return await _attempt(loop, address, address.host, protocol_factory, timeout_s)
+    give_up_at = loop.time() + timeout_s
     hosts = await _resolve(loop, address, timeout_s)
     failure: UpstreamError | None = None
     for index, host in enumerate(hosts):
@@ -120,9 +122,7 @@ async def _reach(
 async def _resolve(
     loop: asyncio.AbstractEventLoop, address: Address, timeout_s: float
 ) -> list[str]:
-    """The numeric addresses of a host, without repetitions."""
-    if is_numeric(address.host):
-        return [address.host]
+    """The numeric addresses of a host name, without repetitions."""
     try:
         async with fair_timeout(loop, timeout_s):
             found = await loop.getaddrinfo(address.host, address.port, type=SOCK_STREAM)
