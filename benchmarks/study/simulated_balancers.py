@@ -13,8 +13,8 @@ from lb.domain.schedule import (
     Ending,
     Plan,
     QueueRules,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 
@@ -55,18 +55,24 @@ class Scheduled:
             for model, each in plans.items()
         }
         """Plan and eligible backends of each model."""
-        self._terms: dict[str, Terms] = {}
+        self._request_class: dict[str, RequestClass] = {}
         self.numbers = {server.backend: server.number for server in world.servers}
         self._requests: dict[Ticket, Request] = {}
 
     def ticket(self, request: Request, now: float) -> Ticket:
         """A ticket for a request that has just come."""
         plan, backends = self.placements[request.model]
-        terms = self._terms.get(request.model)
-        if terms is None or terms.plan is not plan or terms.eligible is not backends:
+        request_class = self._request_class.get(request.model)
+        if (
+            request_class is None
+            or request_class.plan is not plan
+            or request_class.eligible is not backends
+        ):
             name = (request.model or _MODEL).encode()
-            terms = self._terms[request.model] = Terms(name, b"", plan, backends)
-        ticket = Ticket(terms, now)
+            request_class = self._request_class[request.model] = RequestClass(
+                name, b"", plan, backends
+            )
+        ticket = Ticket(request_class, now)
         ticket.rows = request.rows
         ticket.size = request.size
         ticket.deadline = request.deadline

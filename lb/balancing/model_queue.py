@@ -193,18 +193,18 @@ class ModelQueue:
     def eligible_set(self, ticket: Ticket, now: float) -> EligibleSet:
         """The eligible set of a request. Its terms know it from then on, unless it depends on where
         the request has failed."""
-        terms, tried = ticket.terms, ticket.tried
-        eligible = terms.eligible
+        request_class, tried = ticket.request_class, ticket.tried
+        eligible = request_class.eligible
         if tried:
             eligible = tuple([each for each in eligible if each not in tried]) or eligible
-        elif terms.eligible_set is not None and not terms.eligible_set.is_retired:
-            known: EligibleSet = terms.eligible_set
+        elif request_class.eligible_set is not None and not request_class.eligible_set.is_retired:
+            known: EligibleSet = request_class.eligible_set
             return known
         eligible_set = self.eligible_sets.get(eligible)
         if eligible_set is None:
             eligible_set = self._new_eligible_set(eligible, now)
         if not tried:
-            terms.eligible_set = eligible_set
+            request_class.eligible_set = eligible_set
         return eligible_set
 
     def _new_eligible_set(self, eligible: tuple[Backend, ...], now: float) -> EligibleSet:

@@ -64,7 +64,7 @@ class OpenSequence(NamedTuple):
 class Pin:
     """An open sequence with steps under way."""
 
-    __slots__ = ("backend", "is_unproven", "row", "starts", "steps", "way")
+    __slots__ = ("backend", "connection", "is_unproven", "row", "starts", "steps")
 
     def __init__(self, backend: Backend, row: int, *, is_unproven: bool) -> None:
         self.backend = backend
@@ -75,7 +75,7 @@ class Pin:
         """Attempts under way."""
         self.starts = 0
         """STARTs since then: an END frees what its own START began."""
-        self.way: object | None = None
+        self.connection: object | None = None
         """What its last step went over, for whoever has to keep steps in order."""
 
 

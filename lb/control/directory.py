@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from lb.control.backend_registry import ENDED_AT_ONCE, BackendRegistry
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
 from lb.control.model_drains import Drained, ModelDrains, OnDemands
@@ -20,7 +21,6 @@ from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
-from lb.control.roll import ENDED_AT_ONCE, Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
@@ -92,8 +92,8 @@ class BackendDirectory:
     """Knows every backend; publishes who may get requests. Implements `OutcomeSink`."""
 
     def __init__(self, policy: Policy) -> None:
-        self._roll = Roll()
-        self._records = self._roll.records
+        self._registry = BackendRegistry()
+        self._records = self._registry.records
         self.removal_s = REMOVAL_S
         """How long what runs on a backend that was removed may take."""
         self.cut: Callable[[Backend], None] = _nobody_cuts
@@ -144,7 +144,7 @@ class BackendDirectory:
 
     def begin(self) -> None:
         """From now on a backend that is added or comes up is news."""
-        self._news = self._roll.news = logging.INFO
+        self._news = self._registry.news = logging.INFO
 
     @property
     def records(self) -> tuple[BackendRecord, ...]:
@@ -219,7 +219,7 @@ class BackendDirectory:
         What the operator said about a name stays, even when its addresses change.
         """
         before = {name: record.admin for name, record in self._records.items()}
-        self._roll.replace(members, now, self.removal_s)
+        self._registry.replace(members, now, self.removal_s)
         for name, record in self._records.items():
             if name not in before:
                 added = StateChange(
@@ -228,7 +228,7 @@ class BackendDirectory:
                 self.changes.add(added)
             elif record.admin is not before[name]:
                 self._note_admin(record, before[name], "its source", now)
-        gone = self._roll.remove_finished(now)
+        gone = self._registry.remove_finished(now)
         self._publish(now)
         self._forget(gone, now)
 
@@ -262,7 +262,7 @@ class BackendDirectory:
             self.passive.removed(backend, record.since)
             self.ramps.end(backend)
             self.cut(backend)
-        is_untold = self._roll.tell()
+        is_untold = self._registry.tell()
         self._is_ending = bool(is_untold or self._gone)
         if self._is_ending:
             self.put_off(partial(self._end_some, now))
@@ -480,7 +480,7 @@ class BackendDirectory:
                 if port.health.state is not before:
                     changed |= self._settle(port, before, _SILENT, now)
             self._note_empty(record, now)
-        gone = self._roll.remove_finished(now)
+        gone = self._registry.remove_finished(now)
         if self.ramps.look(self._serving(), now) or gone:
             self._publish(now)
         elif changed:
@@ -596,7 +596,7 @@ class BackendDirectory:
         """Live traffic says something else of backends than before."""
         reasons = self.passive.reasons()
         for record in self._records.values():
-            record.conduct = reasons.get(record.backend, "")
+            record.outlier_reason = reasons.get(record.backend, "")
             record.is_ejected = record.backend in self.passive.out
             record.settle(now)
         self._publish_if_changed()
@@ -606,7 +606,7 @@ class BackendDirectory:
         if record.admin is AdminState.ENABLED:
             for port in record.ports:
                 if port.health.state in _BEST:
-                    self._roll.relieve(port.protocol, now, self.removal_s)
+                    self._registry.relieve(port.protocol, now, self.removal_s)
 
     def _begin_slowly(self, backend: Backend, now: float) -> None:
         self.ramps.begin(backend, now)
@@ -728,7 +728,7 @@ class BackendDirectory:
         """Backends that may serve, by the state of their port. A backend is the same candidate in
         both protocols."""
         up, partial, suspected, for_models, unready = [], [], [], [], []
-        for record, port in self._roll.serving(protocol):
+        for record, port in self._registry.serving(protocol):
             candidate = known.get(record)
             if candidate is None:
                 models = record.models

@@ -11,9 +11,9 @@ from random import Random
 from time import monotonic
 from typing import Final
 
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.record import Member, PortRecord
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
 from lb.health.lateness import Lateness, is_excused

@@ -14,13 +14,13 @@ from random import Random
 from time import monotonic
 from typing import Final, TypeVar
 
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.configurations import ConfigurationReader
 from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
 from lb.control.lists import ListReader
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import LISTING_KINDS, BackendRecord, Setup
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
 from lb.domain.operation import Operation

@@ -196,7 +196,7 @@ class OutcomeSink(Protocol):
         ...
 
 
-class ConductSink(Protocol):
+class PassiveHealthSink(Protocol):
     """How the data plane tells the control plane how requests fare. Never raises, never blocks.
 
     Times are monotonic seconds.

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 from lb.domain.errors import UpstreamError
 from lb.health.port import Finding
 from lb.kserve.tfserving import MODEL_STATUS_METHOD, is_available, status_request
-from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
-from lb.net.ask.talk import authority, marked, with_operator_fields
+from lb.net.ask.client_call import authority, marked, with_operator_fields
+from lb.net.ask.grpc import GrpcAnswer, GrpcClientCall
 from lb.probes.plan import NO_BACKEND_READY, READY, Answer, ProbePlan, Question
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.hops import READY_THROUGH, passed
@@ -34,21 +34,21 @@ _Heard: TypeAlias = tuple[bytes, GrpcAnswer | None]
 """What is to be sent back, and the answer, if there is one already."""
 
 
-def _listener() -> GrpcTalk:
+def _listener() -> GrpcClientCall:
     """What comes back does not depend on what was asked."""
-    return GrpcTalk(b"", (), authority=b"", limit=_ANSWER_BYTES)
+    return GrpcClientCall(b"", (), authority=b"", limit=_ANSWER_BYTES)
 
 
 @lru_cache(_ALIKE_ANSWERS)
 def _heard(received: bytes) -> _Heard:
-    talk = _listener()
-    return talk.receive(received), talk.answer
+    client_call = _listener()
+    return client_call.receive(received), client_call.answer
 
 
 class GrpcCall:
     """One call; a `Conversation`."""
 
-    __slots__ = ("_plan", "_reads", "_received", "_replied", "_talk", "answer")
+    __slots__ = ("_client_call", "_plan", "_reads", "_received", "_replied", "answer")
 
     def __init__(self, plan: ProbePlan) -> None:
         self.answer: Answer | None = None
@@ -57,14 +57,14 @@ class GrpcCall:
         """All so far, as long as that may be looked up."""
         self._reads = 0
         self._replied = 0
-        self._talk: GrpcTalk | None = None
+        self._client_call: GrpcClientCall | None = None
         """Takes apart what is not looked up any more."""
 
     def opening(self) -> bytes:
         """Preface, settings and the whole request: it fits into any window."""
         plan = self._plan
         asks_model = plan.question is Question.MODEL_STATUS_CALL
-        talk = GrpcTalk(
+        client_call = GrpcClientCall(
             _METHODS[plan.question],
             marked(
                 with_operator_fields(((b"user-agent", b"triton-lb"),), plan.headers), plan.identity
@@ -74,7 +74,7 @@ class GrpcCall:
             is_secure=plan.tls is not None,
             limit=_ANSWER_BYTES,
         )
-        return b"".join((talk.opening(), *talk.upload()))
+        return b"".join((client_call.opening(), *client_call.upload()))
 
     def receive(self, data: bytes) -> bytes:
         """Take the complete frames; returns acknowledgements."""
@@ -88,18 +88,18 @@ class GrpcCall:
         return reply
 
     def _hear(self, data: bytes) -> _Heard:
-        talk = self._talk
-        if talk is None:
+        client_call = self._client_call
+        if client_call is None:
             self._received += data
             self._reads += 1
             if self._reads <= _ALIKE_READS and len(self._received) <= _ALIKE_BYTES:
                 replies, answer = _heard(self._received)
                 before, self._replied = self._replied, len(replies)
                 return replies[before:], answer
-            talk = self._talk = _listener()
+            client_call = self._client_call = _listener()
             data, self._received = self._received, b""
-            return talk.receive(data)[self._replied :], talk.answer
-        return talk.receive(data), talk.answer
+            return client_call.receive(data)[self._replied :], client_call.answer
+        return client_call.receive(data), client_call.answer
 
     def _judge(self, answer: GrpcAnswer) -> Answer:
         if answer.status != GrpcStatus.OK:

@@ -32,8 +32,8 @@ from lb.domain.pool import PoolRef
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.kserve.names import renamed_request
 from lb.kserve.regions import KEY
-from lb.net.ask.asker import Asker, Keep
-from lb.net.ask.talk import Fields
+from lb.net.ask.backend_client import BackendClient, Keep
+from lb.net.ask.client_call import Fields
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.payloads.log import Recording
@@ -44,7 +44,7 @@ from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
 from lb.wire.cache import HeadCache
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -238,8 +238,8 @@ class Shadows:
     def __init__(
         self,
         pool: PoolRef,
-        ledger: Ledger,
-        asker: Asker,
+        memory_budget: MemoryBudget,
+        backend_client: BackendClient,
         tasks: TaskOwner,
         rng: Random,
         *,
@@ -249,26 +249,26 @@ class Shadows:
         """
         Args:
             pool: the published pool.
-            ledger: has the bytes held.
-            asker: makes the calls, over connections that it keeps.
+            memory_budget: has the bytes held.
+            backend_client: makes the calls, over connections that it keeps.
             tasks: owns them.
             rng: draws the sample.
             clock: monotonic seconds.
             queued: counts requests that wait for a backend.
         """
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self.max_payload_bytes = 0
         """Of one request or answer."""
         self.sets: dict[bytes, Shadow] = {}
         """By the name that clients use."""
         self.metadata: HeadCache[Fields] = HeadCache()
         """That of calls by their header block."""
-        self.process = ComparisonProcess(ledger, tasks, self._found, clock)
+        self.process = ComparisonProcess(memory_budget, tasks, self._found, clock)
         self._pool = pool
-        self._ledger = ledger
-        ledger.spares += (self,)
-        self._asker = asker
+        self._memory_budget = memory_budget
+        memory_budget.spares += (self,)
+        self._backend_client = backend_client
         self._tasks = tasks
         self._rng = rng
         self._clock = clock
@@ -300,7 +300,7 @@ class Shadows:
     def look(self) -> None:
         """Begin another second."""
         self._seconds += 1
-        self._asker.sweep(self._clock())
+        self._backend_client.sweep(self._clock())
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
@@ -310,7 +310,7 @@ class Shadows:
 
     def close_idle(self, backend: Backend) -> None:
         """Close the idle connections to a backend."""
-        self._asker.close_idle(backend.spec)
+        self._backend_client.close_idle(backend.spec)
 
     @property
     def _is_control_second(self) -> bool:
@@ -434,8 +434,8 @@ class Shadows:
         if request is None or answer is None:
             return Fate.MEMORY
         body = b"".join(request)
-        particulars = exchange.particulars
-        if particulars is not None and particulars.step is not None:
+        hints = exchange.hints
+        if hints is not None and hints.step is not None:
             return Fate.UNFIT
         encodings = [value.lower() for name, value in fields if name == _ENCODING]
         is_compressed = bool(encodings)
@@ -535,11 +535,11 @@ class Shadows:
         model: bytes,
         version: bytes,
     ) -> None:
-        ledger = self._ledger
-        account = AnswerAccount(ledger)
+        memory_budget = self._memory_budget
+        account = AnswerAccount(memory_budget)
 
         def keep(size: int) -> bool:
-            return ledger.held + size <= ledger.keep_up_to and account.keep(size)
+            return memory_budget.held + size <= memory_budget.keep_up_to and account.keep(size)
 
         began = self._clock()
         reply: Reply | None = None
@@ -592,12 +592,12 @@ class Shadows:
         if copy.is_grpc:
             message = renamed_request(copy.body, len(copy.body), model, version)
             fields = tuple(field for field in copy.fields if field[0] != _CONTENT_TYPE)
-            said = await self._asker.grpc(
+            said = await self._backend_client.grpc(
                 backend.spec, _PATH, message, fields, timeout_s=rules.timeout_s, keep=keep
             )
             return Reply(status=said.status, body=said.message)
         target = b"/v2/models/%b%b/infer" % (model, b"/versions/%b" % version if version else b"")
-        answer = await self._asker.http(
+        answer = await self._backend_client.http(
             backend.spec,
             b"POST",
             target,
@@ -655,13 +655,15 @@ class Shadows:
 
     def takes(self, size: int) -> bool:
         """See `Recorder`."""
-        ledger = self._ledger
-        return ledger.held + size <= ledger.keep_up_to and ledger.take(self, size)
+        memory_budget = self._memory_budget
+        return memory_budget.held + size <= memory_budget.keep_up_to and memory_budget.take(
+            self, size
+        )
 
     def release(self, size: int) -> None:
         """See `Recorder`."""
         if size:
-            self._ledger.release(self, size)
+            self._memory_budget.release(self, size)
 
     def drop(self, recording: Recording) -> None:
         """See `Recorder`."""

@@ -23,7 +23,7 @@ from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.settings.model import Settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.values import field_name
@@ -180,7 +180,7 @@ class VariantHolder(Protocol):
         ...
 
 
-class VariantParticulars(Particulars):
+class VariantHints(RoutingHints):
     """Those of a request that a variant serves."""
 
     __slots__ = ("_label", "holder")
@@ -196,7 +196,7 @@ class VariantParticulars(Particulars):
 
     @property
     def variant(self) -> str:
-        """See `Particulars`."""
+        """See `RoutingHints`."""
         return self._label
 
 

@@ -203,7 +203,7 @@ def claim(inherited: Iterable[Inherited], settings: Settings) -> tuple[Bound, ..
 
     A socket whose name is that of a listener is that listener's, whatever address the settings
     give it, if a service manager bound it; the process before us says which address was asked for.
-    Others go by their address. Files of Unix sockets are not ours yet: see `Doors.own`.
+    Others go by their address. Files of Unix sockets are not ours yet: see `ListenerSet.own`.
     """
     wanted = wanted_sockets(settings)
     found = []

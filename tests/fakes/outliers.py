@@ -7,8 +7,8 @@ from random import Random
 
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 
 USUAL_S = 0.02
 

@@ -113,7 +113,7 @@ async def test_requests_go_on_while_the_shadow_is_silent_and_further_copies_are_
             assert await infer(client) == ANSWER % NAME
         await eventually(lambda: len(backend.requests) == 22)
         assert fates(relay) == {"busy": 18}
-        assert relay.ledger.held <= 2 * (len(BODY) + len(ANSWER % NAME))
+        assert relay.memory_budget.held <= 2 * (len(BODY) + len(ANSWER % NAME))
         detectors.may_answer.set()
         await eventually(lambda: fates(relay) == {"busy": 18, "answered": 2})
         assert relay.variant_counts() == [(20, 0)]
@@ -161,7 +161,7 @@ async def test_copies_of_compressed_bodies_are_plain() -> None:
         await eventually(lambda: fates(relay) == {"answered": 1})
         assert backend.requests[1].body == BODY
         assert backend.requests[1].field(b"content-encoding") is None
-        assert relay.ledger.held == 0
+        assert relay.memory_budget.held == 0
 
 
 async def test_long_bodies_are_not_held() -> None:

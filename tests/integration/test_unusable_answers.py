@@ -16,8 +16,8 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, Plan
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.conduct import Told
 from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.passive_health import Told
 from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
 from tests.wire.frames import (
     OK_TRAILERS,

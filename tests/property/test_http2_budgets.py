@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lb.wire.http2.budget import Allowance, Bucket, Traffic
-from tests.fakes.links import GREETING, PaperRelay, Side
+from tests.fakes.http2_connections import GREETING, PaperRelay, Side
 from tests.wire import frames as f
 
 STREAM_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 from tests.fakes.outliers import backends
 
 _STEP = st.tuples(

@@ -14,7 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, Refusal, ScheduleRefused, Terms, Ticket
+from lb.domain.schedule import (
+    Capacity,
+    Ending,
+    Plan,
+    Refusal,
+    RequestClass,
+    ScheduleRefused,
+    Ticket,
+)
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import new_scheduler
 
@@ -94,7 +102,7 @@ class Play:
 
     def send(self, deadline_s: float = float("inf")) -> None:
         """A request comes."""
-        ticket = Ticket(Terms(b"m", b"", self.plan, self.backends), self.now)
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, self.backends), self.now)
         ticket.deadline = self.now + deadline_s
         try:
             backend = self.scheduler.offer(ticket, self.now)

@@ -15,8 +15,8 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.kserve.conversion import read_body, to_http, to_message
 from lb.kserve.messages import SERVICE
-from lb.net.ask.asker import Asker, Keep
-from lb.net.ask.talk import Fields
+from lb.net.ask.backend_client import BackendClient, Keep
+from lb.net.ask.client_call import Fields
 from lb.proxy.failure import http_body
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
@@ -73,8 +73,8 @@ def _is_alike(target: bytes, body: bytes) -> bool:
 class Calls:
     """Asks what a client asks, with its fields and no key of ours; whatever happens is a result."""
 
-    def __init__(self, asker: Asker, clock: Callable[[], float]) -> None:
-        self._asker = asker
+    def __init__(self, backend_client: BackendClient, clock: Callable[[], float]) -> None:
+        self._backend_client = backend_client
         self._clock = clock
 
     async def put(self, question: Question, reach: Reach, timeout_s: float, keep: Keep) -> Result:
@@ -109,7 +109,7 @@ class Calls:
         """Whether the client may control models over HTTP: a server may restrict that alone."""
         fields = _without_own(question.fields)
         try:
-            answer = await self._asker.http(
+            answer = await self._backend_client.http(
                 _without_key(backend.spec), b"POST", _INDEX, fields, timeout_s=_ADMITTED_S
             )
         except UpstreamError:
@@ -125,7 +125,7 @@ class Calls:
             method, fields = b"POST", _crossing(fields)
             target, body = await asyncio.to_thread(to_http, question.operation.name, body)
         asked_at = self._clock()
-        answer = await self._asker.http(
+        answer = await self._backend_client.http(
             _without_key(backend.spec),
             method,
             target,
@@ -147,7 +147,7 @@ class Calls:
             message = await _as_message(question)
             fields = _crossing(fields)
         asked_at = self._clock()
-        answer = await self._asker.grpc(
+        answer = await self._backend_client.grpc(
             _without_key(backend.spec),
             path,
             message,

@@ -15,7 +15,7 @@ from lb.domain.control import ControlNews, Reach, Roster
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.conversion import subject
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
 from lb.proxy.fan_out.account import AnswerAccount
@@ -27,7 +27,7 @@ from lb.proxy.fan_out.result import Result
 from lb.proxy.fan_out.targets import concerned
 from lb.proxy.fan_out.views import Views
 from lb.telemetry.counts import OwnCalls
-from lb.wire.ledger import Ledger, SharedBytes
+from lb.wire.memory_budget import MemoryBudget, SharedBytes
 from lb.wire.protobuf import ProtobufError, fields
 
 _log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class BackendFanOut:
     def __init__(
         self,
         roster: Roster,
-        asker: Asker,
+        backend_client: BackendClient,
         tasks: TaskOwner,
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         options: FanOutOptions,
         *,
         clock: Callable[[], float],
@@ -74,9 +74,9 @@ class BackendFanOut:
 
         Args:
             roster: whom it can reach.
-            asker: how.
+            backend_client: how.
             tasks: owner of the tasks that wait for backends.
-            ledger: account of the answers' bytes.
+            memory_budget: account of the answers' bytes.
             options: what is configured.
             clock: monotonic.
             own_calls: counts them.
@@ -86,10 +86,10 @@ class BackendFanOut:
         self.options = options
         self.own_calls = own_calls or OwnCalls()
         self._roster = roster
-        self._calls = Calls(asker, clock)
+        self._calls = Calls(backend_client, clock)
         self._clock = clock
         self._tasks = tasks
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._views = Views()
         self._collections = Collections(tasks, self._collect)
         self._changes = 0
@@ -108,7 +108,7 @@ class BackendFanOut:
 
     async def ask(self, question: Question) -> Reply:
         """See `FanOut`."""
-        account = AnswerAccount(self._ledger)
+        account = AnswerAccount(self._memory_budget)
         try:
             # Here and not with the client, who may leave: the body stays until all are done.
             if not account.keep(len(question.body)):
@@ -127,7 +127,7 @@ class BackendFanOut:
 
     async def _collect(self, question: Question) -> Reply:
         """Make a view, for however many clients."""
-        account = AnswerAccount(self._ledger)
+        account = AnswerAccount(self._memory_budget)
         try:
             targets = [
                 reach
@@ -141,7 +141,7 @@ class BackendFanOut:
             if not account.is_open:
                 return _short_of_memory(question, targets)
             reply = await self._views.combine(question, _without_loops(results))
-            return replace(reply, shared=SharedBytes(self._ledger, len(reply.body)))
+            return replace(reply, shared=SharedBytes(self._memory_budget, len(reply.body)))
         finally:
             account.close()
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
-from lb.wire.ledger import SharedBytes
+from lb.wire.memory_budget import SharedBytes
 
 
 class Departure:

@@ -236,7 +236,7 @@ class StreamAnswers(ResponseSink):
 
     def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """See `ResponseSink`."""
-        self._router.forget_starts(self._single.debts, attempt.backend, outcome)
+        self._router.forget_starts(self._single.pending_responses, attempt.backend, outcome)
 
 
 def _may_be_error(payload: Payload) -> bool:

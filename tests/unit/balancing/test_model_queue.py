@@ -8,7 +8,7 @@ from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, RequestClass, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -19,7 +19,7 @@ def line_of(*, reserved: float = 0.0, instances: int = 1) -> ModelQueue:
 
 
 def ticket(model_queue: ModelQueue, *eligible: Backend) -> Ticket:
-    return Ticket(Terms(b"model", b"", model_queue.plan, eligible), 0.0)
+    return Ticket(RequestClass(b"model", b"", model_queue.plan, eligible), 0.0)
 
 
 def test_tickets_with_the_same_backends_share_a_pool() -> None:
@@ -65,19 +65,19 @@ def test_equal_tuples_share_an_eligible_set() -> None:
     assert len(model_queue.eligible_sets) == 1
 
 
-def test_terms_have_another_eligible_set_after_each_snapshot() -> None:
+def test_request_class_have_another_eligible_set_after_each_snapshot() -> None:
     model_queue = line_of()
     one = ticket(model_queue, *make_backends(0, 0))
     first = model_queue.eligible_set(one, 0.0)
-    assert model_queue.eligible_set(one, 0.0) is first is one.terms.eligible_set
+    assert model_queue.eligible_set(one, 0.0) is first is one.request_class.eligible_set
     model_queue.retire()
     second = model_queue.eligible_set(one, 0.0)
-    assert second is one.terms.eligible_set is not first
+    assert second is one.request_class.eligible_set is not first
     assert list(model_queue.eligible_sets.values()) == [second]
 
 
 def going_again(model_queue: ModelQueue, backends: tuple[Backend, ...], *tried: Backend) -> Ticket:
-    made = Ticket(Terms(b"model", b"", model_queue.plan, backends), 0.0)
+    made = Ticket(RequestClass(b"model", b"", model_queue.plan, backends), 0.0)
     made.tried = tried
     return made
 

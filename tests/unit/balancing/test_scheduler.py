@@ -15,8 +15,8 @@ from lb.domain.schedule import (
     Plan,
     QueueRules,
     Refusal,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
     Wait,
 )
@@ -39,7 +39,7 @@ class Desk:
         self.plan = Plan(
             limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
         )
-        self.known: dict[tuple[Backend, ...], Terms] = {}
+        self.known: dict[tuple[Backend, ...], RequestClass] = {}
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
             for _ in range(rounds if took_s else 0):
@@ -49,15 +49,15 @@ class Desk:
                 self.complete(ticket)
                 self.now += 0.1
 
-    def terms(self, eligible: tuple[Backend, ...]) -> Terms:
+    def request_class(self, eligible: tuple[Backend, ...]) -> RequestClass:
         """The same object as long as the plan is."""
-        terms = self.known.get(eligible)
-        if terms is None or terms.plan is not self.plan:
-            terms = self.known[eligible] = Terms(b"model", b"", self.plan, eligible)
-        return terms
+        request_class = self.known.get(eligible)
+        if request_class is None or request_class.plan is not self.plan:
+            request_class = self.known[eligible] = RequestClass(b"model", b"", self.plan, eligible)
+        return request_class
 
     def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
-        ticket = Ticket(self.terms(eligible or self.backends), self.now)
+        ticket = Ticket(self.request_class(eligible or self.backends), self.now)
         ticket.priority = priority
         ticket.deadline = self.now + deadline_s
         return ticket
@@ -359,7 +359,7 @@ def test_models_that_share_the_limit_of_a_backend_take_turns() -> None:
     running = desk.fill(10)[:1]
     others = [desk.ticket() for _ in range(3)]
     for other in others:
-        other.terms = Terms(b"other", b"", desk.plan, desk.backends)
+        other.request_class = RequestClass(b"other", b"", desk.plan, desk.backends)
         assert desk.offer(other) is None
     for _ in range(30):
         desk.now += 0.01
@@ -622,7 +622,7 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
     backend = make_backend("one")
     plan = Plan(limits={})
     for number in range(5000):
-        ticket = Ticket(Terms(b"model", str(number).encode(), plan, (backend,)), 0.0)
+        ticket = Ticket(RequestClass(b"model", str(number).encode(), plan, (backend,)), 0.0)
         scheduler.offer(ticket, 0.0)
         scheduler.complete(ticket, 0.1, Ending.GOOD)
     assert sum(1 for _ in scheduler.model_queues(1.0)) < 5000
@@ -689,7 +689,7 @@ class TestBeside:
         first.rows, first.size, first.tenant, first.position = 8, 900, "t", 4
         first.wait = Wait.FASTER
         second = first.hedge()
-        for name in ("rows", "size", "tenant", "position", "wait", "terms", "priority",
+        for name in ("rows", "size", "tenant", "position", "wait", "request_class", "priority",
                      "deadline", "arrived_at"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
         assert second.backend is None

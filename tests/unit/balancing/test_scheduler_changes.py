@@ -15,8 +15,8 @@ from lb.domain.schedule import (
     Plan,
     QueueRules,
     Refusal,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from tests.unit.balancing.test_scheduler import Desk
@@ -194,7 +194,7 @@ def test_part_is_kept_of_what_is_left_while_a_backend_drains() -> None:
     for _ in range(200):
         desk.now += 0.01
         desk.complete(running.pop(0))
-        late = Ticket(Terms(b"model", b"", desk.plan, left), desk.now)
+        late = Ticket(RequestClass(b"model", b"", desk.plan, left), desk.now)
         late.priority = 1
         desk.offer(late)
         running += [late] if late.backend is not None else desk.due()
@@ -252,7 +252,7 @@ def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -
     desk.offer(first)
     waiting = [desk.ticket(wide, narrow) for _ in range(2)]
     for ticket in waiting:
-        ticket.terms = waiting[0].terms
+        ticket.request_class = waiting[0].request_class
         assert desk.offer(ticket) is None
     assert desk.scheduler.wake_at < desk.now + 0.2
     desk.now += 0.2

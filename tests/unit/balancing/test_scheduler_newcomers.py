@@ -12,7 +12,7 @@ from lb.balancing.scheduler import Scheduler
 from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -34,7 +34,7 @@ class Tritons:
         self._ends: list[tuple[float, int, Ticket]] = []
 
     def offer(self, model: bytes = b"model") -> None:
-        ticket = Ticket(Terms(model, b"", self.plan, self.eligible), self.now)
+        ticket = Ticket(RequestClass(model, b"", self.plan, self.eligible), self.now)
         if self.scheduler.offer(ticket, self.now) is not None:
             self._begin(ticket)
 

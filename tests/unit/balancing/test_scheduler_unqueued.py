@@ -6,7 +6,7 @@ import pytest
 
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 ROUNDS = 8
@@ -25,7 +25,7 @@ class Desk:
                 self.run(backend, took_s)
 
     def ticket(self, *eligible: Backend) -> Ticket:
-        return Ticket(Terms(b"model", b"", self.plan, eligible or self.backends), self.now)
+        return Ticket(RequestClass(b"model", b"", self.plan, eligible or self.backends), self.now)
 
     def run(self, backend: Backend, took_s: float) -> None:
         ticket = self.ticket()

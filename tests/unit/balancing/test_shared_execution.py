@@ -15,8 +15,8 @@ from lb.domain.schedule import (
     Plan,
     QueueRules,
     Refusal,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from tests.fakes.backends import make_backend
@@ -38,7 +38,7 @@ class Engines:
         self._left: dict[Backend, dict[Ticket, float]] = {each: {} for each in self.backends}
 
     def offer(self, deadline_s: float = 1e9, priority: int = 0) -> Backend:
-        ticket = Ticket(Terms(b"model", b"", self.plan, self.backends), self.now)
+        ticket = Ticket(RequestClass(b"model", b"", self.plan, self.backends), self.now)
         ticket.deadline = self.now + deadline_s
         ticket.priority = priority
         backend = self.scheduler.offer(ticket, self.now)

@@ -10,7 +10,7 @@ import pytest
 from lb.balancing.scheduler import Scheduler
 from lb.balancing.unanswered import LOST_S, overdue_after_s
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 TOOK_S = 0.005
@@ -42,7 +42,7 @@ class World:
             self.run(0.1)
 
     def ask(self, *, is_answered: bool = True, eligible: tuple[Backend, ...] = ()) -> Ticket:
-        ticket = Ticket(Terms(b"m", b"", self.plan, eligible or self.backends), self.now)
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, eligible or self.backends), self.now)
         if not is_answered:
             self.unanswerable.add(ticket)
         if self.scheduler.offer(ticket, self.now) is not None:

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import REMOVAL_S, BackendDirectory, StillRemovingError
 from lb.control.record import Member, PortRecord
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import (
     Address,
     AdminState,

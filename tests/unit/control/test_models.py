@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, BackendKind, BackendState
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation

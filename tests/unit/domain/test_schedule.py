@@ -9,8 +9,8 @@ from lb.domain.schedule import (
     Plan,
     PositionHistogram,
     Refusal,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 
@@ -28,7 +28,7 @@ def test_plan_has_the_limit_of_a_backend_or_the_default() -> None:
 
 def test_ticket_waits_nowhere_at_first() -> None:
     one = backend("one")
-    ticket = Ticket(Terms(b"resnet", b"", Plan(limits={}), (one,)), 5.0)
+    ticket = Ticket(RequestClass(b"resnet", b"", Plan(limits={}), (one,)), 5.0)
     assert ticket.backend is None
     assert not ticket.is_waiting
     assert ticket.arrived_at == 5.0

@@ -4,8 +4,8 @@ import pytest
 
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 from tests.fakes.outliers import USUAL_S, FakePool, backends
 
 
@@ -237,9 +237,9 @@ def test_names_that_clients_make_up_are_not_kept_without_end() -> None:
     [backend] = backends(1)
     for n in range(5000):
         outliers.failed(backend, b"%d" % n, Fault.ERROR, 0.1, 10.0)
-    assert len(outliers._standings) == 2000
+    assert len(outliers._outlier_states) == 2000
     outliers.look([backend], 1000.0)
-    assert not outliers._standings
+    assert not outliers._outlier_states
 
 
 def test_moves_tell_what_has_happened() -> None:

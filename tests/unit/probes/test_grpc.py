@@ -55,12 +55,12 @@ def reply_bytes(write: Callable[[H2Connection], None]) -> bytes:
 
 
 def answer_to(*pieces: bytes) -> Answer | None:
-    talk = GrpcCall(make_plan())
-    talk.opening()
+    client_call = GrpcCall(make_plan())
+    client_call.opening()
     for piece in pieces:
-        if talk.answer is None:
-            talk.receive(piece)
-    return talk.answer
+        if client_call.answer is None:
+            client_call.receive(piece)
+    return client_call.answer
 
 
 def unary(message: bytes) -> Callable[[H2Connection], None]:
@@ -200,11 +200,11 @@ def test_the_authority_of_a_unix_socket_is_localhost() -> None:
 def test_settings_and_pings_are_acknowledged() -> None:
     server = Server(make_plan())
     server.http2.ping(b"12345678")
-    talk = GrpcCall(make_plan())
-    events = server.http2.receive_data(talk.receive(server.http2.data_to_send()))
+    client_call = GrpcCall(make_plan())
+    events = server.http2.receive_data(client_call.receive(server.http2.data_to_send()))
     names = [type(event).__name__ for event in events]
     assert names == ["SettingsAcknowledged", "PingAckReceived"]
-    assert talk.receive(b"") == b""
+    assert client_call.receive(b"") == b""
 
 
 def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
@@ -213,9 +213,9 @@ def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
     data = server.http2.data_to_send()
     whole = GrpcCall(make_plan()).receive(data)
     for step in (1, 3, 9, 17):
-        talk = GrpcCall(make_plan())
+        client_call = GrpcCall(make_plan())
         pieces = [data[at : at + step] for at in range(0, len(data), step)]
-        assert b"".join(map(talk.receive, pieces)) == whole
+        assert b"".join(map(client_call.receive, pieces)) == whole
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_a_model_is_healthy_when_a_version_is_available(message: bytes, finding:
     server = Server(plan)
     assert dict(server.headers)[":path"] == "/tensorflow.serving.ModelService/GetModelStatus"
     assert server.message == b"\0\0\0\0\x08\x0a\x06\x0a\x04half"
-    talk = GrpcCall(plan)
-    talk.opening()
+    client_call = GrpcCall(plan)
+    client_call.opening()
     unary(bytes([0, 0, 0, 0, len(message)]) + message)(server.http2)
-    talk.receive(server.http2.data_to_send())
-    assert talk.answer is not None
-    assert talk.answer.finding is finding
+    client_call.receive(server.http2.data_to_send())
+    assert client_call.answer is not None
+    assert client_call.answer.finding is finding
 
 
 def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:

@@ -33,11 +33,11 @@ def request_of(plan: ProbePlan) -> h11.Request:
 
 
 def answer_to(*pieces: bytes, plan: ProbePlan | None = None) -> Answer | None:
-    talk = HttpGet(plan or make_plan())
+    client_call = HttpGet(plan or make_plan())
     for piece in pieces:
-        if talk.answer is None:
-            assert talk.receive(piece) == b""
-    return talk.answer
+        if client_call.answer is None:
+            assert client_call.receive(piece) == b""
+    return client_call.answer
 
 
 def test_the_request_is_a_get_that_asks_to_close() -> None:

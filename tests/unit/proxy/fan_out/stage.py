@@ -9,13 +9,13 @@ from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendSpec, pa
 from lb.domain.control import Reach
 from lb.domain.operation import Operation
 from lb.kserve.operations import grpc_operation, http_route
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
 from lb.telemetry.counts import OwnCalls
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.wire.http1 import Peer, Script, reply
 
 
@@ -79,15 +79,15 @@ class Stage:
     def __init__(self, options: FanOutOptions | None = None, ceiling: int = 1 << 30) -> None:
         self.roster: list[Reach] = []
         self.tasks = TaskOwner()
-        self.ledger = Ledger(ceiling)
+        self.memory_budget = MemoryBudget(ceiling)
         self.own_calls = OwnCalls()
         self.news: list[tuple[str, bytes, str]] = []
         self.settled_on = ""
         self.fan_out = BackendFanOut(
             lambda: tuple(self.roster),
-            Asker(),
+            BackendClient(),
             self.tasks,
-            self.ledger,
+            self.memory_budget,
             options or FanOutOptions(),
             clock=monotonic,
             own_calls=self.own_calls,
@@ -115,7 +115,7 @@ class Stage:
         """Ask, and see that nothing is left behind."""
         answer = await self.fan_out.ask(question)
         await asyncio.sleep(0)
-        assert self.ledger.held == 0
+        assert self.memory_budget.held == 0
         return answer
 
     @property

@@ -343,7 +343,7 @@ async def test_who_ask_the_same_while_one_is_asked_share_the_next_answer() -> No
         assert (await first).body == b"[]"
         assert {(await each).body for each in later} == {b'[{"name":"new"}]'}
         assert len(a.requests) == 2
-    assert stage.ledger.held == 0
+    assert stage.memory_budget.held == 0
 
 
 async def test_a_view_ends_when_its_last_client_has_left() -> None:
@@ -359,7 +359,7 @@ async def test_a_view_ends_when_its_last_client_has_left() -> None:
         clients[1].departure.happen()
         assert (await asking[1]).reason is Reason.CLIENT_GONE
         await eventually(lambda: len(stage.tasks) == 0)
-    assert stage.ledger.held == 0
+    assert stage.memory_budget.held == 0
 
 
 async def test_answers_that_do_not_fit_into_memory_are_an_error() -> None:

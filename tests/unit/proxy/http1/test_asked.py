@@ -26,7 +26,7 @@ class Bench(Sides):
 
     def __init__(self, reply: Reply, options: Http1Options | None = None) -> None:
         super().__init__(options)
-        self.fan_out = RecordedFanOut(reply, self.ledger)
+        self.fan_out = RecordedFanOut(reply, self.memory_budget)
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
         self.server, self.sent = self.client()
 
@@ -38,7 +38,7 @@ class Bench(Sides):
     @property
     def is_clean(self) -> bool:
         """Nothing was left behind."""
-        return not (self.dispatcher.open_exchanges or self.ledger.held or len(self.tasks))
+        return not (self.dispatcher.open_exchanges or self.memory_budget.held or len(self.tasks))
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
@@ -111,9 +111,9 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
     head = _INDEX + b"Content-Length: 50000\r\n\r\n"
     bench.server.data_received(head + b"x" * 50_000)
     await asyncio.sleep(0)
-    assert bench.ledger.held == 50_000
+    assert bench.memory_budget.held == 50_000
     bench.sent.lose()
-    assert bench.ledger.held == 50_000  # the backends may still be sent it
+    assert bench.memory_budget.held == 50_000  # the backends may still be sent it
     assert bench.fan_out.questions[0].departure.has_happened
     bench.fan_out.may_answer.set()
     await bench.settle()

@@ -12,7 +12,7 @@ import pytest
 
 from lb.domain.schedule import Capacity, Plan
 from lb.net.iteration import IterationBudget
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.monitor import Monitor
 from tests.fakes.clock import FakeLoop
 from tests.fakes.gated import FACTS
@@ -53,14 +53,14 @@ class Waiting(Sides):
         self.pool.publish(replace(snapshot_of(self.backends), routes={b"m": route}))
         self.upstream()
         self.client()[0].data_received(_HEAD % 2 + b"{}")
-        self.ledger.take(self, self.ledger.keep_up_to)
+        self.memory_budget.take(self, self.memory_budget.keep_up_to)
 
     held = 0
 
     def evict(self) -> None:
         raise AssertionError("nothing gives way")
 
-    def asks(self, sock: Any, size: int = 100_000) -> tuple[ServerConnection, FakeTransport]:
+    def asks(self, sock: Any, size: int = 100_000) -> tuple[Http1ServerConnection, FakeTransport]:
         """A part of a request; what the kernel says of its connection."""
         server, transport = self.client()
         says(transport, sock)

@@ -16,7 +16,7 @@ from lb.domain.pool import ModelRoute
 from lb.kserve.sagemaker import MODELS, LoadedModel, SageMakerRoutes
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.http1.sagemaker import SageMakerFront
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import RecordedFanOut
 
@@ -36,7 +36,7 @@ class Bench(Sides):
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out if reply else None)
         routes = SageMakerRoutes(model=b"m", is_multi_model=True, inference=inference)
         self.front = SageMakerFront(self.relay, routes)
-        self.server = ServerConnection(self.relay, self.front)
+        self.server = Http1ServerConnection(self.relay, self.front)
         self.sent = FakeTransport(self.server)
         self.server.connection_made(self.sent)
         self.backend, self.wire = self.upstream()
@@ -147,7 +147,7 @@ async def test_of_a_long_error_only_the_beginning_is_awaited() -> None:
     )
     bench.backend.data_received(b"0123456789")
     assert bench.sent.take() == b"0123456789"
-    assert bench.ledger.held == 0
+    assert bench.memory_budget.held == 0
 
 
 async def test_an_error_that_never_comes_is_an_answer_of_our_own() -> None:

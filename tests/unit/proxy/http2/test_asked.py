@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from lb.access.gate import Claim, FieldLine, Gate
+from lb.access.gate import Credentials, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import REGISTER_BYTES, RESERVED
 from lb.proxy.fan_out.question import Reply
 from lb.proxy.http2.options import Http2Options
-from lb.wire.ledger import SharedBytes
-from tests.fakes.links import PaperRelay, Side
+from lb.wire.memory_budget import SharedBytes
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.relay import RecordedFanOut
 from tests.wire.frames import (
     DATA,
@@ -43,9 +43,9 @@ _REGISTER = _SERVICE + b"SystemSharedMemoryRegister"
 class OpenGate(Gate):
     """Asks nothing: who may register is a matter of its own."""
 
-    def claim(
+    def credentials(
         self, operation: Operation, fields: Sequence[FieldLine], *, is_control: bool
-    ) -> Claim | None:
+    ) -> Credentials | None:
         return None
 
 
@@ -54,7 +54,7 @@ class Bench(PaperRelay):
 
     def __init__(self, reply: Reply, options: Http2Options | None = None) -> None:
         super().__init__(gate=OpenGate(), options=options)
-        self.fan_out = RecordedFanOut(reply, self.ledger)
+        self.fan_out = RecordedFanOut(reply, self.memory_budget)
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
 
     async def settle(self) -> None:
@@ -183,7 +183,7 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
     _ask(client, _INDEX, message(b"x" * 9000))
     await asyncio.sleep(0)
     client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
-    assert relay.ledger.held == 9000  # the backends may still be sent it
+    assert relay.memory_budget.held == 9000  # the backends may still be sent it
     assert relay.fan_out.questions[0].departure.has_happened
     relay.fan_out.may_answer.set()
     await relay.settle()
@@ -201,9 +201,9 @@ async def test_long_messages_are_credited_and_counted_until_they_are_answered() 
     client.sends(headers(1, request_fields(path=_SERVICE + b"RepositoryModelLoad")))
     for at in range(0, len(body), 16_000):
         client.sends(data(1, body[at : at + 16_000], end=at + 16_000 >= len(body)))
-    assert relay.ledger.held == len(body)
+    assert relay.memory_budget.held == len(body)
     await asyncio.sleep(0)
-    assert relay.ledger.held == 300_000
+    assert relay.memory_budget.held == 300_000
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert relay.fan_out.questions[0].body == body[5:]
@@ -220,10 +220,12 @@ async def test_messages_are_counted_as_they_are_once_inflated() -> None:
     before = 0
     async with asyncio.timeout(10):
         while not relay.fan_out.questions:
-            assert relay.ledger.held - before <= 2_000_000 / 2  # in some iterations of the loop
-            before = relay.ledger.held
+            assert (
+                relay.memory_budget.held - before <= 2_000_000 / 2
+            )  # in some iterations of the loop
+            before = relay.memory_budget.held
             await asyncio.sleep(0)
-    assert relay.ledger.held == 1_000_000
+    assert relay.memory_budget.held == 1_000_000
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert relay.is_clean()
@@ -253,10 +255,10 @@ async def test_loads_that_inflate_to_more_than_there_is_are_refused_and_nobody_e
     most = 0
     async with asyncio.timeout(10):
         while len(relay.fan_out.questions) + len(relay.finished.records) < 20:
-            most = max(most, relay.ledger.held)
+            most = max(most, relay.memory_budget.held)
             await asyncio.sleep(0)
     assert most <= 15 << 20
-    assert relay.ledger.evictions == 0
+    assert relay.memory_budget.evictions == 0
     relay.fan_out.may_answer.set()
     await relay.settle()
     reasons = [record.reason for record in relay.finished.records]
@@ -271,7 +273,7 @@ async def test_nothing_more_is_inflated_for_a_client_that_has_left() -> None:
     _ask(client, _SERVICE + b"RepositoryModelLoad", body, 16_000)
     for _ in range(5):  # a thousandth of it and more
         await asyncio.sleep(0)
-    assert relay.ledger.held > 60_000
+    assert relay.memory_budget.held > 60_000
     client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
     assert await _peak(relay) < 8 << 20
     assert not relay.fan_out.questions
@@ -287,7 +289,7 @@ async def _peak(relay: Bench) -> int:
     async with asyncio.timeout(10):
         while not asked.done():
             await asyncio.sleep(0)
-            most = max(most, relay.ledger.held)
+            most = max(most, relay.memory_budget.held)
     return most
 
 
@@ -317,7 +319,7 @@ async def test_inflated_questions_of_many_connections_share_one_iteration() -> N
         for number in range(1, 33, 2)
     )
     for client in clients:
-        client.link.data_received(burst)
+        client.connection.data_received(burst)
     begun = [sum(client.facts.last_peer_stream + 1 for client in clients) // 2]
     assert not clients[-1].transport.reading
     while begun[-1] < 160:
@@ -328,10 +330,10 @@ async def test_inflated_questions_of_many_connections_share_one_iteration() -> N
     await bench.settle()
 
 
-async def test_an_answer_that_many_unread_streams_share_is_on_the_ledger_once() -> None:
+async def test_an_answer_that_many_unread_streams_share_is_on_the_memory_budget_once() -> None:
     body = bytes(500_000)
     relay = Bench(Reply(status=0))
-    shared = SharedBytes(relay.ledger, len(body))
+    shared = SharedBytes(relay.memory_budget, len(body))
     relay.fan_out.reply = Reply(status=0, body=body, shared=shared)
     client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
     for stream in range(1, 41, 2):
@@ -339,10 +341,10 @@ async def test_an_answer_that_many_unread_streams_share_is_on_the_ledger_once() 
             headers(stream, request_fields(path=_INDEX)) + data(stream, message(b""), end=True)
         )
     await relay.settle()
-    assert relay.ledger.held == len(body)
+    assert relay.memory_budget.held == len(body)
     for stream in range(1, 39, 2):
         client.sends(b"\0\0\4\3\0" + stream.to_bytes(4, "big") + b"\0\0\0\x08")  # RST_STREAM
-    assert relay.ledger.held == len(body)
+    assert relay.memory_budget.held == len(body)
     client.sends(window_update(39, 1 << 20) + window_update(0, 1 << 20))
     relay.relay.flush()
     sent = [frame for frame in client.gets() if frame.stream == 39 and frame.kind == DATA]

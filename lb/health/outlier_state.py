@@ -108,7 +108,7 @@ class Usual:
         self._log += (log(max(took_s, 1e-6)) - self._log) * step
 
 
-class Standing:
+class OutlierState:
     """One backend and one model. Times are monotonic seconds."""
 
     __slots__ = (
