@@ -16,18 +16,18 @@ from random import Random
 from time import thread_time
 
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from lb.wire.grpc.message import frame_message
 from tests.fakes.relay import new_scheduler
 
 CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
 """Backends, and requests that wait."""
-PLAN = Plan(
+PLAN = QueuePlan(
     limits={},
     default=Capacity(1, is_auto=True),
     rules=QueueRules(max_waiting=1_000_000),
 )
-WIDE_PLAN = Plan(limits={}, default=Capacity(16, instances=16))
+WIDE_PLAN = QueuePlan(limits={}, default=Capacity(16, instances=16))
 JSON_BODY = (
     b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":[%b]}]}'
     % b",".join(b"%d" % (number % 100) for number in range(20))

@@ -19,7 +19,7 @@ from typing import Final
 from lb.balancing.scheduler import Scheduler
 from lb.balancing.shared_scheduler import SharedScheduler
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from lb.sharing.board import Board, size
 
 STEP_S: Final = 0.00003
@@ -43,7 +43,7 @@ class Worker:
         )
         rules = QueueRules(max_waiting=1_000_000)
         capacity = Capacity(instances, is_auto=True, instances=instances)
-        plan = Plan(limits={}, default=capacity, rules=rules)
+        plan = QueuePlan(limits={}, default=capacity, rules=rules)
         self.request_class = RequestClass(b"resnet", b"", plan, self.backends)
         self.scheduler = scheduler
         self.spent_s = 0.0

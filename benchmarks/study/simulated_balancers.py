@@ -11,7 +11,7 @@ from lb.domain.schedule import (
     NO_DEADLINE,
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
     RequestClass,
     ScheduleRefused,
@@ -24,9 +24,9 @@ _ATTEMPTS = 3
 """The limit for a request whose attempts fail."""
 
 
-def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> Plan:
+def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> QueuePlan:
     """What the configurations of a model say at the backends that have it."""
-    return Plan(
+    return QueuePlan(
         limits={server.backend: auto_limit(server.gpu) for server in world.serving(model)},
         rules=rules or QueueRules(max_waiting=100_000),
     )
@@ -45,11 +45,11 @@ def auto_limit(gpu: Gpu) -> Capacity:
 class Scheduled:
     """The scheduler places."""
 
-    def __init__(self, world: World, plan: Plan | Mapping[str, Plan]) -> None:
+    def __init__(self, world: World, plan: QueuePlan | Mapping[str, QueuePlan]) -> None:
         """Schedule one model, or several of which each has a plan."""
         self.scheduler = Scheduler()
         self.world = world
-        plans = {"": plan} if isinstance(plan, Plan) else plan
+        plans = {"": plan} if isinstance(plan, QueuePlan) else plan
         self.placements = {
             model: (each, tuple(server.backend for server in world.serving(model)))
             for model, each in plans.items()

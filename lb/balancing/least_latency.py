@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lb.balancing.score import Turn
+from lb.balancing.score import PickSequence
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.pool import Picker
@@ -94,7 +94,7 @@ class LeastLatency:
     """The policy. One instance serves both protocols."""
 
     def __init__(self) -> None:
-        self._turn = Turn()
+        self._turn = PickSequence()
         self._everybody = Everybody()
         self._observed: dict[Backend, Observed] = {}
 
@@ -119,7 +119,7 @@ class LeastLatencyPicker:
 
     __slots__ = ("_pairs", "_turn")
 
-    def __init__(self, pairs: tuple[tuple[Backend, Observed], ...], turn: Turn) -> None:
+    def __init__(self, pairs: tuple[tuple[Backend, Observed], ...], turn: PickSequence) -> None:
         self._pairs = pairs
         self._turn = turn
 

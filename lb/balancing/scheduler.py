@@ -19,13 +19,13 @@ from typing import Final
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES
-from lb.balancing.division import Share, divide
+from lb.balancing.division import IdleInstance, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
-from lb.balancing.selection import ANY_LEAD_S, Decision
+from lb.balancing.selection import ANY_LEAD_S, Selection
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
@@ -35,15 +35,15 @@ from lb.domain.schedule import (
     Ending,
     ModelBackendView,
     ModelQueueView,
-    Plan,
-    Refusal,
+    QueuePlan,
+    RefusalReason,
     RequestClass,
     ScheduleRefused,
     Ticket,
     Wait,
 )
 
-Renew = Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None]
+Renew = Callable[[Ticket], tuple[QueuePlan, tuple[Backend, ...]] | None]
 """Gives the plan and the eligible backends of a queued request by the current snapshot. None: its
 model is not scheduled any more."""
 _SEVERAL: Final = 2
@@ -511,7 +511,7 @@ class Scheduler:
         has passed. Soon before its deadline it begins wherever an instance is idle."""
         model_queue = self._model_queues[ticket.request_class.model, ticket.request_class.version]
         if ticket.queued_at + model_queue.plan.rules.max_wait_s <= now:
-            self._refuse(ticket, model_queue, Refusal.EXPIRED, now)
+            self._refuse(ticket, model_queue, RefusalReason.EXPIRED, now)
             return
         eligible_set: EligibleSet = ticket.eligible_set
         if ticket.deadline > now:
@@ -527,7 +527,7 @@ class Scheduler:
             if not eligible_set.is_too_late(ticket, now):
                 self._expire_at(ticket, model_queue, ticket.deadline)
                 return
-        self._refuse(ticket, model_queue, Refusal.LATE, now)
+        self._refuse(ticket, model_queue, RefusalReason.LATE, now)
 
     # The queue
 
@@ -537,7 +537,7 @@ class Scheduler:
         model_queue: ModelQueue,
         eligible_set: EligibleSet,
         now: float,
-        no_room: Decision | None = None,
+        no_room: Selection | None = None,
     ) -> Backend | None:
         """Queue a ticket, unless it is the one that begins now.
 
@@ -590,8 +590,8 @@ class Scheduler:
         if model_queue.waits + model_queue.others_waiting >= rules.max_waiting:
             victim = model_queue.victim(ticket, eligible_set)
             if victim is None:
-                raise ScheduleRefused(Refusal.FULL, model_queue.room_in(eligible_set, now))
-            self._refuse(victim, model_queue, Refusal.SHED, now)
+                raise ScheduleRefused(RefusalReason.FULL, model_queue.room_in(eligible_set, now))
+            self._refuse(victim, model_queue, RefusalReason.SHED, now)
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
         ticket.position = eligible_set.queue.count
@@ -640,7 +640,7 @@ class Scheduler:
             is_reserved = model_queue.is_reserved(ticket.priority)
             model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
         if model_backend is None:
-            raise ScheduleRefused(Refusal.LATE, model_queue.room_in(eligible_set, now))
+            raise ScheduleRefused(RefusalReason.LATE, model_queue.room_in(eligible_set, now))
         estimate = model_backend.estimate(ticket.rows, ticket.size, now)
         self._begin(ticket, model_queue, model_backend, estimate, now)
         return model_backend.backend
@@ -671,7 +671,7 @@ class Scheduler:
                 break
             ticket, model_backend, estimate = found
             if model_backend is None:
-                self._refuse(ticket, model_queue, Refusal.LATE, now)
+                self._refuse(ticket, model_queue, RefusalReason.LATE, now)
                 if len(self._refused) >= _LATE_AT_ONCE and eligible_set.queue.count:
                     self._dirty[eligible_set] = model_queue
                     return
@@ -736,7 +736,7 @@ class Scheduler:
             model_queue.began(ticket, model_backend, now)
 
     def _refuse(
-        self, ticket: Ticket, model_queue: ModelQueue, refusal: Refusal, now: float
+        self, ticket: Ticket, model_queue: ModelQueue, refusal: RefusalReason, now: float
     ) -> None:
         """Take a ticket out of its queue. `next_refused` gives it to the caller."""
         eligible_set: EligibleSet = ticket.eligible_set
@@ -986,7 +986,7 @@ def _why(model_backend: ModelBackend | None, *, is_reserved: bool) -> Wait:
 
 def _divided(
     candidates: Sequence[ModelBackend],
-    shares: Sequence[Share],
+    shares: Sequence[IdleInstance],
     free: Sequence[int],
     rows: int,
     limit: int,
@@ -1007,7 +1007,7 @@ def _divided(
         preferred: the numbers of rows that the model executes best, if any.
     """
     whole_s = inf
-    usable: list[Share] = []
+    usable: list[IdleInstance] = []
     for model_backend, share, count in zip(candidates, shares, free, strict=True):
         if rows <= limit:
             whole_s = min(whole_s, share.takes_s(rows))

@@ -19,7 +19,7 @@ from lb.domain.backend import Backend
 NO_DEADLINE: Final = float("inf")
 
 
-class Refusal(Enum):
+class RefusalReason(Enum):
     """Why a request is not run."""
 
     FULL = "full"
@@ -112,7 +112,7 @@ class QueueRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class QueuePlan:
     """All that is configured about one model queue.
 
     Plans are compared by identity: make one per snapshot.
@@ -135,7 +135,7 @@ class RequestClass:
     __slots__ = ("eligible", "eligible_set", "model", "model_queue", "plan", "version")
 
     def __init__(
-        self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...]
+        self, model: bytes, version: bytes, plan: QueuePlan, eligible: tuple[Backend, ...]
     ) -> None:
         self.model = model
         self.version = version
@@ -240,7 +240,7 @@ class Ticket:
         return self.request_class.version
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> QueuePlan:
         """See `RequestClass`."""
         return self.request_class.plan
 
@@ -261,7 +261,7 @@ class Ticket:
 class ScheduleRefused(Exception):
     """Raised for a request that is not run. The caller turns it into an answer of its protocol."""
 
-    def __init__(self, refusal: Refusal, retry_after_s: float) -> None:
+    def __init__(self, refusal: RefusalReason, retry_after_s: float) -> None:
         super().__init__(refusal.value)
         self.refusal = refusal
         self.retry_after_s = retry_after_s

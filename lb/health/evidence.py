@@ -12,7 +12,7 @@ from math import log
 from statistics import median_low
 from typing import Final
 
-from lb.health.outlier_state import OutlierState, Phase, Run, Share
+from lb.health.outlier_state import FailureRate, OutlierState, Phase, Run
 
 SURE: Final = 18.4
 """Natural logarithm of the odds that are enough: 100 million to one, since a busy service gives
@@ -48,7 +48,9 @@ class Rest:
             if each.phase is Phase.SERVING and now - each.used_at <= _STALE_S
         ]
 
-    def odds(self, run: Run, share_of: Callable[[OutlierState], Share], *, certain: bool) -> float:
+    def odds(
+        self, run: Run, share_of: Callable[[OutlierState], FailureRate], *, certain: bool
+    ) -> float:
         """Natural logarithm of how unlikely a run would be on one of them; 0 where they are
         not known, or fail themselves.
 
@@ -59,7 +61,7 @@ class Rest:
         """
         return -log(self.rate(share_of, certain=certain)) * run.count
 
-    def rate(self, share_of: Callable[[OutlierState], Share], *, certain: bool) -> float:
+    def rate(self, share_of: Callable[[OutlierState], FailureRate], *, certain: bool) -> float:
         """Share of bad answers, as high as it may be by what is known; 1 where nothing is."""
         shares = [share_of(each) for each in self.serving]
         good = sum(share.good for share in shares)
@@ -74,7 +76,9 @@ class Rest:
         failing = sum(run_of(each).count > 1 for each in self.serving)
         return 2 * failing >= len(self.serving)
 
-    def deviation(self, share: Share, share_of: Callable[[OutlierState], Share]) -> float:
+    def deviation(
+        self, share: FailureRate, share_of: Callable[[OutlierState], FailureRate]
+    ) -> float:
         """Natural logarithm of how much better a share is explained by a backend of its own kind
         than by one like the rest."""
         rate = self.rate(share_of, certain=False)

@@ -30,7 +30,7 @@ class Phase(Enum):
     """It gets one request, and the answer decides."""
 
 
-class Share:
+class FailureRate:
     """The share of samples that were bad, over the last 64 or so and over the last 16."""
 
     __slots__ = ("bad", "good", "recent")
@@ -123,8 +123,8 @@ class OutlierState:
         """When a long run is next compared with the rest."""
         self.failing = Run()
         self.slow = Run()
-        self.errors = Share()
-        self.late = Share()
+        self.errors = FailureRate()
+        self.late = FailureRate()
         """Of samples that were slow."""
         self.usual = Usual()
         self.phase = Phase.SERVING

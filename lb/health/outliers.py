@@ -22,7 +22,7 @@ from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.trial import Trial
 from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
-from lb.health.outlier_state import OutlierState, Phase, Run, Share
+from lb.health.outlier_state import FailureRate, OutlierState, Phase, Run
 from lb.settings.model import Settings
 
 MAX_MODELS: Final = 2000
@@ -366,8 +366,8 @@ class Outliers:
         outlier_state.until = now + _WATCHED_S
         outlier_state.forgiven_at = now + max(_FORGIVEN_S, 2.0 * out_s)
         outlier_state.trial = None
-        outlier_state.errors = Share()
-        outlier_state.late = Share()
+        outlier_state.errors = FailureRate()
+        outlier_state.late = FailureRate()
         del self._out[backend, model]
         self._moves.append(Move(backend, model, Phase.SERVING, outlier_state.reason, 0.0, 0))
 
@@ -457,9 +457,9 @@ def _slow(outlier_state: OutlierState) -> Run:
     return outlier_state.slow
 
 
-def _errors(outlier_state: OutlierState) -> Share:
+def _errors(outlier_state: OutlierState) -> FailureRate:
     return outlier_state.errors
 
 
-def _late(outlier_state: OutlierState) -> Share:
+def _late(outlier_state: OutlierState) -> FailureRate:
     return outlier_state.late

@@ -17,7 +17,7 @@ from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.net.dial import connect_failure
 from lb.net.tls.contexts import describe
-from lb.probes.plan import READY, Answer, Conversation
+from lb.probes.plan import READY, Conversation, ProbeAnswer
 
 _READ_BYTES: Final = 65_536
 
@@ -43,7 +43,7 @@ class BriefClientCall:
         address: Address,
         opening: bytes,
         client_call: Conversation | None,
-        outcome: asyncio.Future[Answer],
+        outcome: asyncio.Future[ProbeAnswer],
     ) -> None:
         """Prepare it.
 
@@ -135,14 +135,14 @@ class BriefClientCall:
             self._unsent += reply
             self._write()
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: ProbeAnswer) -> None:
         if not self._outcome.done():
             self._outcome.set_result(answer)
 
 
-def answer_of_loss(error: Exception | None, *, heard: bool) -> Answer:
+def answer_of_loss(error: Exception | None, *, heard: bool) -> ProbeAnswer:
     """What it means that a connection was lost before the answer: a reset right away refuses."""
     if isinstance(error, ConnectionError) and not heard:
-        return Answer(Finding.REFUSED, "connection reset")
+        return ProbeAnswer(Finding.REFUSED, "connection reset")
     why = f": {describe(error)}" if isinstance(error, SSLError) else ""
-    return Answer(Finding.ERROR, f"connection closed without an answer{why}")
+    return ProbeAnswer(Finding.ERROR, f"connection closed without an answer{why}")

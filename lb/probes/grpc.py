@@ -10,14 +10,14 @@ from lb.health.port import Finding
 from lb.kserve.tfserving import MODEL_STATUS_METHOD, is_available, status_request
 from lb.net.ask.client_call import authority, marked, with_operator_fields
 from lb.net.ask.grpc import GrpcAnswer, GrpcClientCall
-from lb.probes.plan import NO_BACKEND_READY, READY, Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, READY, ProbeAnswer, ProbePlan, ProbeQuestion
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.hops import READY_THROUGH, passed
 
 _METHODS: Final = {
-    Question.SERVER_READY: b"/inference.GRPCInferenceService/ServerReady",
-    Question.GRPC_HEALTH: b"/grpc.health.v1.Health/Check",
-    Question.MODEL_STATUS_CALL: MODEL_STATUS_METHOD,
+    ProbeQuestion.SERVER_READY: b"/inference.GRPCInferenceService/ServerReady",
+    ProbeQuestion.GRPC_HEALTH: b"/grpc.health.v1.Health/Check",
+    ProbeQuestion.MODEL_STATUS_CALL: MODEL_STATUS_METHOD,
 }
 _YES: Final = b"\x08\x01"
 """Field 1 is 1: `ServerReadyResponse.ready` is true, `HealthCheckResponse.status` is SERVING."""
@@ -51,7 +51,7 @@ class GrpcCall:
     __slots__ = ("_client_call", "_plan", "_reads", "_received", "_replied", "answer")
 
     def __init__(self, plan: ProbePlan) -> None:
-        self.answer: Answer | None = None
+        self.answer: ProbeAnswer | None = None
         self._plan = plan
         self._received = b""
         """All so far, as long as that may be looked up."""
@@ -63,7 +63,7 @@ class GrpcCall:
     def opening(self) -> bytes:
         """Preface, settings and the whole request: it fits into any window."""
         plan = self._plan
-        asks_model = plan.question is Question.MODEL_STATUS_CALL
+        asks_model = plan.question is ProbeQuestion.MODEL_STATUS_CALL
         client_call = GrpcClientCall(
             _METHODS[plan.question],
             marked(
@@ -81,7 +81,7 @@ class GrpcCall:
         try:
             reply, answer = self._hear(data)
         except UpstreamError as error:
-            self.answer = Answer(Finding.ERROR, error.detail)
+            self.answer = ProbeAnswer(Finding.ERROR, error.detail)
             return b""
         if answer is not None:
             self.answer = self._judge(answer)
@@ -101,18 +101,18 @@ class GrpcCall:
             return client_call.receive(data)[self._replied :], client_call.answer
         return client_call.receive(data), client_call.answer
 
-    def _judge(self, answer: GrpcAnswer) -> Answer:
+    def _judge(self, answer: GrpcAnswer) -> ProbeAnswer:
         if answer.status != GrpcStatus.OK:
             name = _NAMES.get(answer.status, str(answer.status))
             text = f"{name}: {answer.detail}" if answer.detail else name
-            return Answer(Finding.NOT_READY, text)
-        if self._plan.question is Question.MODEL_STATUS_CALL:
+            return ProbeAnswer(Finding.NOT_READY, text)
+        if self._plan.question is ProbeQuestion.MODEL_STATUS_CALL:
             if is_available(answer.message):
                 return READY
-            return Answer(Finding.NOT_READY, "no version of the model is available")
+            return ProbeAnswer(Finding.NOT_READY, "no version of the model is available")
         through = answer.field(READY_THROUGH)
         if answer.message.startswith(_YES):
-            return Answer(Finding.READY, ready_through=passed(through)) if through else READY
+            return ProbeAnswer(Finding.READY, ready_through=passed(through)) if through else READY
         if through:
             return NO_BACKEND_READY
-        return Answer(Finding.MODELS_NOT_READY, "it says that it is not ready")
+        return ProbeAnswer(Finding.MODELS_NOT_READY, "it says that it is not ready")

@@ -21,7 +21,7 @@ from lb.net.tls.client import ClientTlsBook
 from lb.probes.brief import BriefClientCall, answer_of_loss
 from lb.probes.grpc import GrpcCall
 from lb.probes.http import HttpGet
-from lb.probes.plan import READY, Answer, Conversation, ProbePlan, Question
+from lb.probes.plan import READY, Conversation, ProbeAnswer, ProbePlan, ProbeQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ProbeResult:
     """Why, in words for people; empty when it is ready."""
     latency_s: float = 0.0
     ready_through: tuple[bytes, ...] = ()
-    """See `Answer`."""
+    """See `ProbeAnswer`."""
 
 
 class Probe(Protocol):
@@ -67,12 +67,12 @@ class NetworkProbe:
             ask = self._ask_briefly if self._is_plain else self._ask
             answer = await ask(asyncio.get_running_loop(), timeout_s)
         except UpstreamError as error:
-            answer = Answer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
+            answer = ProbeAnswer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
         latency_s = monotonic() - began
         return ProbeResult(answer.finding, answer.detail, latency_s, answer.ready_through)
 
-    async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
-        outcome: asyncio.Future[Answer] = loop.create_future()
+    async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> ProbeAnswer:
+        outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
         client_call, address = _conversation(self._plan), self._plan.address
         try:
             call = BriefClientCall(loop, address, self._opening, client_call, outcome)
@@ -86,8 +86,8 @@ class NetworkProbe:
             timer.cancel()
             call.close()
 
-    async def _ask(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
-        outcome: asyncio.Future[Answer] = loop.create_future()
+    async def _ask(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> ProbeAnswer:
+        outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
         client_call = _conversation(self._plan)
         try:
             async with fair_timeout(loop, timeout_s):
@@ -108,11 +108,11 @@ class NetworkProbe:
             return _silence(timeout_s)
 
 
-def _silence(timeout_s: float) -> Answer:
-    return Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g}s")
+def _silence(timeout_s: float) -> ProbeAnswer:
+    return ProbeAnswer(Finding.TIMEOUT, f"no answer within {timeout_s:g}s")
 
 
-def _time_out(outcome: asyncio.Future[Answer], timeout_s: float) -> None:
+def _time_out(outcome: asyncio.Future[ProbeAnswer], timeout_s: float) -> None:
     if not outcome.done():
         outcome.set_result(_silence(timeout_s))
 
@@ -126,11 +126,13 @@ _CONNECT_FINDINGS = {
 def _conversation(plan: ProbePlan) -> Conversation | None:
     """The language of the question; None when connecting is the whole of it."""
     match plan.question:
-        case Question.HTTP_GET | Question.MODEL_STATUS_GET:
+        case ProbeQuestion.HTTP_GET | ProbeQuestion.MODEL_STATUS_GET:
             return HttpGet(plan)
-        case Question.SERVER_READY | Question.GRPC_HEALTH | Question.MODEL_STATUS_CALL:
+        case (
+            ProbeQuestion.SERVER_READY | ProbeQuestion.GRPC_HEALTH | ProbeQuestion.MODEL_STATUS_CALL
+        ):
             return GrpcCall(plan)
-        case Question.CONNECT:
+        case ProbeQuestion.CONNECT:
             return None
 
 
@@ -138,7 +140,7 @@ class _Connection(asyncio.Protocol):
     """Carries bytes between a transport and a conversation until that has its answer."""
 
     def __init__(
-        self, opening: bytes, client_call: Conversation | None, outcome: asyncio.Future[Answer]
+        self, opening: bytes, client_call: Conversation | None, outcome: asyncio.Future[ProbeAnswer]
     ) -> None:
         self._opening = opening
         self._client_call = client_call
@@ -171,6 +173,6 @@ class _Connection(asyncio.Protocol):
         """The backend closed before it answered."""
         self._settle(answer_of_loss(exc, heard=self._heard))
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: ProbeAnswer) -> None:
         if not self._outcome.done():
             self._outcome.set_result(answer)

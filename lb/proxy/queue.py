@@ -29,9 +29,9 @@ from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
     POSITION_BOUNDS,
     Ending,
-    Plan,
     PositionHistogram,
-    Refusal,
+    QueuePlan,
+    RefusalReason,
     ScheduleRefused,
     Ticket,
     Wait,
@@ -64,18 +64,18 @@ _BAD_ENDS: Final = frozenset({
     Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
 })  # fmt: skip
 _REASONS: Final = {
-    Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
-    Refusal.SHED: (
+    RefusalReason.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
+    RefusalReason.SHED: (
         Reason.QUEUE_SHED,
         "too many requests wait for this model, and others go before it",
     ),
-    Refusal.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
-    Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
+    RefusalReason.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
+    RefusalReason.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
 }
 _WHY: Final = {why: why.value for why in Wait}
 """Looked up for each request that waits: `value` is a call."""
 _LAST_POSITIONS: Final = len(POSITION_BOUNDS)
-_OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
+_OVERLOAD: Final = frozenset({RefusalReason.FULL, RefusalReason.SHED, RefusalReason.EXPIRED})
 _LOOK_S: Final = 0.1
 """How soon one that no backend would take goes to any of them again."""
 _APART_S: Final = 0.05
@@ -784,7 +784,7 @@ class Queue:
                 exchange.ticket = None
                 self._unplaced[exchange] = _AT_ONCE, waiting
 
-    def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
+    def _renew(self, ticket: Ticket) -> tuple[QueuePlan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""
         route = self._pool.current.routes.get(ticket.model)
         held = self._waiting.get(ticket)

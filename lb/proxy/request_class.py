@@ -6,7 +6,7 @@ from __future__ import annotations
 from lb.balancing.trial import TrialPicker
 from lb.domain.backend import Histogram
 from lb.domain.pool import Placement, PoolSnapshot
-from lb.domain.schedule import Plan, RequestClass
+from lb.domain.schedule import QueuePlan, RequestClass
 
 
 class QueueRequestClass(RequestClass):
@@ -18,7 +18,7 @@ class QueueRequestClass(RequestClass):
         self,
         model: bytes,
         version: bytes,
-        plan: Plan,
+        plan: QueuePlan,
         snapshot: PoolSnapshot,
         placement: Placement,
         waits: Histogram,

@@ -30,7 +30,7 @@ from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.sniff import Sniffer
 from lb.runtime.limits import Budget, DescriptorUse
 from lb.runtime.predecessor import Inherited
-from lb.runtime.sockets import OWN, Bound, Endpoint, Listeners
+from lb.runtime.sockets import OWN, Bound, Listeners, ListeningSocket
 from lb.runtime.wiring import RelayHost
 from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
@@ -165,7 +165,7 @@ class ListenerSet:
     def _factory(self, name: str) -> Callable[[], Any]:
         return self._own[name] if name in self._own else self._pipelines[name].factory
 
-    def _put_behind(self, endpoint: Endpoint) -> None:
+    def _put_behind(self, endpoint: ListeningSocket) -> None:
         self._pipelines[endpoint.name] = ConnectionPipeline(self._balancer, endpoint)
 
     def _shut(self, bound: Bound) -> None:
@@ -254,7 +254,7 @@ def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFacto
 class ConnectionPipeline:
     """The stages of an endpoint's connections, from the first byte to the protocol."""
 
-    def __init__(self, balancer: RelayHost, endpoint: Endpoint) -> None:
+    def __init__(self, balancer: RelayHost, endpoint: ListeningSocket) -> None:
         """
         A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
         it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.

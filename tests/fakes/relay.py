@@ -58,7 +58,7 @@ from lb.proxy.dead_peers import DeadPeerDetector
 from lb.proxy.dispatch import Dispatcher, DispatchOptions, NoPassiveHealth
 from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.proxy.fan_out.account import AnswerAccount
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.hedging import Hedger
 from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.heads import HeadReader
@@ -199,14 +199,14 @@ def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapsho
 class RecordedFanOut:
     """Answers every fan-out request with `reply`, once `may_answer` is set."""
 
-    def __init__(self, reply: Reply, memory_budget: MemoryBudget | None = None) -> None:
+    def __init__(self, reply: FanOutReply, memory_budget: MemoryBudget | None = None) -> None:
         self.reply = reply
         self.memory_budget = MemoryBudget(1 << 30) if memory_budget is None else memory_budget
-        self.questions: list[Question] = []
+        self.questions: list[FanOutRequest] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """See `lb.proxy.fan_out.question.FanOut`."""
         self.questions.append(question)
         account = AnswerAccount(self.memory_budget)
@@ -915,7 +915,7 @@ class Relay:
 
     def record_fan_out(self, **reply: Any) -> RecordedFanOut:
         """Answer requests that concern all backends with `reply`, without asking any."""
-        recorded = RecordedFanOut(Reply(**reply))
+        recorded = RecordedFanOut(FanOutReply(**reply))
         for relay in (self.parts.http1, self.parts.http2):
             relay.parts = replace(relay.parts, fan_out=recorded)
         return recorded

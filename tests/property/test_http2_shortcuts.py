@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.wire.http2 import frames as fr
 from tests.fakes.http2_connections import GREETING, PaperRelay, Side, frames_of
 from tests.fakes.relay import USUAL, WITHOUT_SHORT_WAYS, Options
@@ -174,7 +174,7 @@ class Traffic:
 
     def _schedule(self, limit: Capacity) -> None:
         paper = self.paper
-        route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
+        route = ModelRoute(facts=FACTS, is_uniform=True, plan=QueuePlan(limits={}, default=limit))
         paper.pool.publish(replace(paper.pool.current, routes={b"m": route}))
 
     def step(self, step: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ from lb.domain.schedule import (
     Capacity,
     Ending,
     Order,
-    Plan,
+    QueuePlan,
     QueueRules,
     RequestClass,
     ScheduleRefused,
@@ -63,7 +63,7 @@ class Driver:
         )
         plan_limits = dict(zip(self.backends, limits, strict=True))
         self.rules = rules
-        self.plans = [Plan(limits=plan_limits, rules=rules) for _ in MODELS]
+        self.plans = [QueuePlan(limits=plan_limits, rules=rules) for _ in MODELS]
         self.known: dict[tuple[int, tuple[Backend, ...]], RequestClass] = {}
         self.scheduler = new_scheduler()
         self.now = 1.0
@@ -136,7 +136,7 @@ class Driver:
                 self.follow(is_gone=draw.draw(st.booleans()))
             case "reload":
                 some = {each: draw.draw(limits()) for each in self.backends}
-                self.plans = [Plan(limits=some, rules=self.rules) for _ in MODELS]
+                self.plans = [QueuePlan(limits=some, rules=self.rules) for _ in MODELS]
                 if draw.draw(st.booleans()):
                     self.offer(draw)
                 self.follow(is_gone=False)
@@ -152,7 +152,7 @@ class Driver:
             self.known[model, eligible] = request_class
         return request_class
 
-    def plan(self, ticket: Ticket) -> Plan:
+    def plan(self, ticket: Ticket) -> QueuePlan:
         return self.plans[MODELS.index(ticket.model)]
 
     def follow(self, *, is_gone: bool) -> None:

@@ -20,7 +20,15 @@ from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, RequestClass, Ticket
+from lb.domain.schedule import (
+    NO_DEADLINE,
+    Capacity,
+    Ending,
+    QueuePlan,
+    QueueRules,
+    RequestClass,
+    Ticket,
+)
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
@@ -202,7 +210,7 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
 ) -> None:
     rng = Random(seed)
     backends = [make_backend(f"b{number}") for number in range(len(times_s))]
-    plan = Plan(limits={}, default=Capacity(1, is_auto=True, instances=instances))
+    plan = QueuePlan(limits={}, default=Capacity(1, is_auto=True, instances=instances))
     request_class = RequestClass(b"m", b"", plan, tuple(backends))
     scheduler = Scheduler()
     ends: list[tuple[float, int, Ticket]] = []
@@ -245,7 +253,7 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
 
 
 def ticket(rows: int, size: int, now: float) -> Ticket:
-    made = Ticket(RequestClass(b"m", b"", Plan(limits={}), ()), now)
+    made = Ticket(RequestClass(b"m", b"", QueuePlan(limits={}), ()), now)
     made.rows = rows
     made.size = size
     made.began_at = now

@@ -51,7 +51,7 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FanOutRequest:
     """A complete request."""
 
     protocol: AppProtocol
@@ -73,7 +73,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class FanOutReply:
     """One answer for the client."""
 
     status: int
@@ -95,7 +95,7 @@ class Reply:
 class FanOut(Protocol):
     """Asks the backends that a question concerns."""
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """Answer it; whatever backends do is in the reply, never an exception.
 
         The body is on its account from the call on, until it returns.

@@ -29,7 +29,7 @@ from lb.proxy.http1.asked import AskedRequest
 from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.deadline_timer import DeadlineTimer
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.front import Front, FrontDecision
 from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
@@ -142,7 +142,7 @@ class Http1ServerConnection(ClientSide):
         """
         self.relay = relay
         self.front = front
-        self._turn: Turn | None = None
+        self._turn: FrontDecision | None = None
         """What the front said of the request under way."""
         self.options = relay.options
         """Those in force when its request began, or else now."""

@@ -10,7 +10,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
-from lb.proxy.fan_out.question import Departure, Question, Reply
+from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, Inflation
 from lb.proxy.http2.inspection import frames_of_inflated
@@ -223,7 +223,7 @@ class Collector(CallPart):
         fan_out = call.relay.parts.fan_out
         if fan_out is None:
             raise RuntimeError("there is nobody to ask")
-        question = Question(
+        question = FanOutRequest(
             protocol=AppProtocol.GRPC,
             operation=call.operation,
             model=call.model,
@@ -240,7 +240,7 @@ class Collector(CallPart):
             call.attempts = len(reply.backends)
             self._give(reply)
 
-    def _give(self, reply: Reply) -> None:
+    def _give(self, reply: FanOutReply) -> None:
         call = self.call
         if reply.status == GrpcStatus.OK:
             body = reply.body

@@ -18,7 +18,7 @@ from lb.proxy.http2.shared import Http2Shared
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
+from lb.wire.http2.budget import BACKEND_ALLOWANCES, ConnectionTraffic
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
@@ -386,7 +386,7 @@ class Http2ClientConnection(Http2Connection):
             self.relay.now = self.relay.clock()
             self._abandon(TooLate(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS are not acknowledged"))
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far."""
         opened = self.next_id // 2
         seen = super().traffic()

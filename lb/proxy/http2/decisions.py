@@ -101,7 +101,7 @@ _PATHS: Final = 256
 _PATH_BYTES: Final = 256
 
 
-class Decision(NamedTuple):
+class PathDecision(NamedTuple):
     """What a path alone decides."""
 
     operation: Operation
@@ -122,7 +122,7 @@ class Decisions:
         self._relay = relay
         self._gate = relay.dispatcher.gate
         self._identity = relay.dispatcher.identity
-        self._by_path: dict[bytes, Decision] = {}
+        self._by_path: dict[bytes, PathDecision] = {}
         self._traces = relay.options.traces
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class Decisions:
             )
         return operation
 
-    def _look(self, path: bytes) -> Decision:
+    def _look(self, path: bytes) -> PathDecision:
         operation = grpc_operation(path)
         handler = self._handler(operation)
         is_plain = (
@@ -183,7 +183,7 @@ class Decisions:
             and not self._relay.options.message_size
             and not (self._gate.guards_regions and operation in INFERENCES)
         )
-        decision = Decision(operation, grpc_control(path), handler, is_plain)
+        decision = PathDecision(operation, grpc_control(path), handler, is_plain)
         if len(path) <= _PATH_BYTES:
             if len(self._by_path) >= _PATHS:
                 self._by_path.clear()

@@ -20,7 +20,7 @@ from lb.proxy.http2.recorded import may_be_recorded, recorded_call
 from lb.proxy.http2.shared import Http2Shared
 from lb.telemetry.sampling import RECORDED, TRACED, Draw
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.budget import Spending, Traffic
+from lb.wire.http2.budget import ConnectionTraffic, Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
@@ -388,7 +388,7 @@ class Http2ServerConnection(Http2Connection):
         """How many stream ids the client has used."""
         return self._ended + self._unopened + len(self.streams)
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far."""
         ended = self._ended
         return (

@@ -14,7 +14,7 @@ from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.exchange import NEVER_HELD, Exchange
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
+from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.proxy.http2.stream_work import (
@@ -136,7 +136,7 @@ class Branch(ResponseSink):
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
         options = call.relay.options
-        self.request: Pipe[Any] = Share(self, call.request)
+        self.request: Pipe[Any] = BackendPipe(self, call.request)
         self.request.retained = []
         self.response: Pipe[Any] = Pipe(
             call, call.relay.memory_budget, options.answer_window, options.stream_window_max

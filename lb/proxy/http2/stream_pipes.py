@@ -7,7 +7,7 @@ from typing import Any
 from lb.wire.http2.flow import Pipe
 
 
-class Share(Pipe[Any]):
+class BackendPipe(Pipe[Any]):
     """The bytes of a client's stream that go to one backend. Their window is the client's."""
 
     __slots__ = ("whole",)

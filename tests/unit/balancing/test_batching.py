@@ -7,10 +7,10 @@ import pytest
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 LIMIT = Capacity(8, is_auto=True, instances=1, max_batch=8)
 
 

@@ -10,12 +10,12 @@ from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.shared_execution import SharedModelBackend
 from lb.domain.load import LoadReport, ModelLoad
-from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 M = b"m"
-PLAN = Plan(limits={})
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 class Bench:

@@ -9,10 +9,10 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import LEAD_S, ModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def lane_of(limit: Capacity) -> ModelBackend:

@@ -12,10 +12,10 @@ from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_backend_index import LARGE, ModelBackendIndex
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.shared_execution import SharedModelBackend
-from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def lanes_of(count: int, *, limit: int = 2) -> list[ModelBackend]:

@@ -8,13 +8,13 @@ from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
 def line_of(*, reserved: float = 0.0, instances: int = 1) -> ModelQueue:
     default = Capacity(instances + 1, instances=instances)
-    plan = Plan(limits={}, default=default, rules=QueueRules(reserved=reserved))
+    plan = QueuePlan(limits={}, default=default, rules=QueueRules(reserved=reserved))
     return ModelQueue(b"model", b"", plan, {})
 
 
@@ -132,7 +132,7 @@ def test_pools_are_found_by_what_waits_when_lanes_become_of_another_kind() -> No
     made = going_again(model_queue, backends)
     pool = model_queue.eligible_set(made, 0.0)
     some = model_queue.eligible_set(going_again(model_queue, backends, backends[0]), 0.0)
-    model_queue.apply(Plan(limits={}, default=Capacity(8, max_batch=8)), 0.0)
+    model_queue.apply(QueuePlan(limits={}, default=Capacity(8, max_batch=8)), 0.0)
     assert model_queue.eligible_set(made, 0.0) is pool
     assert pool.index is some.index is model_queue.index
     assert {
@@ -244,5 +244,5 @@ def test_another_plan_changes_the_limits() -> None:
     model_queue = line_of()
     one = make_backend("one")
     model_queue.eligible_set(ticket(model_queue, one), 0.0)
-    model_queue.apply(Plan(limits={one: Capacity(7)}), 0.0)
+    model_queue.apply(QueuePlan(limits={one: Capacity(7)}), 0.0)
     assert model_queue.model_backends[one].limit == 7

@@ -10,10 +10,10 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
-from lb.domain.schedule import Capacity, Ending, Plan, RequestClass, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 ONE_BY_ONE = Capacity(1, is_auto=True)
 
 

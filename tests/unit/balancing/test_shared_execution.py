@@ -12,9 +12,9 @@ from lb.domain.backend import Backend
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
     RequestClass,
     ScheduleRefused,
     Ticket,
@@ -29,7 +29,7 @@ class Engines:
         self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(work_s)))
         self.work_s = dict(zip(self.backends, work_s, strict=True))
-        self.plan = Plan(
+        self.plan = QueuePlan(
             limits={}, default=Capacity(is_shared=True), rules=rules or QueueRules(max_waiting=0)
         )
         self.now = 0.0
@@ -124,7 +124,7 @@ def test_only_what_is_late_already_is_refused() -> None:
     engines.offer(deadline_s=0.001)
     with pytest.raises(ScheduleRefused) as refused:
         engines.offer(deadline_s=0.0)
-    assert refused.value.refusal is Refusal.LATE
+    assert refused.value.refusal is RefusalReason.LATE
 
 
 def test_one_that_becomes_slow_gets_less_and_comes_back() -> None:

@@ -13,7 +13,7 @@ from lb.domain.schedule import (
     Capacity,
     Ending,
     Order,
-    Plan,
+    QueuePlan,
     QueueRules,
     RequestClass,
     ScheduleRefused,
@@ -37,7 +37,7 @@ class Worker:
             make_backend(f"b{number}", max_in_flight=most) for number in range(len(CAPACITIES))
         )
         limits = dict(zip(self.backends, CAPACITIES, strict=True))
-        self.plans = {model: Plan(limits=limits, rules=rules) for model in MODELS}
+        self.plans = {model: QueuePlan(limits=limits, rules=rules) for model in MODELS}
         self.request_class = self.new_request_class()
         self.running: list[Ticket] = []
         self.waiting: set[Ticket] = set()
@@ -103,7 +103,7 @@ class Worker:
         gone = rng.choice((b"", b"", b"a", b"b"))
         some = rng.choice((self.backends, self.backends, self.backends[:2]))
 
-        def renew(request_class: RequestClass) -> tuple[Plan, tuple[Backend, ...]] | None:
+        def renew(request_class: RequestClass) -> tuple[QueuePlan, tuple[Backend, ...]] | None:
             return None if request_class.model == gone else (request_class.plan, some)
 
         for ticket in self.scheduler.follow(renew, now):

@@ -16,9 +16,9 @@ from lb.domain.backend import Backend
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
     RequestClass,
     ScheduleRefused,
     Ticket,
@@ -46,7 +46,7 @@ class Worker:
     ) -> None:
         self.scheduler = SharedScheduler(board, usage)
         self.backends = tuple(make_backend(name, max_in_flight=most) for name in names)
-        self.plan = Plan(limits={}, default=plan, rules=rules)
+        self.plan = QueuePlan(limits={}, default=plan, rules=rules)
         self.request_class = RequestClass(b"model", b"", self.plan, self.backends)
         self.rung = 0
 
@@ -228,7 +228,7 @@ def test_a_queue_is_full_by_what_all_workers_have_queued() -> None:
     for now, worker in ((0.3, one), (0.4, two)):
         with pytest.raises(ScheduleRefused) as refused:
             worker.offer(worker.ticket(now), now)
-        assert refused.value.refusal is Refusal.FULL
+        assert refused.value.refusal is RefusalReason.FULL
     two.complete(running[1], 0.5)
     assert one.due(0.5) == [queued[0]]
     two.queue(0.6)

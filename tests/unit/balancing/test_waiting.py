@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lb.balancing.waiting import TenantQueue, WaitingQueue
-from lb.domain.schedule import Order, Plan, QueueRules, RequestClass, Ticket
+from lb.domain.schedule import Order, QueuePlan, QueueRules, RequestClass, Ticket
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def ticket(

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from lb.comparison.child import MAX_BYTES, ComparisonProcess
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.comparison.worker import NO_NUMPY
 from lb.net.tasks import TaskOwner
@@ -41,10 +41,10 @@ class World:
         self.found.setdefault((name, kind), Tally()).add(tally)
 
     def offer(self, number: int, *, padding: int = 0, examples: str = "") -> bool:
-        def reply(value: float) -> Reply:
+        def reply(value: float) -> ComparedAnswer:
             output = {"name": "O", "datatype": "FP32", "shape": [1], "data": [value]}
             text = json.dumps({"outputs": [output]}) + " " * padding
-            return Reply(status=200, body=text.encode())
+            return ComparedAnswer(status=200, body=text.encode())
 
         return self.process.offer(
             Pair(

@@ -4,7 +4,7 @@ import pytest
 
 from lb.domain.fault import Fault
 from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
-from lb.health.outlier_state import OutlierState, Phase, Run, Share
+from lb.health.outlier_state import FailureRate, OutlierState, Phase, Run
 
 
 def outlier_state(good: int = 100, bad: int = 0, took_s: float = 0.02) -> OutlierState:
@@ -23,7 +23,7 @@ def run(count: int, fault: Fault = Fault.ERROR) -> Run:
     return made
 
 
-def errors(each: OutlierState) -> Share:
+def errors(each: OutlierState) -> FailureRate:
     return each.errors
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.fault import Fault
-from lb.health.outlier_state import MEMORY, OutlierState, Phase, Run, Share, Usual
+from lb.health.outlier_state import MEMORY, FailureRate, OutlierState, Phase, Run, Usual
 
 
 def test_a_share_forgets_what_is_long_ago() -> None:
-    share = Share()
+    share = FailureRate()
     assert share.value == 0.0
     for _ in range(10 * MEMORY):
         share.add(is_bad=True)
@@ -19,7 +19,7 @@ def test_a_share_forgets_what_is_long_ago() -> None:
 
 
 def test_the_recent_share_moves_first() -> None:
-    share = Share()
+    share = FailureRate()
     for _ in range(MEMORY):
         share.add(is_bad=False)
     for _ in range(8):

@@ -15,14 +15,14 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.probes.brief import BriefClientCall, answer_of_loss
-from lb.probes.plan import Answer
+from lb.probes.plan import ProbeAnswer
 
 
 class Until:
     """A conversation that is over when the server has said so many bytes; it repeats each."""
 
     def __init__(self, size: int) -> None:
-        self.answer: Answer | None = None
+        self.answer: ProbeAnswer | None = None
         self.heard = b""
         self._size = size
 
@@ -32,7 +32,7 @@ class Until:
     def receive(self, data: bytes) -> bytes:
         self.heard += data
         if len(self.heard) >= self._size:
-            self.answer = Answer(Finding.READY, "enough")
+            self.answer = ProbeAnswer(Finding.READY, "enough")
         return data
 
 
@@ -48,7 +48,7 @@ class Call:
 
     def __init__(self, listener: socket.socket, opening: bytes, client_call: Until | None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.outcome: asyncio.Future[Answer] = self.loop.create_future()
+        self.outcome: asyncio.Future[ProbeAnswer] = self.loop.create_future()
         address = Address("127.0.0.1", listener.getsockname()[1])
         self.client_call = BriefClientCall(self.loop, address, opening, client_call, self.outcome)
         self._listener = listener
@@ -74,7 +74,7 @@ async def test_the_opening_goes_out_and_replies_follow_until_there_is_an_answer(
         await call.loop.sock_sendall(other, b"ab")
         assert await call.read(other, 2) == b"ab"
         await call.loop.sock_sendall(other, b"cd")
-        assert await call.outcome == Answer(Finding.READY, "enough")
+        assert await call.outcome == ProbeAnswer(Finding.READY, "enough")
         call.client_call.close()
         assert await call.loop.sock_recv(other, 10) == b""
     assert client_call.heard == b"abcd"
@@ -140,7 +140,7 @@ async def test_nothing_is_taken_once_the_outcome_is_known(listener: socket.socke
     call = Call(listener, b"hello", client_call)
     with await call.accepted() as other:
         assert await call.read(other, 5) == b"hello"
-        call.outcome.set_result(Answer(Finding.TIMEOUT))
+        call.outcome.set_result(ProbeAnswer(Finding.TIMEOUT))
         await call.loop.sock_sendall(other, b"late")
         await asyncio.sleep(0)
         call.client_call.close()
@@ -155,7 +155,7 @@ def test_what_tls_says_of_a_loss_is_passed_on() -> None:
 
 async def test_an_address_that_nobody_can_connect_to_is_told_at_once() -> None:
     loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Answer] = loop.create_future()
+    outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
     client_call = BriefClientCall(loop, Address("255.255.255.255", 1), b"", None, outcome)
     client_call.begin()
     assert outcome.done(), "the kernel refuses to connect to the broadcast address"

@@ -17,7 +17,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
-from lb.domain.schedule import Capacity, Plan, QueueRules
+from lb.domain.schedule import Capacity, QueuePlan, QueueRules
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, RoutingHints
 from lb.proxy.queue import Queue, QueueOptions
@@ -104,7 +104,7 @@ class Bench:
     def __init__(self, count: int = 1, concurrency: int = 1, **rules: object) -> None:
         self.loop = FakeLoop()
         self.backends = tuple(make_backend(f"b{n}") for n in range(count))
-        self.plan = Plan(
+        self.plan = QueuePlan(
             limits={},
             default=Capacity(concurrency, instances=concurrency),
             rules=QueueRules(**rules),

@@ -12,7 +12,7 @@ from lb.balancing.trial import TrialPicker
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.domain.trial import Trial
 from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.request_classes import RequestClasses
@@ -34,7 +34,7 @@ class Bench:
     def __init__(self) -> None:
         self.asked = 0
         self.placement = placement_of(*make_backends(0, 0))
-        self.route = ModelRoute(facts=FACTS, plan=Plan(limits={}))
+        self.route = ModelRoute(facts=FACTS, plan=QueuePlan(limits={}))
         self.ref = PoolRef(self.snapshot())
         self.book = RequestClasses(self.ref, self.place, lambda _: None)
 

@@ -11,7 +11,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.kserve.operations import MODEL_INFER
 from lb.net.iteration import ROOM, IterationBudget
 from lb.proxy.exchange import Exchange, RoutingHints
@@ -66,7 +66,7 @@ def splits(
     divider: Divided | None = None,
 ) -> Splits:
     nowhere = Placement((), None, None)  # type: ignore[arg-type]
-    plan = Plan(limits={}) if parts or divider is not None else None
+    plan = QueuePlan(limits={}) if parts or divider is not None else None
     routes = {b"m": ModelRoute(facts=facts, plan=plan)}
     pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
     made = Splits(pool, divider or Divided(*parts), clock or FakeClock(100.0))

@@ -13,7 +13,7 @@ from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.telemetry.counts import OwnCalls
 from lb.wire.memory_budget import MemoryBudget
 from tests.wire.http1 import Peer, Script, reply
@@ -45,10 +45,10 @@ def backend_at(name: str, target: str, *, kind: BackendKind = BackendKind.TRITON
     return Backend(BackendSpec(name=name, http=parse_address(target), kind=kind))
 
 
-def http_question(method: bytes, target: bytes, body: bytes = b"") -> Question:
+def http_question(method: bytes, target: bytes, body: bytes = b"") -> FanOutRequest:
     """What a client asks over HTTP."""
     route = http_route(method, target)
-    return Question(
+    return FanOutRequest(
         protocol=AppProtocol.HTTP,
         operation=route.operation,
         model=route.model,
@@ -59,10 +59,10 @@ def http_question(method: bytes, target: bytes, body: bytes = b"") -> Question:
     )
 
 
-def grpc_question(name: str, message: bytes = b"") -> Question:
+def grpc_question(name: str, message: bytes = b"") -> FanOutRequest:
     """What a client asks over gRPC."""
     target = f"/inference.GRPCInferenceService/{name}".encode()
-    return Question(
+    return FanOutRequest(
         protocol=AppProtocol.GRPC,
         operation=grpc_operation(target),
         model=b"",
@@ -111,7 +111,7 @@ class Stage:
         await asyncio.sleep(0)
         self.settled_on = "".join(each.name for each in backends)
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """Ask, and see that nothing is left behind."""
         answer = await self.fan_out.ask(question)
         await asyncio.sleep(0)

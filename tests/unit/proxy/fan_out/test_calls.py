@@ -19,7 +19,7 @@ from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.proxy.fan_out import calls
 from lb.proxy.fan_out.calls import Calls
-from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.question import FanOutRequest
 from lb.proxy.fan_out.result import Result
 from tests.fakes.grpc_server import grpc_server
 from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving
@@ -29,7 +29,7 @@ _FILES = [f"file:{number}" for number in range(30_000)]
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
 
 
-async def put(question: Question, backend: Backend, timeout_s: float = 30.0) -> Result:
+async def put(question: FanOutRequest, backend: Backend, timeout_s: float = 30.0) -> Result:
     reach = Reach(backend, (backend.spec.http is not None, backend.spec.grpc is not None))
     return await Calls(BackendClient(), monotonic).put(question, reach, timeout_s, lambda _: True)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.gated import FACTS
@@ -217,7 +217,7 @@ async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> N
 def scheduled(backends: int = 1) -> Sides:
     """Backends that take one request at a time, and have a connection each."""
     sides = Sides(backends=backends)
-    plan = Plan(limits={}, default=Capacity(1, instances=1))
+    plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
     route = replace(sides.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
     sides.pool.publish(replace(snapshot_of(sides.backends), routes={b"m": route}))
     return sides

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lb.kserve.fronts import Forward, FrontFault, FrontRequest
-from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.front import Front, FrontDecision
 from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
@@ -21,7 +21,7 @@ class PlainFront(Front):
 
     reads = 0
 
-    def read(self, head: bytes, request: FrontRequest) -> Turn:
+    def read(self, head: bytes, request: FrontRequest) -> FrontDecision:
         self.reads += 1
         if request.path == b"/bad":
             raise FrontFault('say "please"')

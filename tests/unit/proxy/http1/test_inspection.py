@@ -15,7 +15,7 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.proxy.http1.inspection import INSPECTED_AT_ONCE, SMALL_BODY, BodyInspection
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
@@ -24,7 +24,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 STATEFUL = ModelRoute(facts=ModelFacts(is_stateful=True))
 UNKNOWN = ModelRoute(facts=ModelFacts())
 STATELESS = ModelRoute(facts=ModelFacts(is_stateful=False))
-SCHEDULED = replace(STATELESS, is_uniform=True, plan=Plan(limits={}))
+SCHEDULED = replace(STATELESS, is_uniform=True, plan=QueuePlan(limits={}))
 
 
 def text(sequence_id: int | str, *, start: bool = False, end: bool = False, size: int = 1) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.net.iteration import IterationBudget
 from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.monitor import Monitor
@@ -48,7 +48,7 @@ class Waiting(Sides):
         self.relay.iteration = IterationBudget(self.fake)
         self.monitor.close()
         self.monitor = Monitor(self.fake, self.relay.iteration, self.dispatcher, [self.paused])
-        plan = Plan(limits={}, default=Capacity(1, instances=1))
+        plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
         route = replace(self.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
         self.pool.publish(replace(snapshot_of(self.backends), routes={b"m": route}))
         self.upstream()

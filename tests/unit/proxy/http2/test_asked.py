@@ -16,7 +16,7 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import REGISTER_BYTES, RESERVED
-from lb.proxy.fan_out.question import Reply
+from lb.proxy.fan_out.question import FanOutReply
 from lb.proxy.http2.options import Http2Options
 from lb.wire.memory_budget import SharedBytes
 from tests.fakes.http2_connections import PaperRelay, Side
@@ -52,7 +52,7 @@ class OpenGate(Gate):
 class Bench(PaperRelay):
     """A relay with a fan-out."""
 
-    def __init__(self, reply: Reply, options: Http2Options | None = None) -> None:
+    def __init__(self, reply: FanOutReply, options: Http2Options | None = None) -> None:
         super().__init__(gate=OpenGate(), options=options)
         self.fan_out = RecordedFanOut(reply, self.memory_budget)
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
@@ -73,7 +73,7 @@ def _ask(client: Side, path: bytes, body: bytes, step: int = 1 << 20) -> None:
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("flag", [0, 1])
 async def test_the_whole_message_is_asked_and_the_reply_is_answered(step: int, flag: int) -> None:
-    relay = Bench(Reply(status=0, body=b"merged", backends=("b0", "b1")))
+    relay = Bench(FanOutReply(status=0, body=b"merged", backends=("b0", "b1")))
     client = relay.client()
     content = pb.RepositoryIndexRequest(ready=True).SerializeToString()
     body = message(gzip.compress(content) if flag else content, flag)
@@ -95,7 +95,7 @@ async def test_the_whole_message_is_asked_and_the_reply_is_answered(step: int, f
 
 
 async def test_metadata_goes_with_the_question() -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     more = [(b"triton-grpc-protocol-key", b"v"), (b"x-bytes-bin", b"AAE")]
     client.sends(
@@ -109,7 +109,7 @@ async def test_metadata_goes_with_the_question() -> None:
 
 async def test_errors_of_the_reply_are_the_clients_and_name_no_reserved_region() -> None:
     detail = "failed: " + RESERVED.decode() + "secret"
-    relay = Bench(Reply(status=14, detail=detail + " \ud800", reason=Reason.NO_BACKEND))
+    relay = Bench(FanOutReply(status=14, detail=detail + " \ud800", reason=Reason.NO_BACKEND))
     client = relay.client()
     _ask(client, _INDEX, message(b""))
     await relay.settle()
@@ -127,7 +127,7 @@ async def test_errors_of_the_reply_are_the_clients_and_name_no_reserved_region()
      message(zlib.compress(b"ok")[:-1], 1), message(zlib.compress(b"ok") + b"more", 1)],
 )  # fmt: skip
 async def test_a_call_needs_a_whole_message(body: bytes) -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     client.sends(headers(1, request_fields(path=_INDEX), end=not body))
     if body:
@@ -140,7 +140,7 @@ async def test_a_call_needs_a_whole_message(body: bytes) -> None:
 
 
 async def test_of_several_messages_the_first_one_counts() -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     body = message(b"first") + message(b"second")
     client.sends(headers(1, request_fields(path=_INDEX)) + data(1, body, end=True))
@@ -163,7 +163,7 @@ async def test_of_several_messages_the_first_one_counts() -> None:
 async def test_registrations_of_reserved_regions_are_not_asked(
     request_: pb.SystemSharedMemoryRegisterRequest, compress: object
 ) -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     content = request_.SerializeToString()
     body = message(compress(content), 1) if callable(compress) else message(content)
@@ -177,7 +177,7 @@ async def test_registrations_of_reserved_regions_are_not_asked(
 
 
 async def test_clients_may_leave_while_the_backends_are_asked() -> None:
-    relay = Bench(Reply(status=0, body=b"late"))
+    relay = Bench(FanOutReply(status=0, body=b"late"))
     relay.fan_out.may_answer.clear()
     client = relay.client()
     _ask(client, _INDEX, message(b"x" * 9000))
@@ -194,7 +194,7 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
 
 
 async def test_long_messages_are_credited_and_counted_until_they_are_answered() -> None:
-    relay = Bench(Reply(status=0), Http2Options(stream_window=65_536))
+    relay = Bench(FanOutReply(status=0), Http2Options(stream_window=65_536))
     relay.fan_out.may_answer.clear()
     client = relay.client()
     body = message(b"x" * 300_000)
@@ -211,7 +211,7 @@ async def test_long_messages_are_credited_and_counted_until_they_are_answered() 
 
 
 async def test_messages_are_counted_as_they_are_once_inflated() -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     relay.fan_out.may_answer.clear()
     client = relay.client()
     fields = request_fields(path=_SERVICE + b"RepositoryModelLoad")
@@ -233,7 +233,7 @@ async def test_messages_are_counted_as_they_are_once_inflated() -> None:
 
 @pytest.mark.parametrize("name", [b"RepositoryModelUnload", b"TraceSetting", b"LogSettings"])
 async def test_changes_without_files_inflate_to_little(name: bytes) -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     _ask(client, _SERVICE + name, message(gzip.compress(bytes(5_000_000)), 1), 16_000)
     most = await _peak(relay)
@@ -245,7 +245,7 @@ async def test_changes_without_files_inflate_to_little(name: bytes) -> None:
 
 
 async def test_loads_that_inflate_to_more_than_there_is_are_refused_and_nobody_else() -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     relay.fan_out.may_answer.clear()
     client = relay.client()
     body = message(gzip.compress(bytes(4_000_000)), 1)
@@ -267,7 +267,7 @@ async def test_loads_that_inflate_to_more_than_there_is_are_refused_and_nobody_e
 
 
 async def test_nothing_more_is_inflated_for_a_client_that_has_left() -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     body = message(gzip.compress(bytes(60_000_000)), 1)
     _ask(client, _SERVICE + b"RepositoryModelLoad", body, 16_000)
@@ -295,7 +295,7 @@ async def _peak(relay: Bench) -> int:
 
 @pytest.mark.parametrize("compress", [None, gzip.compress])
 async def test_questions_that_change_nothing_are_short(compress: object) -> None:
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     client = relay.client()
     content = bytes(70_000)
     body = message(compress(content), 1) if callable(compress) else message(content)
@@ -308,7 +308,7 @@ async def test_questions_that_change_nothing_are_short(compress: object) -> None
 
 
 async def test_inflated_questions_of_many_connections_share_one_iteration() -> None:
-    bench = Bench(Reply(status=0))
+    bench = Bench(FanOutReply(status=0))
     clients = [bench.client() for _ in range(10)]
     body = gzip.compress(
         pb.RepositoryIndexRequest(repository_name="a" * 60_000).SerializeToString()
@@ -332,9 +332,9 @@ async def test_inflated_questions_of_many_connections_share_one_iteration() -> N
 
 async def test_an_answer_that_many_unread_streams_share_is_on_the_memory_budget_once() -> None:
     body = bytes(500_000)
-    relay = Bench(Reply(status=0))
+    relay = Bench(FanOutReply(status=0))
     shared = SharedBytes(relay.memory_budget, len(body))
-    relay.fan_out.reply = Reply(status=0, body=body, shared=shared)
+    relay.fan_out.reply = FanOutReply(status=0, body=body, shared=shared)
     client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
     for stream in range(1, 41, 2):
         client.sends(

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.pending_responses import StreamMessage
@@ -38,7 +38,7 @@ def test_a_plain_model_needs_only_its_name(pool: PoolSnapshot) -> None:
 
 
 def test_rows_are_found_whatever_stands_before_the_name(pool: PoolSnapshot) -> None:
-    route = replace(ROUTES[b"plain"], plan=Plan(limits={}))
+    route = replace(ROUTES[b"plain"], plan=QueuePlan(limits={}))
     pool = replace(pool, routes={b"m": route}, regions={b"there": pool.placements})
     inputs = [pb.ModelInferRequest.InferInputTensor(name="x", shape=[300, 1])]
     body = pb.ModelInferRequest(model_name="m", inputs=inputs).SerializeToString()
