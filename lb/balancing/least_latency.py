@@ -54,7 +54,7 @@ class Observed:
         self._bad = 0
         self._sum_s = 0.0
 
-    def look(self, backend: Backend, turn: int) -> None:
+    def refresh(self, backend: Backend, turn: int) -> None:
         """Read the counters of a backend, if they have changed."""
         sum_s = 0.0
         ended = 0
@@ -132,7 +132,7 @@ class LeastLatencyPicker:
         for backend, observed in self._pairs:
             if not backend.has_room:
                 continue
-            observed.look(backend, number)
+            observed.refresh(backend, number)
             load = (backend.in_flight + 1) * backend.inverse_weight
             score = (observed.latency_s(number) * load, backend.last_pick)
             if best is None or score < best_score:

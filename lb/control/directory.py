@@ -464,24 +464,24 @@ class BackendDirectory:
         elif before is BackendState.DOWN and result.detail:
             port.why = result.detail  # refused first, say, and then not ready
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""
         looked_at, self._looked_at = self._looked_at, now
         if looked_at is not None and now - looked_at > _LATE_S:
             return
-        self.passive.look((record.backend for record in self._records.values()), now)
+        self.passive.judge((record.backend for record in self._records.values()), now)
         changed = False
         for record in self._records.values():
             for port in record.ports:
                 if port.health.is_at_ease:
                     continue
                 before = port.health.state
-                port.health.look(port.port.last_byte_at, now)
+                port.health.check_stall(port.port.last_byte_at, now)
                 if port.health.state is not before:
                     changed |= self._settle(port, before, _SILENT, now)
             self._note_empty(record, now)
         gone = self._registry.remove_finished(now)
-        if self.ramps.look(self._serving(), now) or gone:
+        if self.ramps.advance(self._serving(), now) or gone:
             self._publish(now)
         elif changed:
             self._publish_if_changed()
@@ -648,7 +648,7 @@ class BackendDirectory:
     def _set_new_shares(self) -> None:
         """Give those that have begun to serve the share that they begin with."""
         if self._ramped_at is not None:
-            self.ramps.look(self._serving(), self._ramped_at)
+            self.ramps.advance(self._serving(), self._ramped_at)
             self._ramped_at = None
 
     def _publish_if_changed(self) -> None:

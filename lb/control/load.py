@@ -78,7 +78,7 @@ class LoadReader:
         backend_client: BackendClient,
         records: Callable[[], Iterable[BackendRecord]],
         in_flight: Callable[[Backend], Mapping[bytes, int]],
-        told: Callable[[Backend, LoadReport], None],
+        on_report: Callable[[Backend, LoadReport], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """
@@ -86,13 +86,13 @@ class LoadReader:
             backend_client: makes the calls.
             records: whom to ask; those without a metrics port are passed over.
             in_flight: requests that we have at a backend, by model.
-            told: gets what a backend says; it is also kept in its record.
+            on_report: gets what a backend says; it is also kept in its record.
             clock: monotonic seconds.
         """
         self._backend_client = backend_client
         self._records = records
         self._in_flight = in_flight
-        self._told = told
+        self._on_report = on_report
         self._clock = clock
         self._interval_s = 0.0
         self._changed = asyncio.Event()
@@ -194,7 +194,7 @@ class LoadReader:
             others=self._devices.others(backend, devices, now),
             in_flight=in_flight,
         )
-        self._told(backend, record.load)
+        self._on_report(backend, record.load)
 
     async def memory_of(self, record: BackendRecord) -> int | None:
         """Ask one backend for the bytes of its devices that are in use; None: it does not say.

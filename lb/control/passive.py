@@ -119,9 +119,9 @@ class PassiveHealth:
 
     # News of the control plane
 
-    def look(self, backends: Iterable[Backend], now: float) -> None:
+    def judge(self, backends: Iterable[Backend], now: float) -> None:
         """Let time pass; due every 100 ms or so."""
-        if self._is_on and (self._outliers.look(backends, now) or not self.is_quiet):
+        if self._is_on and (self._outliers.judge(backends, now) or not self.is_quiet):
             self._conclude(now)
 
     def forget(self, backend: Backend, now: float) -> None:

@@ -136,7 +136,7 @@ class ControlRole:
         self.placement = ModelPlacement(directory, self.models, questions)
         self.models.joined = self.restorer.joined
         self.models.left = self.restorer.left
-        self.models.came = self._came
+        self.models.on_ready = self._on_ready
         self.load = LoadReader(
             self.backend_client,
             lambda: directory.records,
@@ -230,7 +230,7 @@ class ControlRole:
         await self.priors.aclose()
         await self.models.aclose()
 
-    def _came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
-        """See `ModelWatch.came`."""
-        self.warm_up.came(record, versions)
-        self.priors.came(record, versions)
+    def _on_ready(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        """See `ModelWatch.on_ready`."""
+        self.warm_up.on_ready(record, versions)
+        self.priors.on_ready(record, versions)

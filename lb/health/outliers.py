@@ -221,7 +221,7 @@ class Outliers:
         outlier_state.late.add(is_bad=True)
         return self._was_slow(backend, model, outlier_state, now)
 
-    def look(self, backends: Iterable[Backend], now: float) -> bool:
+    def judge(self, backends: Iterable[Backend], now: float) -> bool:
         """Ask for samples, and let time pass: due every 100 ms or so.
 
         Args:

@@ -178,12 +178,12 @@ class Shadow:
         key = kind.value, fate.value
         self.fates[key] = self.fates.get(key, 0) + 1
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Pause if the copies of the last seconds certainly made requests slower."""
         off, on = self.without_copies, self.with_copies
         self.without_copies, self.with_copies = Counts(), Counts()
         self.baseline.add(off)
-        if now >= self.paused_until and self.judge.look(on, off, self.baseline):
+        if now >= self.paused_until and self.judge.verdict(on, off, self.baseline):
             self.paused_until = now + _PAUSE_S
             self.why = f"requests are slower by more than {self.rules.p99:g} times with copies"
             self.judge, self.baseline = VariantJudge(None, self.rules.p99), Baseline()
@@ -299,17 +299,17 @@ class Shadows:
 
     def keep(self, timers: TimerWheel) -> None:
         """Watch the latency of requests once a second."""
-        self.look()
+        self.check()
         timers.after(1.0, lambda: self.keep(timers))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Begin another second."""
         self._seconds += 1
         self._backend_client.sweep(self._clock())
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
-                each.look(now)
+                each.check(now)
             present = self._pool.current.backends
             self._avoided = {b: each for b, each in self._avoided.items() if b in present}
 

@@ -21,9 +21,9 @@ _MODES: Final = {
 }
 
 
-def look_now(watched: Watched) -> None:
+def poll_now(watched: Watched) -> None:
     """Read changed files at once, before there is a thread for that."""
-    apply = watched.look()
+    apply = watched.poll()
     if apply is not None:
         apply()
 
@@ -36,7 +36,7 @@ class Security:
     """By name of the endpoint; plain ones are missing."""
     clients: ClientTlsBook
     watch: FileWatch
-    look_soon: Callable[[Watched], None] = look_now
+    look_soon: Callable[[Watched], None] = poll_now
     """Has files read that are needed from now on: in a thread, once the process has one."""
 
     def __post_init__(self) -> None:

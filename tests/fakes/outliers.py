@@ -56,7 +56,7 @@ class FakePool:
         """One request: `answer` says how it fails, or how long its answer takes."""
         if self.now >= self.look_at:
             self.look_at = self.now + 0.1
-            self.outliers.look(self.backends, self.now)
+            self.outliers.judge(self.backends, self.now)
         backend = self._target(model)
         found = answer(backend)
         self.now += self.step_s

@@ -198,7 +198,7 @@ async def test_copies_pause_once_requests_are_slower_with_them() -> None:
             slow = 0.05 if second % 10 != 9 else 0.01
             for number in range(100):
                 shadows.answered(NAME, slow if number % 10 == 0 else 0.01)
-            shadows.look()
+            shadows.check()
         assert shadows.notes(shadows.sets[NAME])[0].startswith("paused: ")
         await infer(client)
         assert fates(relay) == {}
@@ -211,7 +211,7 @@ async def test_slowness_with_and_without_copies_pauses_nothing() -> None:
             for number in range(100):
                 took_s = 0.05 if number % 10 == 0 and second > 200 else 0.01
                 shadows.answered(NAME, took_s)
-            shadows.look()
+            shadows.check()
         assert shadows.notes(shadows.sets[NAME]) == []
 
 

@@ -969,7 +969,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if client is not None:
             self.owner.bytes_out += size
             if size and self._answer_times is not None:
-                self._answer_times.came(now)
+                self._answer_times.on_answer(now)
             mask = self._mask
             if mask is not None:
                 pieces = [mask.feed(bytes(piece)) for piece in pieces]
@@ -1034,7 +1034,7 @@ class Http1Attempt(Attempt, AnswerSink):
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
         if self._answer_times is not None:
-            self._answer_times.came(now)
+            self._answer_times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         mask = self._mask
@@ -1062,7 +1062,7 @@ class Http1Attempt(Attempt, AnswerSink):
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
         if self._answer_times is not None:
-            self._answer_times.came(now)
+            self._answer_times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)

@@ -328,7 +328,7 @@ class StreamMerge:
         if mask.completed != completed:
             is_error = _is_error(bytes(piece[: PREFIX_SIZE + 1])) if was_between else mask.is_error
             if not is_error:
-                self._times.came(call.relay.now)
+                self._times.on_answer(call.relay.now)
         call.server.send_data(self.merged_response, masked)
 
     # Ends

@@ -112,7 +112,7 @@ class WorkerSide:
     def attach(self, host: RelayHost) -> None:
         """Serve this process."""
         self._host = host
-        host.relay.dispatcher.steps.table.told = self._sequence
+        host.relay.dispatcher.steps.table.on_change = self._sequence
 
     def use_policy(self, name: str) -> None:
         """Choose backends by another policy from the next snapshot on."""

@@ -71,15 +71,15 @@ def test_a_changed_file_is_used_once_it_holds_still(
     path = tmp_path / "token"
     path.write_text(ONE)
     tokens = keeper({"name": "a", "file": str(path)})
-    tokens.look()()
-    tokens.look()()
+    tokens.poll()()
+    tokens.poll()()
     assert tokens.book.generation == 0
     path.write_text(TWO)
-    tokens.look()()
+    tokens.poll()()
     assert names(tokens, ONE, TWO) == ["a", None]
-    tokens.look()()
+    tokens.poll()()
     assert names(tokens, ONE, TWO) == [None, "a"]
-    tokens.look()()
+    tokens.poll()()
     assert [record.message for record in caplog.records] == ["tokens reloaded"]
     assert not any(secret in caplog.text for secret in (ONE, TWO))
 
@@ -92,12 +92,12 @@ def test_an_unfit_file_leaves_all_as_it_was_and_is_told_once(
     tokens = keeper({"name": "a", "file": str(path)})
     path.unlink()
     for _ in range(5):
-        tokens.look()()
+        tokens.poll()()
     assert (names(tokens, ONE), tokens.failures) == (["a"], 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     path.write_text(TWO)
     for _ in range(2):
-        tokens.look()()
+        tokens.poll()()
     assert names(tokens, ONE, TWO) == [None, "a"]
 
 

@@ -177,7 +177,7 @@ def test_the_watch_waits_until_the_file_holds_still(tmp_path: Path) -> None:
 
     def is_told() -> bool:
         told.clear()
-        watch.look()()
+        watch.poll()()
         return bool(told)
 
     assert not is_told()
@@ -203,7 +203,7 @@ def test_the_watch_sees_a_change_since_the_file_was_read(tmp_path: Path) -> None
     told: list[None] = []
     watch = ConfigurationWatch(file, lambda: told.append(None))
     for _ in range(3):
-        watch.look()()
+        watch.poll()()
     assert len(told) == 1
 
 
@@ -217,7 +217,7 @@ def test_what_a_reload_has_read_is_not_news_to_the_watch(tmp_path: Path) -> None
     path.write_text(yaml.safe_dump(USUAL | {"retry": {"attempts": 5}}))
     file.load()
     for _ in range(3):
-        watch.look()()
+        watch.poll()()
     assert not told
 
 

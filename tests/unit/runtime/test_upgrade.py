@@ -119,7 +119,7 @@ async def test_one_that_fails_leaves_everything_as_it_was(
     upgrader = old.upgrader(program)
     assert reason in await failure(upgrader)
     assert old.gave_way_to == []
-    assert old.product.relay.dispatcher.steps.table.told is None
+    assert old.product.relay.dispatcher.steps.table.on_change is None
     assert all(bound.socket.fileno() >= 0 for bound in old.listener_set.listeners.bound.values())
     assert reason in await failure(upgrader)
 
@@ -180,7 +180,9 @@ async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) ->
         "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
     )
     upgrade = asyncio.create_task(failure(upgrader))
-    await until(lambda: old.product.relay.dispatcher.steps.table.told is not None, "it is prepared")
+    await until(
+        lambda: old.product.relay.dispatcher.steps.table.on_change is not None, "it is prepared"
+    )
     upgrader.stop(force=False)
     upgrader.stop(force=True)
     assert "(it ended with -9)" in await upgrade
