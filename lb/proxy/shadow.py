@@ -39,6 +39,7 @@ from lb.net.timers import TimerWheel
 from lb.payloads.log import Recording
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.account import AnswerAccount
+from lb.proxy.noise_budget import NoiseBudget
 from lb.settings.model import Settings
 from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
 from lb.wire.cache import HeadCache
@@ -52,8 +53,8 @@ _COPIED: Final = "ModelInfer"
 """The operation that is copied."""
 _PATH: Final = b"/inference.GRPCInferenceService/ModelInfer"
 _ONE_IN: Final = 10
-"""Of copied requests, one in so many goes to the first model again; of seconds, one in so many goes
-without copies."""
+"""Of copied requests, one in so many may go to the first model again (`NoiseBudget`); of seconds,
+one in so many goes without copies."""
 _PAUSE_S: Final = 600.0
 """For so long nothing is copied that made requests slower."""
 _FIRST_AVOIDED_S: Final = 1.0
@@ -169,6 +170,7 @@ class Shadow:
         self.why = ""
         """Why it was paused last."""
         self.copied = 0
+        self.noise_budget = NoiseBudget()
         self.with_copies, self.without_copies = Counts(), Counts()
         self.baseline = Baseline()
         self.judge = VariantJudge(None, rules.p99)
@@ -189,6 +191,11 @@ class Shadow:
             self.judge, self.baseline = VariantJudge(None, self.rules.p99), Baseline()
             fields = {"model": self.name, "pause_s": _PAUSE_S}
             _log.warning("shadow traffic paused: %s", self.why, extra=fields)
+
+
+def _attempts(backend: Backend) -> int:
+    """Requests that were ever sent to a backend."""
+    return sum([port.attempts for port in backend.ports if port is not None])
 
 
 def _note(histogram: Histogram, took_s: float) -> None:
@@ -361,6 +368,7 @@ class Shadows:
         """A request for a name was answered well, copied or not."""
         shadow = self.sets.get(name)
         if shadow is not None:
+            shadow.noise_budget.request()
             counts = shadow.without_copies if self._is_control_second else shadow.with_copies
             counts.add(took_s, is_error=False)
 
@@ -422,7 +430,7 @@ class Shadows:
         copy.uses = 1  # until all have begun
         self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
         shadow.copied += 1
-        if rules.noise and shadow.copied % _ONE_IN == 0:
+        if rules.noise and shadow.copied % _ONE_IN == 0 and shadow.noise_budget.allows:
             self._begin(shadow, copy, Kind.NOISE, model, version)
         self._done_with(copy)
 
@@ -482,7 +490,28 @@ class Shadows:
         self._running[backend] = self._running.get(backend, 0) + 1
         copy.uses += 1
         work = self._call(shadow, copy, kind, backend, model, version)
-        self._calls.add(self._tasks.spawn(work, name="shadow"))
+        call = self._tasks.spawn(work, name="shadow")
+        self._calls.add(call)
+        before = 0
+        if kind is Kind.NOISE:
+            shadow.noise_budget.begin()
+            before = _attempts(backend)
+
+        def over(call: asyncio.Task[None]) -> None:
+            # Not in the task: one that is cancelled at once never runs.
+            self._calls.discard(call)
+            if call.cancelled():
+                shadow.count(kind, Fate.MEMORY)
+            left = self._running[backend] - 1
+            if left:
+                self._running[backend] = left
+            else:
+                del self._running[backend]
+            if kind is Kind.NOISE:
+                shadow.noise_budget.end(_attempts(backend) - before)
+            self._done_with(copy)
+
+        call.add_done_callback(over)
 
     def _pick(
         self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
@@ -554,24 +583,12 @@ class Shadows:
                 if error.outcome is Outcome.DEADLINE:
                     fate = Fate.TIMEOUT
             shadow.count(kind, fate)
-        except asyncio.CancelledError:
-            shadow.count(kind, Fate.MEMORY)
-            raise
         except LookupError:  # it has no port for the protocol any more
             shadow.count(kind, Fate.NOT_READY)
         finally:
-            task = asyncio.current_task()
-            if task is not None:
-                self._calls.discard(task)
-            left = self._running.get(backend, 1) - 1
-            if left:
-                self._running[backend] = left
-            else:
-                self._running.pop(backend, None)
             if reply is not None and not copy.recording.is_dropped:
                 self._on_reply(shadow, copy, kind, reply, self._clock() - began)
             account.close()
-            self._done_with(copy)
         if reply is not None:
             self._avoided.pop(backend, None)
 
