@@ -25,9 +25,6 @@ _FILES: Final = 100
 """Examples in a folder."""
 _NICE: Final = 10
 """It gives way to whoever serves requests."""
-_AUTOGROUP: Final = Path("/proc/self/autogroup")
-"""The nice value of the session. Where Linux groups processes by session, that of a process counts
-only within its session, and this process has one of its own."""
 _BREAK_S: Final = 50e-6
 """After each pair the process sleeps for so long. A process that wakes while it compares may
 otherwise have to wait for the next tick of the kernel: up to 4 ms at 250 ticks a second."""
@@ -85,24 +82,10 @@ def _report(found: dict[tuple[str, str], Tally], sink: Any) -> None:
     found.clear()
 
 
-def _give_way() -> None:
-    """Have whoever serves requests go first."""
-    os.nice(_NICE)
-    while True:
-        try:
-            _AUTOGROUP.write_text(str(_NICE), encoding="ascii")
-        except BlockingIOError:  # Linux lets one process in a tenth of a second do this
-            time.sleep(0.1)
-            continue
-        except OSError:
-            pass  # the kernel has no such groups
-        return
-
-
 def main() -> int:
     """Run as a process. Returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-    _give_way()
+    os.nice(_NICE)
     try:
         run(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:

@@ -193,11 +193,6 @@ class Shadow:
             _log.warning("shadow traffic paused: %s", self.why, extra=fields)
 
 
-def _attempts(backend: Backend) -> int:
-    """Requests that were ever sent to a backend."""
-    return sum([port.attempts for port in backend.ports if port is not None])
-
-
 def _note(histogram: Histogram, took_s: float) -> None:
     histogram.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
     histogram.sum += took_s
@@ -492,10 +487,8 @@ class Shadows:
         work = self._call(shadow, copy, kind, backend, model, version)
         call = self._tasks.spawn(work, name="shadow")
         self._calls.add(call)
-        before = 0
         if kind is Kind.NOISE:
             shadow.noise_budget.begin()
-            before = _attempts(backend)
 
         def over(call: asyncio.Task[None]) -> None:
             # Not in the task: one that is cancelled at once never runs.
@@ -508,7 +501,8 @@ class Shadows:
             else:
                 del self._running[backend]
             if kind is Kind.NOISE:
-                shadow.noise_budget.end(_attempts(backend) - before)
+                # It was idle before: these came while the copy ran.
+                shadow.noise_budget.end(backend.in_flight)
             self._done_with(copy)
 
         call.add_done_callback(over)

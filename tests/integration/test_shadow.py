@@ -9,7 +9,7 @@ import signal
 import struct
 import zlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http.client import HTTPConnection
 from typing import Any
 
@@ -217,9 +217,10 @@ async def test_copies_that_are_dropped_before_they_begin_leave_nothing_behind(
         assert len(backend.requests) == 3
 
 
-async def test_requests_that_met_a_copy_to_their_model_defer_further_such_copies() -> None:
+async def test_requests_that_wait_behind_a_copy_to_their_model_defer_further_such_copies() -> None:
+    delayed = 51
     seen: set[bytes] = set()
-    may_answer = asyncio.Event()
+    copy_may_end, requests_may_end = asyncio.Event(), asyncio.Event()
 
     async def serve(peer: Peer) -> None:
         while True:
@@ -227,31 +228,42 @@ async def test_requests_that_met_a_copy_to_their_model_defer_further_such_copies
             number = received.field(b"x-number") or b""
             if SHADOW not in received.head:
                 if number in seen:  # it is the copy of a request
-                    await may_answer.wait()
-                seen.add(number)
+                    await copy_may_end.wait()
+                elif number == b"behind":
+                    await requests_may_end.wait()
+                else:
+                    seen.add(number)
             await peer.send(reply(ANSWER % MODEL))
 
     async with (
         scripted_backend(serve) as backend,
         running_http1_relay(backend.target, options={"variant_names": frozenset({NAME})}) as relay,
-        raw_client(relay.port) as client,
+        AsyncExitStack() as clients,
     ):
         relay.use_variants(NAME, {"name": "stable", "model": MODEL, "weight": 1})
         relay.use_shadow(NAME, SHADOW, b"7", noise=True)
-        copied = relay.shadows.sets[NAME].fates
+        made = relay.shadows.sets[NAME].fates
+        client = await clients.enter_async_context(raw_client(relay.port))
 
-        async def ask(*numbers: int) -> None:
-            for number in numbers:
-                await infer(client, fields=b"X-Number: %d\r\n" % number)
-                await eventually(lambda number=number: copied["shadow", "answered"] == number)
+        async def ask(count: int) -> None:
+            for _ in range(count):
+                before = sum(made.values())
+                await infer(client, fields=b"X-Number: %d\r\n" % len(seen))
+                await eventually(lambda before=before: sum(made.values()) > before)
 
-        copied["shadow", "answered"] = 0
-        await ask(*range(1, 11))  # the tenth is copied to the model, too
-        await ask(*range(11, 42))
-        may_answer.set()
-        await eventually(lambda: copied.get(("noise", "answered")))
-        await ask(*range(42, 82))
-        assert copied == {("shadow", "answered"): 81, ("noise", "answered"): 1}
+        await ask(10)  # the tenth is copied to its model, too
+        behind = [await clients.enter_async_context(raw_client(relay.port)) for _ in range(delayed)]
+        asked = [
+            asyncio.ensure_future(infer(each, fields=b"X-Number: behind\r\n")) for each in behind
+        ]
+        await eventually(lambda: relay.in_flight == delayed)
+        copy_may_end.set()
+        await eventually(lambda: made.get(("noise", "answered")) and len(relay.tasks) == 0)
+        requests_may_end.set()
+        await asyncio.gather(*asked)
+        await ask(30)
+        noise = {fate: count for (kind, fate), count in made.items() if kind == "noise"}
+        assert noise == {"answered": 1}
         await eventually(relay.is_clean)
 
 

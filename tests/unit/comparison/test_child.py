@@ -98,17 +98,12 @@ async def test_pairs_are_compared_in_another_process_that_ends_with_us(tmp_path:
     assert examples_in(tmp_path) == ["r1", "r2"]
 
 
-async def test_it_leaves_the_processor_to_others() -> None:
+async def test_it_leaves_the_processor_to_others_after_each_pair() -> None:
     async with world() as it:
         for number in range(200):
             it.offer(number)
         await eventually(lambda: it.compared == 200)
         process = psutil.Process(it.process.pid)
-        assert process.nice() == min(19, os.nice(0) + 10)
-        groups = Path(f"/proc/{process.pid}/autogroup")
-        if groups.exists():  # else nice values count among all processes
-            assert groups.read_text().endswith(" nice 10\n")
-        # It sleeps between pairs, whoever else has work.
         assert process.num_ctx_switches().voluntary >= 200
 
 
