@@ -52,9 +52,10 @@ _log = logging.getLogger(__name__)
 _COPIED: Final = "ModelInfer"
 """The operation that is copied."""
 _PATH: Final = b"/inference.GRPCInferenceService/ModelInfer"
-_ONE_IN: Final = 10
-"""Of copied requests, one in so many may go to the first model again (`NoiseBudget`); of seconds,
-one in so many goes without copies."""
+_COPIES_PER_NOISE_COPY: Final = 10
+"""One in so many copied requests may go to the model in service again; see `NoiseBudget`."""
+_CONTROL_PERIOD: Final = 10
+"""One in so many seconds goes without copies, to compare latency with."""
 _PAUSE_S: Final = 600.0
 """For so long nothing is copied that made requests slower."""
 _FIRST_AVOIDED_S: Final = 1.0
@@ -79,7 +80,7 @@ class Kind(Enum):
 
     SHADOW = "shadow"
     NOISE = "noise"
-    """That of the same model."""
+    """The model in service, asked again."""
 
 
 class Fate(Enum):
@@ -161,9 +162,9 @@ class Shadow:
         self.fates: dict[tuple[str, str], int] = {}
         """Counter by kind and fate."""
         self.durations = {each.value: Histogram() for each in Kind}
-        """Of good answers to copies, from the first byte of the dial to the end."""
+        """How long good answers to copies took, from the start of the call to the end."""
         self.first_durations = Histogram()
-        """Of the requests that were copied, as their clients saw them."""
+        """How long the copied requests took, as their clients saw them."""
         self.tallies = {each.value: Tally() for each in Kind}
         """What comparisons came to."""
         self.paused_until = 0.0
@@ -217,7 +218,7 @@ class _Copy:
         self.recording = recording
         self.fields = fields
         self.body = body
-        """Of gRPC the message without prefix."""
+        """The request's body; with gRPC the message without its prefix."""
         self.answer = answer
         self.uses = 0
         """Calls under way."""
@@ -303,7 +304,7 @@ class Shadows:
         """Begin another second."""
         self._seconds += 1
         self._asker.sweep(self._clock())
-        if self._seconds % _ONE_IN == 0:
+        if self._seconds % _CONTROL_PERIOD == 0:
             now = self._clock()
             for each in self.sets.values():
                 each.look(now)
@@ -317,7 +318,7 @@ class Shadows:
     @property
     def _is_control_second(self) -> bool:
         """Whether this second goes without copies."""
-        return self._seconds % _ONE_IN == _ONE_IN - 1
+        return self._seconds % _CONTROL_PERIOD == _CONTROL_PERIOD - 1
 
     # What the relays tell
 
@@ -425,7 +426,8 @@ class Shadows:
         copy.uses = 1  # until all have begun
         self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
         shadow.copied += 1
-        if rules.noise and shadow.copied % _ONE_IN == 0 and shadow.noise_budget.allows:
+        is_noise_due = shadow.copied % _COPIES_PER_NOISE_COPY == 0
+        if rules.noise and is_noise_due and shadow.noise_budget.allows:
             self._begin(shadow, copy, Kind.NOISE, model, version)
         self._done_with(copy)
 
