@@ -15,6 +15,10 @@ from lb.domain.backend import AppProtocol
 from lb.domain.fault import Fault
 from lb.kserve.errors import meaning
 
+LEAST_RESPONSE: Final = 80
+"""Bytes of a response to an inference, at least: the names of a model and of an output, its type,
+shape and data in JSON. Shorter ones are looked into, which takes nothing from the usual ones."""
+
 _OPEN: Final = (frozenset({400, 500, 502, 504}), frozenset({2, 13, 15}))
 """By protocol: codes of errors that either side may be to blame for. gRPC: UNKNOWN, INTERNAL and
 DATA_LOSS."""
@@ -43,6 +47,12 @@ _BROKEN: Final = re.compile(
     r"|illegal memory access|unspecified launch failure|GPU is lost|fallen off the bus"
     r"|Stub process .{0,256}is not healthy"
 )
+
+
+def has_outputs(body: bytes) -> bool:
+    """Whether a response to an inference, in JSON, has outputs. Triton always writes that member,
+    though it may be empty."""
+    return b'"outputs"' in body
 
 
 def fault_of_answer(protocol: AppProtocol, code: int, text: str) -> Fault | None:

@@ -475,6 +475,8 @@ class Queue:
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is not None:
             ending = _ending(attempt.exchange.protocol, outcome, code)
+            if attempt.erred and ending is Ending.GOOD:
+                ending = Ending.FAILED  # what it answered with a good status was none
             self.scheduler.complete(ticket, now, ending)
 
     @property

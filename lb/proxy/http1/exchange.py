@@ -22,6 +22,7 @@ from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
+from lb.kserve.faults import LEAST_RESPONSE, has_outputs
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM, answers_once
 from lb.net.dial import dial
@@ -629,7 +630,8 @@ class Http1Exchange(Exchange):
 
 
 class HeldError:
-    """An error that a backend answers, as far as it has come; nothing of it has gone on."""
+    """An error that a backend answers, or what may be no result, as far as it has come; nothing of
+    it has gone on."""
 
     __slots__ = ("head", "pieces", "size")
 
@@ -836,10 +838,10 @@ class Http1Attempt(Attempt, AnswerSink):
             or not body.ended
             or client.is_leaving
             or owner.form is not None
-            or (not head.length and plan.is_inference)
+            or (head.length < LEAST_RESPONSE and plan.is_inference)
         ):
-            has_body = head.length or not plan.is_inference
-            if client is None and has_body and self._wins(head):
+            is_sure = head.length >= LEAST_RESPONSE or not plan.is_inference
+            if client is None and is_sure and self._wins(head):
                 self.on_whole_answer(head, data, end)
             else:
                 self._on_answer_slowly(head, data, end)
@@ -931,6 +933,7 @@ class Http1Attempt(Attempt, AnswerSink):
             head is not None
             and self.client is None
             and not self._says_nothing(head, pieces, decoder)
+            and not self._lacks_outputs(head, pieces, decoder)
         ):
             self._wins(head)
         form = self.owner.form
@@ -940,7 +943,7 @@ class Http1Attempt(Attempt, AnswerSink):
                 self._bar_short_ways()
                 return
             head, pieces = taken
-        if not self._begun and (head is None or head.is_error):
+        if not self._begun and (head is None or head.is_error or self._is_doubtful(head)):
             held = self._hold(head, pieces)
             if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
@@ -980,6 +983,27 @@ class Http1Attempt(Attempt, AnswerSink):
         goes to the client, and another backend may be asked."""
         is_good = head.status in _SUCCESSES
         return decoder.ended and is_good and self.plan.is_inference and not any(pieces)
+
+    def _is_doubtful(self, head: ResponseHead) -> bool:
+        """Whether an answer to an inference may have no result, though its status is good."""
+        return (
+            self.plan.is_inference
+            and not head.is_error
+            and (head.is_foreign or head.length < LEAST_RESPONSE)
+        )
+
+    def _lacks_outputs(
+        self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
+    ) -> bool:
+        """Whether an answer to an inference is something else, as far as that is told without
+        parsing it: a page for people, a redirection, or a few bytes of JSON without outputs."""
+        if not self._is_doubtful(head):
+            return False
+        if head.is_foreign:
+            return True
+        size = sum(map(len, pieces))
+        is_short = decoder.ended and 0 < size < LEAST_RESPONSE and not head.is_encoded
+        return is_short and not has_outputs(b"".join(pieces))
 
     def needs_payload(self, head: ResponseHead) -> bool:
         """See `AnswerSink`."""
@@ -1062,21 +1086,23 @@ class Http1Attempt(Attempt, AnswerSink):
         return True
 
     def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
-        """An error, or more of it, has come."""
+        """An error or what may be no result has come, or more of it."""
+        self.port.last_byte_at = self.owner.relay.clock()
         if head is not None:
             return HeldError(head, pieces)
         self._held_error.add(pieces)
         return self._held_error
 
     def _waits(self, held: HeldError, decoder: BodyDecoder) -> bool:
-        """Whether the rest of an error is awaited: it may send the request elsewhere."""
+        """Whether the rest of an error, or of an answer that is still short, is awaited: it may
+        send the request elsewhere."""
         body = self.body
-        if (
-            decoder.ended
-            or held.size > ERROR_BYTES
-            or self.client is None
-            or not (body.ended and body.is_retained)
-        ):
+        if decoder.ended or self.client is None:
+            return False
+        if not held.head.is_error:
+            if held.head.is_foreign or held.size >= LEAST_RESPONSE:
+                return False
+        elif held.size > ERROR_BYTES or not (body.ended and body.is_retained):
             return False
         self._held_error = held
         self._bar_short_ways()
@@ -1088,13 +1114,45 @@ class Http1Attempt(Attempt, AnswerSink):
         self._sends_chunks = False
 
     def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
-        """A backend answers with an error. Whether the request goes elsewhere because of it."""
+        """A backend answers with an error, or with what may be no result. Whether the request goes
+        elsewhere because of it."""
         head = held.head
+        if not head.is_error:
+            return self._lacks_outputs(head, held.pieces, decoder) and self._is_replaced(
+                reusable=reusable and decoder.ended and head.keep_alive
+            )
         text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
         is_broken = self.owner.relay.dispatcher.blame.answered_with_error(self, head.status, text)
         return bool(text) and self._goes_elsewhere(
             head, text, is_broken=is_broken, reusable=reusable
         )
+
+    def _is_replaced(self, *, reusable: bool) -> bool:
+        """A backend answers an inference without a result. Whether the request goes elsewhere;
+        otherwise the client gets that answer."""
+        owner = self.owner
+        outcome = Outcome.PROTOCOL_ERROR
+        follows = Next.NOTHING
+        if self.client is not None and self.body.ended:
+            follows = owner.what_follows(outcome)
+        if follows is Next.NOTHING:
+            owner.relay.dispatcher.blame.answered_otherwise(self)
+            if owner.hedge is self:
+                owner.hedge = None
+            return False
+        self._leave_for(follows, outcome, reusable=reusable)
+        return True
+
+    def _leave_for(self, follows: Next, outcome: Outcome, *, reusable: bool) -> None:
+        """Have another attempt follow this one, nothing of whose answer has gone on."""
+        owner = self.owner
+        connection = self.connection
+        self.connection = self.body.connection = None
+        if connection is not None:
+            connection.release(reusable=reusable)
+        owner.relay.accounts.attempt_ended(self, outcome)
+        self._over()
+        owner.go_on_after(follows, outcome)
 
     def _tell_of_last(self, pieces: list[Payload]) -> None:
         """A stream of events may end with one that is an error."""
@@ -1128,16 +1186,15 @@ class Http1Attempt(Attempt, AnswerSink):
             outcome = Outcome.NOT_HERE
             if not relay.retry.goes_elsewhere(owner, known, body_retained=body.is_retained):
                 return False
+        reusable = reusable and head.keep_alive
+        if known is None:
+            self._leave_for(follows, outcome, reusable=reusable)
+            return True
         connection = self.connection
         self.connection = body.connection = None
         if connection is not None:
-            connection.release(reusable=reusable and head.keep_alive)
-        if known is not None:
-            self.failed(outcome, known.value)
-            return True
-        relay.accounts.attempt_ended(self, outcome)
-        self._over()
-        owner.go_on_after(follows, outcome)
+            connection.release(reusable=reusable)
+        self.failed(outcome, known.value)
         return True
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
