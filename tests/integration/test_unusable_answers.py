@@ -303,29 +303,26 @@ async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered() -
 
 
 NO_RESULT = {
-    "an object without outputs": (200, b"{}", [reply(b"{}")]),
-    "an error": (200, b'{"error":"no"}', [reply(b'{"error":"no"}')]),
-    "a page": (200, b"<html>" * 99, [reply(b"<html>" * 99, b"Content-Type: Text/HTML; a=b\r\n")]),
-    "a redirection": (302, b"", [reply(b"", b"Location: /x\r\n", status=b"302 Found")]),
-    "chunks": (200, b"{}", [_IN_CHUNKS + b"2\r\n{}\r\n0\r\n\r\n"]),
-    "chunks in parts": (200, b"{}", [_IN_CHUNKS + b"1\r\n{\r\n", b"1\r\n}\r\n0\r\n\r\n"]),
-    "a length and parts": (200, b"{}", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", b"}"]),
+    "an object without outputs": (200, b"{}", reply(b"{}")),
+    "an error": (200, b'{"error":"no"}', reply(b'{"error":"no"}')),
+    "a page": (200, b"<html>" * 99, reply(b"<html>" * 99, b"Content-Type: Text/HTML; a=b\r\n")),
+    "a redirection": (302, b"", reply(b"", b"Location: /x\r\n", status=b"302 Found")),
+    "chunks": (200, b"{}", _IN_CHUNKS + b"2\r\n{}\r\n0\r\n\r\n"),
 }
-"""Status, body, and what the backend sends."""
+"""Status and body, and what the backend sends."""
 
 
 @pytest.mark.parametrize("name", NO_RESULT)
 @pytest.mark.parametrize("has_other", [True, False])
 async def test_an_inference_over_http1_needs_a_result(name: str, has_other: bool) -> None:
-    status, body, parts = NO_RESULT[name]
+    status, body, sent = NO_RESULT[name]
     async with AsyncExitStack() as stack:
-        bad = Parts(*parts)
-        backends = [await stack.enter_async_context(scripted_backend(bad))]
+        backends = [await stack.enter_async_context(scripted_backend(says(sent)))]
         if has_other:
             fine = scripted_backend(says(reply(RESULT)))
             backends.append(await stack.enter_async_context(fine))
         targets = [backend.target for backend in backends]
-        relay = bad.relay = await stack.enter_async_context(running_http1_relay(*targets))
+        relay = await stack.enter_async_context(running_http1_relay(*targets))
         relay.judge = told = Told()
         relay.backends[0].reports_due = 1000
         async with raw_client(relay.port) as client:
@@ -366,7 +363,7 @@ async def test_a_short_result_over_http1_is_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["an object without outputs", "a page", "a redirection"])
 async def test_quick_answers_without_a_result_do_not_attract_the_load(name: str) -> None:
-    _, _, (answer,) = NO_RESULT[name]
+    _, _, answer = NO_RESULT[name]
     facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
     plan = Plan(limits={}, default=Capacity(4, instances=4))
     routes = {b"m": ModelRoute(facts=facts, is_uniform=True, plan=plan)}

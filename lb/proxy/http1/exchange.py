@@ -630,8 +630,7 @@ class Http1Exchange(Exchange):
 
 
 class HeldError:
-    """An error that a backend answers, or what may be no result, as far as it has come; nothing of
-    it has gone on."""
+    """An error that a backend answers, as far as it has come; nothing of it has gone on."""
 
     __slots__ = ("head", "pieces", "size")
 
@@ -943,11 +942,15 @@ class Http1Attempt(Attempt, AnswerSink):
                 self._bar_short_ways()
                 return
             head, pieces = taken
-        if not self._begun and (head is None or head.is_error or self._is_doubtful(head)):
+        if not self._begun and (head is None or head.is_error):
             held = self._hold(head, pieces)
             if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
             head, pieces = held.head, held.pieces
+        elif head is not None and self._lacks_outputs(head, pieces, decoder):
+            reusable = reusable and decoder.ended
+            if self._is_replaced(reusable=reusable and head.keep_alive):
+                return
         if head is not None and self._says_nothing(head, pieces, decoder):
             if self.connection is not None:
                 self.connection.close()
@@ -984,26 +987,19 @@ class Http1Attempt(Attempt, AnswerSink):
         is_good = head.status in _SUCCESSES
         return decoder.ended and is_good and self.plan.is_inference and not any(pieces)
 
-    def _is_doubtful(self, head: ResponseHead) -> bool:
-        """Whether an answer to an inference may have no result, though its status is good."""
-        return (
-            self.plan.is_inference
-            and not head.is_error
-            and (head.is_foreign or head.length < LEAST_RESPONSE)
-        )
-
     def _lacks_outputs(
         self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
     ) -> bool:
-        """Whether an answer to an inference is something else, as far as that is told without
-        parsing it: a page for people, a redirection, or a few bytes of JSON without outputs."""
-        if not self._is_doubtful(head):
+        """Whether an answer to an inference has a good status and is something else, as far as its
+        first read tells without parsing: a page for people, a redirection, or a few bytes of JSON
+        without outputs."""
+        if head.is_error or not self.plan.is_inference:
             return False
         if head.is_foreign:
             return True
-        size = sum(map(len, pieces))
-        is_short = decoder.ended and 0 < size < LEAST_RESPONSE and not head.is_encoded
-        return is_short and not has_outputs(b"".join(pieces))
+        if not decoder.ended or head.is_encoded or head.length >= LEAST_RESPONSE:
+            return False
+        return 0 < sum(map(len, pieces)) < LEAST_RESPONSE and not has_outputs(b"".join(pieces))
 
     def needs_payload(self, head: ResponseHead) -> bool:
         """See `AnswerSink`."""
@@ -1086,23 +1082,21 @@ class Http1Attempt(Attempt, AnswerSink):
         return True
 
     def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
-        """An error or what may be no result has come, or more of it."""
-        self.port.last_byte_at = self.owner.relay.clock()
+        """An error, or more of it, has come."""
         if head is not None:
             return HeldError(head, pieces)
         self._held_error.add(pieces)
         return self._held_error
 
     def _waits(self, held: HeldError, decoder: BodyDecoder) -> bool:
-        """Whether the rest of an error, or of an answer that is still short, is awaited: it may
-        send the request elsewhere."""
+        """Whether the rest of an error is awaited: it may send the request elsewhere."""
         body = self.body
-        if decoder.ended or self.client is None:
-            return False
-        if not held.head.is_error:
-            if held.head.is_foreign or held.size >= LEAST_RESPONSE:
-                return False
-        elif held.size > ERROR_BYTES or not (body.ended and body.is_retained):
+        if (
+            decoder.ended
+            or held.size > ERROR_BYTES
+            or self.client is None
+            or not (body.ended and body.is_retained)
+        ):
             return False
         self._held_error = held
         self._bar_short_ways()
@@ -1114,13 +1108,8 @@ class Http1Attempt(Attempt, AnswerSink):
         self._sends_chunks = False
 
     def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
-        """A backend answers with an error, or with what may be no result. Whether the request goes
-        elsewhere because of it."""
+        """A backend answers with an error. Whether the request goes elsewhere because of it."""
         head = held.head
-        if not head.is_error:
-            return self._lacks_outputs(head, held.pieces, decoder) and self._is_replaced(
-                reusable=reusable and decoder.ended and head.keep_alive
-            )
         text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
         is_broken = self.owner.relay.dispatcher.blame.answered_with_error(self, head.status, text)
         return bool(text) and self._goes_elsewhere(
