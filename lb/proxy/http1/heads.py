@@ -27,7 +27,7 @@ from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
-from lb.wire.http1.response import ResponseHead, parse_response_head
+from lb.wire.http1.response import ResponseHead, leads_elsewhere, parse_response_head
 from lb.wire.http1.trace_fields import (
     LINE_BYTES,
     TRACEPARENT_LINE,
@@ -540,6 +540,7 @@ class HeadReader:
             response = self._errors.get(head) or self._errors.revive(head)
         if response is None:
             response = parse_response_head(head, self._limits, to_head=False)
+            response.is_foreign = leads_elsewhere(response)
             if response.is_error or response.is_foreign:
                 self._errors.put(head, response)
             elif not response.is_interim:

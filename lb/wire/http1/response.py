@@ -34,7 +34,7 @@ class ResponseHead:
     """A response head that may be relayed."""
 
     __slots__ = (
-        "head", "is_clean", "is_encoded", "is_http10", "is_page", "keep_alive", "length", "not_run",
+        "head", "is_clean", "is_foreign", "is_http10", "keep_alive", "length", "not_run",
         "options", "plain", "status",
     )  # fmt: skip
 
@@ -53,10 +53,8 @@ class ResponseHead:
         """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
         self.not_run = b""
         """Value of that field of another balancer (`lb.wire.hops`). It is not in what goes on."""
-        self.is_encoded = False
-        """Its body is compressed."""
-        self.is_page = False
-        """Its body is a page for people: HTML."""
+        self.is_foreign = False
+        """No server answers a request for a result so: see `leads_elsewhere`."""
         self.is_clean = False
         """Nothing had to change: `plain` is the very head that was parsed."""
 
@@ -71,9 +69,9 @@ class ResponseHead:
         return self.status >= 400
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether no program answers a question so: it is a page for people, or leads elsewhere."""
-        return self.is_page or 300 <= self.status < 400
+    def is_encoded(self) -> bool:
+        """Whether its body is compressed."""
+        return b"\r\ncontent-encoding:" in self.head.lower()
 
     def downstream(self, *, to_http10: bool, keep_alive: bool) -> bytes:
         """The head for a client, with its empty line."""
@@ -82,6 +80,12 @@ class ResponseHead:
         framing = CHUNKED_FIELD if self.length < 0 and not to_http10 else b""
         option = b"Connection: keep-alive\r\n\r\n" if keep_alive else b"Connection: close\r\n\r\n"
         return self.head + framing + option
+
+
+def leads_elsewhere(response: ResponseHead) -> bool:
+    """Whether an answer is a redirection, or a page for people."""
+    is_page = b"\r\ncontent-type: text/html" in response.head.lower()
+    return is_page or 300 <= response.status < 400
 
 
 def parse_response_head(head: bytes, limits: HeadLimits, *, to_head: bool) -> ResponseHead:
@@ -184,16 +188,6 @@ def _read_connection(response: ResponseHead, _line: bytes, value: bytes) -> byte
     return b""
 
 
-def _read_type(response: ResponseHead, line: bytes, value: bytes) -> bytes:
-    response.is_page = value.strip(b" \t")[:9].lower() == b"text/html"
-    return line
-
-
-def _read_encoding(response: ResponseHead, line: bytes, _value: bytes) -> bytes:
-    response.is_encoded = True
-    return line
-
-
 def _read_not_run(response: ResponseHead, _line: bytes, value: bytes) -> bytes:
     response.not_run = value.strip(b" \t")
     return b""
@@ -207,8 +201,6 @@ _FIELDS: Final[dict[bytes, Callable[[ResponseHead, bytes, bytes], bytes]]] = {
     b"content-length": _read_length,
     b"transfer-encoding": _read_coding,
     b"connection": _read_connection,
-    b"content-type": _read_type,
-    b"content-encoding": _read_encoding,
     b"keep-alive": _drop,
     b"te": _drop,
     b"upgrade": _drop,  # nothing is ever upgraded through us
