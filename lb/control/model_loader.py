@@ -51,6 +51,10 @@ async def no_memory(_record: BackendRecord) -> int | None:
     return None
 
 
+def _always() -> bool:
+    return True
+
+
 class NotUnloadedError(Exception):
     """A model cannot be unloaded; the message says why."""
 
@@ -119,13 +123,21 @@ class ModelLoader:
         _log.warning("model load is overdue: other backends may load the model", extra=fields)
         return True
 
-    async def carry_out(self, record: BackendRecord, step: Step) -> None:
+    async def carry_out(
+        self, record: BackendRecord, step: Step, is_needed: Callable[[], bool]
+    ) -> None:
         """Make room and load. What fails is remembered by the planner, and tried again as that
-        says."""
+        says.
+
+        Args:
+            record: the backend.
+            step: what is to be done there.
+            is_needed: asked before each load and unload; if not, the rest of the step is left out.
+        """
         why = "idle" if step.model is None else "room"
         try:
             for model in step.evict:
-                if not await self.is_evicted(record, model, why):
+                if not await self.is_evicted(record, model, why, is_needed):
                     return  # planned anew at the next look
         except NotUnloadedError as error:
             _log.warning(
@@ -142,20 +154,27 @@ class ModelLoader:
         if step.model is None:
             return
         for model in (*step.before, step.model):
+            if not is_needed():
+                fields = {"backend": step.backend, "model": text(step.model)}
+                _log.info("model is not loaded: all clients have left", extra=fields)
+                return
             if failure := await self._load(record, model):
                 if model != step.model:
                     told = f"{text(model)}, which it calls, was not loaded: {failure}"
                     self._planner.failed(step.model, step.backend, told, self._clock())
                 return
 
-    async def is_evicted(self, record: BackendRecord, model: bytes, why: str) -> bool:
-        """Unload a model. Returns whether it is gone; it is not if it is in use. Until
-        `BackendDirectory.evict` says otherwise, it gets no requests there.
+    async def is_evicted(
+        self, record: BackendRecord, model: bytes, why: str, is_needed: Callable[[], bool] = _always
+    ) -> bool:
+        """Unload a model. Returns whether it is gone; it is not if it is in use, or if that is not
+        needed any more. Until `BackendDirectory.evict` says otherwise, it gets no requests there.
 
         Args:
             record: the backend.
             model: its name.
             why: for the metrics.
+            is_needed: asked until the unload begins.
 
         Raises:
             NotUnloadedError: it cannot be unloaded.
@@ -163,13 +182,16 @@ class ModelLoader:
         fields = {"backend": record.backend.name, "model": text(model)}
         self._directory.evict(record, frozenset({model}))
         give_up_at = self._clock() + _IDLE_S
-        while any(self._directory.model_use(record.backend, model)):
+        while is_needed() and any(self._directory.model_use(record.backend, model)):
             if self._clock() >= give_up_at:
                 _log.info("model is not evicted: it is in use", extra=fields)
                 self._planner.stayed_in_use(model, record.backend.name, self._clock())
                 return False
             await asyncio.sleep(_POLL_S)
         before = await self.memory_of(record)
+        if not is_needed():
+            _log.info("model is not evicted: all clients have left", extra=fields)
+            return False
         try:
             reply = await self._questions.unload(record, model)
         except UpstreamError as error:

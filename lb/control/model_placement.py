@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -109,9 +109,9 @@ def _no_views(_models: Collection[bytes]) -> Iterable[ModelBackendView]:
     return ()
 
 
-def _no_models() -> Container[bytes]:
+def _no_models() -> Mapping[bytes, float]:
     """Stand for a relay without requests."""
-    return ()
+    return {}
 
 
 class ModelPlacement:
@@ -134,8 +134,8 @@ class ModelPlacement:
         )
         self.model_backends: Callable[[Collection[bytes]], Iterable[ModelBackendView]] = _no_views
         """Reads how busy the copies of these models are."""
-        self.models_awaited: Callable[[], Container[bytes]] = _no_models
-        """Reads which models requests wait for now."""
+        self.models_awaited: Callable[[], Mapping[bytes, float]] = _no_models
+        """Reads which models requests wait for now, and when the first of these came."""
         self.memory_of: MemoryOf = no_memory
         """Asks a backend for the bytes of its GPUs that are in use."""
         self._directory = directory
@@ -315,7 +315,8 @@ class ModelPlacement:
         for step in steps:
             record = records[step.backend]
             self._under_way[record] = step
-            self._tasks.spawn(self._carry_out(record, step), name=f"change {step.backend}")
+            work = self._carry_out(record, step, is_for_requests=step.model in self._wanted)
+            self._tasks.spawn(work, name=f"change {step.backend}")
 
     def _wanted_since(self) -> dict[bytes, float]:
         return {model: since for model, (since, _) in self._wanted.items()}
@@ -404,9 +405,11 @@ class ModelPlacement:
 
     def _forget_wanted(self, hosts: list[Host], now: float) -> None:
         """Nobody waits any more for what is ready, is refused, or was asked for too long ago, nor
-        for what all clients have left that asked for it."""
+        for what all clients have left that asked for it. Who has left counts no more: a model is
+        wanted since the first of the requests came that still wait for it."""
         routes = self._directory.ref.current.routes
         over: set[bytes] = set().union(*(host.ready for host in hosts))
+        awaited: Mapping[bytes, float] = {}
         if self.is_active:
             # A Triton that has closed one of its ports may still list the model.
             over = {
@@ -417,7 +420,7 @@ class ModelPlacement:
             awaited = self.models_awaited()
             over.update(each for each in self._wanted if each not in awaited)
         self._wanted = {
-            model: (since, last)
+            model: (awaited.get(model, since), last)
             for model, (since, last) in self._wanted.items()
             if model not in over
             and now < last + self.options.wait
@@ -494,9 +497,14 @@ class ModelPlacement:
 
     # One step
 
-    async def _carry_out(self, record: BackendRecord, step: Step) -> None:
+    async def _carry_out(self, record: BackendRecord, step: Step, *, is_for_requests: bool) -> None:
+        """Carry a step out. It ends early if it was for requests, and their clients have left."""
         try:
-            await self.loader.carry_out(record, step)
+            await self.loader.carry_out(
+                record,
+                step,
+                lambda: not is_for_requests or step.model in self.models_awaited(),
+            )
         finally:
             self._under_way.pop(record, None)
             self._memory.pop(record, None)

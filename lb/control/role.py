@@ -7,7 +7,7 @@ role is `lb.proxy.role`; what each has of the other is in `lb.domain.roles`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -68,9 +68,9 @@ class _NoRelay:
         """Nobody schedules."""
         return ()
 
-    def models_awaited(self) -> Container[bytes]:
+    def models_awaited(self) -> Mapping[bytes, float]:
         """There are no requests."""
-        return ()
+        return {}
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """Nobody schedules."""

@@ -8,7 +8,7 @@ Both run in one process, so these are calls; none of them waits, except for `Con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,8 +65,8 @@ class RelaySide(Protocol):
         """Read what the scheduler knows of the copies of these models."""
         ...
 
-    def models_awaited(self) -> Container[bytes]:
-        """Models whose load requests wait for."""
+    def models_awaited(self) -> Mapping[bytes, float]:
+        """Models whose load requests wait for, and when the first of these requests came."""
         ...
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:

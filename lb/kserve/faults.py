@@ -17,6 +17,10 @@ from lb.domain.backend import AppProtocol
 from lb.domain.fault import Fault
 from lb.kserve.errors import meaning
 
+LEAST_RESPONSE: Final = 80
+"""Bytes of a response to an inference, at least: the names of a model and of an output, its type,
+shape and data in JSON. Shorter ones are looked into, which takes nothing from the usual ones."""
+
 _BUSY: Final = (frozenset({408, 413, 429, 431, 503}), frozenset({4, 8, 14}))
 """By protocol: codes of servers that are busy or leave, of limits, and of deadlines. They say
 nothing against a backend unless the text names a device. gRPC: DEADLINE_EXCEEDED,
@@ -44,6 +48,12 @@ _BROKEN: Final = re.compile(
     r"|illegal memory access|unspecified launch failure|GPU is lost|fallen off the bus"
     r"|Stub process .{0,256}is not healthy"
 )
+
+
+def has_outputs(body: bytes) -> bool:
+    """Whether a response to an inference, in JSON, has outputs. Triton always writes that member,
+    though it may be empty."""
+    return b'"outputs"' in body
 
 
 def fault_of_answer(protocol: AppProtocol, code: int, text: str) -> Fault | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from lb.domain.model import ModelUse
@@ -34,7 +34,8 @@ MIN_OVERDUE_S: Final = 30.0
 that requests wait by default, so that those which began the load live to see another one."""
 IN_USE_S: Final = 1.0
 """How long requests wait for a model before others make room for it whose requests never pause.
-Their own requests end first, and further ones wait for the next load."""
+Their own requests end first, and further ones wait for the next load. A model that nobody has used
+for as long after its load is old enough to be evicted."""
 STAYS_S: Final = 30.0
 """How long a model is left in peace whose requests did not end when it was to be evicted."""
 _USUAL_LOAD_S: Final = 1.0
@@ -228,7 +229,7 @@ class ModelPlanner:
 
     # What is to be done
 
-    def refusal(self, model: Model, hosts: Sequence[Host], now: float) -> str:
+    def refusal(self, model: Model, hosts: Collection[Host], now: float) -> str:
         """Why a model is not going to be loaded for a while, in the words of a backend; empty where
         it may be."""
         failed = [
@@ -265,11 +266,11 @@ class ModelPlanner:
 
     def due_at(self, wanted: Mapping[Model, float], now: float) -> float:
         """Say when the passing of time alone may change what `plan` decides for models that
-        requests wait for."""
+        requests wait for. That models have been idle for long enough is not foreseen."""
         if not wanted:
             return math.inf
         times = [
-            *(at + self.rules.min_age_s for at in self.loaded_at.values()),
+            *(self.aged_at(*key) for key in self.loaded_at),
             *(since + IN_USE_S for since in wanted.values()),
             *self.stays_until.values(),
             *(failure.until for failure in self.failures.values()),
@@ -324,9 +325,27 @@ class ModelPlanner:
             return self.load_s[model]
         return sum(self.load_s.values()) / len(self.load_s) if self.load_s else _USUAL_LOAD_S
 
-    def is_aged(self, model: Model, backend: str, now: float) -> bool:
-        """Whether a model has been loaded for long enough to be evicted."""
-        return now >= self.loaded_at.get((model, backend), now) + self.rules.min_age_s
+    def aged_at(self, model: Model, backend: str, ready_at: float = math.inf) -> float:
+        """Say when a model has been loaded for long enough to be evicted. Clients that leave while
+        their model is loaded do not keep it there.
+
+        Args:
+            model: that takes room on the backend.
+            backend: its name.
+            ready_at: when it will be ready, if it is not yet.
+        """
+        loaded_at = self.loaded_at.get((model, backend))
+        min_age_s = self.rules.min_age_s
+        if loaded_at is None:
+            return ready_at + min_age_s
+        is_used = self._used_at.get(model, -math.inf) >= loaded_at
+        return loaded_at + (min_age_s if is_used else min(min_age_s, IN_USE_S))
+
+    def idle_s(self, model: Model, now: float) -> float:
+        """How long ago a model was used last; 0 where that is less than `IN_USE_S`, since uses are
+        told about once a second."""
+        idle_s = now - self._used_at.get(model, -math.inf)
+        return idle_s if idle_s >= IN_USE_S else 0.0
 
     def is_idle(self, model: Model, backend: str, now: float) -> bool:
         """Whether a model is to be unloaded since nobody has used it for as long as configured."""
@@ -355,15 +374,15 @@ class _Plan:
         """See `ModelPlanner.plan`."""
         self._planner = planner
         self._wanted = wanted
-        self._hosts = hosts
+        self._hosts = {host.name: host for host in hosts}
         self._used = used
         self._now = now
         self._free = {host.name: host for host in hosts if not host.is_busy}
         self._copies = Counter(model for host in hosts for model in host.ready)
         """Copies that are ready, and stay so."""
         self._steps: list[Step] = []
-        self._is_urgent = False
-        """Requests have waited for `IN_USE_S` for the model that room is made for."""
+        self._since: float | None = None
+        """Since when requests wait for the model that room is made for; None: none do."""
 
     def steps(self) -> list[Step]:
         """Decide: first what requests wait for, then what is to be there, then what the load needs,
@@ -371,14 +390,14 @@ class _Plan:
         planner = self._planner
         taken: Counter[Model] = Counter()
         overdue: Counter[Model] = Counter()
-        for host in self._hosts:
+        for host in self._hosts.values():
             taken.update(host.taken.intersection(host.catalogue) - host.overdue)
             overdue.update(host.overdue)
         for model in sorted(self._wanted, key=lambda each: self._wanted[each]):
             if not taken[model] and overdue[model] < MAX_PLACES:
-                self._is_urgent = self._now >= self._wanted[model] + IN_USE_S
+                self._since = self._wanted[model]
                 self._load(model, math.inf)
-        self._is_urgent = False
+        self._since = None
         for model in sorted({*planner.pins, *planner.rules.models}):
             if taken[model] < planner.copies_kept(model) and not self._is_changing(model, taken):
                 self._load(model, math.inf)
@@ -401,17 +420,12 @@ class _Plan:
         """Decide where to load a model: where there is room, or else where the least is lost, and
         less than the copy is worth."""
         planner, now = self._planner, self._now
-        if model in planner.withdrawn or planner.refusal(model, self._hosts, now):
+        if model in planner.withdrawn or planner.refusal(model, self._hosts.values(), now):
             return
         group = planner.group(model)
         best: tuple[bool, float, int, int, Step] | None = None
         for host in self._free.values():
-            failure = planner.failures.get((model, host.name))
-            if (
-                model in host.taken
-                or not {model, *group}.issubset(host.catalogue)
-                or (failure is not None and now < failure.until)
-            ):
+            if not self._may_get(host, model, group):
                 continue
             missing = group - host.taken
             victims = self._victims(host, {model, *missing})
@@ -424,8 +438,55 @@ class _Plan:
             candidate = (bool(victims), loss, host.in_flight, len(host.taken), step)
             if best is None or candidate[:4] < best[:4]:
                 best = candidate
-        if best is not None:
+        if best is not None and not self._is_better_later(best[4], group, best[1]):
             self._decide(best[4])
+
+    def _may_get(self, host: Host, model: Model, group: frozenset[Model]) -> bool:
+        """Whether a backend can load a model with those that it needs."""
+        failure = self._planner.failures.get((model, host.name))
+        return (
+            model not in host.taken
+            and {model, *group}.issubset(host.catalogue)
+            and (failure is None or self._now >= failure.until)
+        )
+
+    def _is_better_later(self, step: Step, group: frozenset[Model], loss: float) -> bool:
+        """Whether a step for requests is to wait, since models that are worth less than those which
+        it evicts are only too young, in use, or being loaded.
+
+        If the evicted models are used again before, they replace others in their turn, and so on
+        until none is left that is old enough. Then requests for models that are used much would
+        have to wait, instead of those that wait now. These wait for no longer than `min_age`.
+        """
+        planner, now = self._planner, self._now
+        waits_s = max(planner.rules.min_age_s, IN_USE_S)
+        if step.model is None or self._since is None or now >= self._since + waits_s:
+            return False
+        if not step.evict:
+            return False
+        count = sum(
+            self._may_go(model, host, host.ready)
+            for host in self._free.values()
+            for model in host.ready
+        )
+        idle_s = min(
+            0.0 if self._used(step.backend, each).in_flight else planner.idle_s(each, now)
+            for each in step.evict
+        )
+        for host in self._hosts.values():
+            if not self._may_get(host, step.model, group):
+                continue
+            new = {step.model, *group.difference(host.taken)}
+            others = self._victims(host, new, is_later=True)
+            if others is None or sum(map(self._value, others)) >= loss:
+                continue
+            at = now + IN_USE_S if host.is_busy else now
+            if any(self._used(host.name, each).in_flight for each in others):
+                at = max(at, self._since + IN_USE_S)
+            at = max([at, *(planner.aged_at(each, host.name, at) for each in others)])
+            if now + idle_s * count < at:
+                return True
+        return False
 
     def _in_order(self, models: frozenset[Model]) -> tuple[Model, ...]:
         """Models with those that they call before them. A circle has no order: any will do."""
@@ -435,7 +496,14 @@ class _Plan:
     def _decide(self, step: Step) -> None:
         self._steps.append(step)
         self._copies.subtract(step.evict)
-        del self._free[step.backend]
+        host = self._free.pop(step.backend)
+        new = step.before if step.model is None else (*step.before, step.model)
+        self._hosts[step.backend] = replace(
+            host,
+            taken=host.taken.difference(step.evict).union(new),
+            ready=host.ready.difference(step.evict),
+            is_busy=True,
+        )
 
     def _unload_idle(self, host: Host) -> None:
         """Unload what nobody has used for as long as is configured."""
@@ -447,17 +515,27 @@ class _Plan:
                 self._decide(Step(None, host.name, (model,)))
                 return
 
-    def _victims(self, host: Host, new: Collection[Model]) -> tuple[Model, ...] | None:
+    def _victims(
+        self, host: Host, new: Collection[Model], *, is_later: bool = False
+    ) -> tuple[Model, ...] | None:
         """The models of a backend that are worth least and make room for others; None where those
-        that may be evicted do not suffice."""
+        that may be evicted do not suffice.
+
+        Args:
+            host: the backend.
+            new: the others.
+            is_later: choose also among those that may be evicted later.
+        """
         chosen: list[Model] = []
+        may_be_evicted = self._may_go_later if is_later else self._may_go
         while not self._fits(host, new, chosen):
-            left = host.ready.difference(chosen, new)
+            models = host.taken - host.overdue if is_later else host.ready
+            left = models.difference(chosen, new)
             staying = {*left, *new}
-            may_go = [each for each in left if self._may_go(each, host, staying)]
+            may_go = [each for each in left if may_be_evicted(each, host, staying)]
             if not may_go:
                 return None
-            chosen.append(min(may_go, key=lambda each: self._loss(each, host)))
+            chosen.append(min(may_go, key=lambda each: (self._value(each), each)))
         # A small model that was chosen first need not go where a large one had to, too.
         for each in sorted(chosen, key=lambda one: (-self._value(one), one)):
             others = [one for one in chosen if one != each]
@@ -488,19 +566,28 @@ class _Plan:
             model not in self._wanted
             and model not in planner.kept
             and self._copies[model] > planner.copies_kept(model)
-            and planner.is_aged(model, host.name, self._now)
+            and self._now >= planner.aged_at(model, host.name)
             and model not in planner.needed(ready)
         ):
             return False
         in_flight, open_sequences = self._used(host.name, model)
         if open_sequences:
             return False
-        may_wait = self._is_urgent and (model, host.name) not in planner.stays_until
+        is_urgent = self._since is not None and self._now >= self._since + IN_USE_S
+        may_wait = is_urgent and (model, host.name) not in planner.stays_until
         return not in_flight or may_wait
 
-    def _loss(self, model: Model, host: Host) -> tuple[bool, float, Model]:
-        """Orders models that may be evicted: those without requests first, then by their value."""
-        return self._used(host.name, model).in_flight > 0, self._value(model), model
+    def _may_go_later(self, model: Model, host: Host, taken: Collection[Model]) -> bool:
+        """Whether nothing but requests and its age keep a model that takes room on a backend."""
+        planner = self._planner
+        copies = self._copies[model] + int(model not in host.ready)
+        return (
+            model not in planner.kept
+            and copies > planner.copies_kept(model)
+            and model not in planner.needed(taken)
+            and not self._used(host.name, model).open_sequences
+            and (model, host.name) not in planner.stays_until
+        )
 
     def _value(self, model: Model) -> float:
         return self._planner.value(model, self._copies[model], self._now)

@@ -145,7 +145,7 @@ class Accounts:
         if attempt.ticket is not None:
             self.queue.ended(attempt, outcome, code, now)
         if outcome is _ANSWERED:
-            if exchange.suspicion is not None:
+            if exchange.suspicion is not None and not attempt.erred:
                 self.blame.mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1

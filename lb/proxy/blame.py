@@ -112,6 +112,12 @@ class Blame:
         if attempt.backend.reports_due and not _has_no_choice(attempt.exchange):
             self._answered_well(attempt, self._clock())
 
+    def answered_otherwise(self, attempt: Attempt) -> None:
+        """The backend answers an inference with a good status and without a result. To be called
+        before `Accounts.attempt_ended`, if the client gets that."""
+        attempt.erred = True
+        self.failed(attempt, Outcome.PROTOCOL_ERROR, self._clock())
+
     def refused(self, attempt: Attempt) -> None:
         """A backend refuses a request, and says that it did not look at it. One that does so now
         and then is busy; one that refuses most is broken, and who judges backends tells the two

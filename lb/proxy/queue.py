@@ -471,9 +471,14 @@ class Queue:
         self._unplaced_due = min(due, self._unplaced_due)
         self._arm(self._unplaced_due, now)
 
-    def models_awaited(self) -> frozenset[bytes]:
-        """Models of the requests that wait for a backend or for a load."""
-        return frozenset({exchange.model for exchange in self._unplaced})
+    def models_awaited(self) -> Mapping[bytes, float]:
+        """Models of the requests that wait for a backend or for a load, and when the first of these
+        requests came."""
+        since: dict[bytes, float] = {}
+        for exchange in self._unplaced:
+            model, came_at = exchange.model, exchange.started_at
+            since[model] = min(since.get(model, came_at), came_at)
+        return since
 
     def place_anew(self, exchange: Exchange, waiting: Waiting) -> None:
         """Have an exchange placed anew that no backend takes as it is: at the end of this turn of
@@ -495,6 +500,8 @@ class Queue:
         ticket, attempt.ticket = attempt.ticket, None
         if ticket is not None:
             ending = _ending(attempt.exchange.protocol, outcome, code)
+            if attempt.erred and ending is Ending.GOOD:
+                ending = Ending.FAILED  # what it answered with a good status was none
             self.scheduler.complete(ticket, now, ending)
 
     @property

@@ -7,7 +7,7 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from lb.access.gate import Gate
 from lb.balancing.scheduler import Scheduler
@@ -241,7 +241,7 @@ class RelayRole:
         """Read what the scheduler knows of the copies of these models."""
         return self.dispatcher.queue.scheduler.model_backends(models)
 
-    def models_awaited(self) -> Container[bytes]:
+    def models_awaited(self) -> Mapping[bytes, float]:
         """See `RelaySide`."""
         return self.dispatcher.queue.models_awaited()
 

@@ -67,6 +67,8 @@ class SimulatedStores:
         self.load_s, self.unload_s, self.request_s = load_s, unload_s, request_s
         self.fails = fails
         self.waiting: dict[bytes, list[float]] = {}
+        self.used: set[bytes] = set()
+        """Models that were used since the last decision."""
         self.running: list[tuple[float, str, bytes]] = []
         self.loads: list[tuple[float, bytes, str]] = []
         self.evictions: list[tuple[float, bytes, str, float]] = []
@@ -110,12 +112,19 @@ class SimulatedStores:
 
     def ask(self, model: bytes) -> None:
         """One request arrives."""
-        self.planner.used([model], self.now)
         if self._run(model, self.now):
             self.hits += 1
             return
         self.waiting.setdefault(model, []).append(self.now)
         self.settle()
+
+    def leave(self, model: bytes, since: float) -> None:
+        """The client of a request that came at a time leaves, if it still waits."""
+        waiting = self.waiting.get(model, [])
+        if since in waiting:
+            waiting.remove(since)
+        if not waiting:
+            self.waiting.pop(model, None)
 
     def _run(self, model: bytes, since: float) -> bool:
         homes = [store for store in self.stores.values() if model in store.serving]
@@ -124,6 +133,7 @@ class SimulatedStores:
         home = min(homes, key=lambda store: sum(each[1] == store.name for each in self.running))
         self.running.append((self.now + self.request_s, home.name, model))
         self.served += 1
+        self.used.add(model)
         self.longest_wait_s = max(self.longest_wait_s, self.now - since)
         return True
 
@@ -155,6 +165,8 @@ class SimulatedStores:
                         assert self._run(model, since)
                 elif self.planner.refusal(model, self.hosts(), self.now):
                     self.refused += len(self.waiting.pop(model))
+            self.planner.used(self.used, self.now)
+            self.used.clear()
             hosts = self.hosts()
             self.planner.follow(hosts, self.now)
             wanted = {model: since[0] for model, since in self.waiting.items()}

@@ -124,7 +124,7 @@ async def test_backends_die_and_others_take_over() -> None:
                 for _ in range(100):
                     await client.send(
                         b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n"
-                        b"Content-Length: 2\r\n\r\n{}"
+                        b'Content-Length: 14\r\n\r\n{"outputs":[]}'
                     )
                     answer = await client.answer("POST")
                     assert answer.status in (200, 502)

@@ -202,6 +202,7 @@ async def test_a_response_without_a_status_speaks_against_its_backend() -> None:
 
 
 _INFER = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+RESULT = b'{"model_name":"m","outputs":[]}'
 EMPTY = {
     "a length of 0": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     "status 204": b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -264,7 +265,7 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
         script = EMPTY_SCRIPTS[name]
         backends = [await stack.enter_async_context(scripted_backend(script))]
         if has_other:
-            fine = scripted_backend(says(reply(b"{}")))
+            fine = scripted_backend(says(reply(RESULT)))
             backends.append(await stack.enter_async_context(fine))
         targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_http1_relay(*targets))
@@ -276,7 +277,7 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
                 await client.send(_INFER)
                 answer = await client.answer("POST")
                 assert answer.status == (200 if has_other else 502)
-                assert answer.body == b"{}" if has_other else b"without a body" in answer.body
+                assert answer.body == RESULT if has_other else b"without a body" in answer.body
         assert told.failures["b0"] > 0
         await eventually(relay.is_clean)
 
@@ -305,12 +306,92 @@ async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered() -
     script = Parts(_IN_CHUNKS, resets=True)
     async with (
         scripted_backend(script) as bad,
-        scripted_backend(says(reply(b"{}"))) as fine,
+        scripted_backend(says(reply(RESULT))) as fine,
         running_http1_relay(bad.target, fine.target) as relay,
     ):
         script.relay = relay
         async with raw_client(relay.port) as client:
             for _ in range(4):
                 await client.send(_INFER)
-                assert (await client.answer("POST")).body == b"{}"
+                assert (await client.answer("POST")).body == RESULT
+        await eventually(relay.is_clean)
+
+
+NO_RESULT = {
+    "an object without outputs": (200, b"{}", reply(b"{}")),
+    "an error": (200, b'{"error":"no"}', reply(b'{"error":"no"}')),
+    "a page": (200, b"<html>" * 99, reply(b"<html>" * 99, b"Content-Type: Text/HTML; a=b\r\n")),
+    "a redirection": (302, b"", reply(b"", b"Location: /x\r\n", status=b"302 Found")),
+    "chunks": (200, b"{}", _IN_CHUNKS + b"2\r\n{}\r\n0\r\n\r\n"),
+}
+"""Status and body, and what the backend sends."""
+
+
+@pytest.mark.parametrize("name", NO_RESULT)
+@pytest.mark.parametrize("has_other", [True, False])
+async def test_an_inference_over_http1_needs_a_result(name: str, has_other: bool) -> None:
+    status, body, sent = NO_RESULT[name]
+    async with AsyncExitStack() as stack:
+        backends = [await stack.enter_async_context(scripted_backend(says(sent)))]
+        if has_other:
+            fine = scripted_backend(says(reply(RESULT)))
+            backends.append(await stack.enter_async_context(fine))
+        targets = [backend.target for backend in backends]
+        relay = await stack.enter_async_context(running_http1_relay(*targets))
+        relay.judge = told = Told()
+        relay.backends[0].reports_due = 1000
+        async with raw_client(relay.port) as client:
+            for _ in range(4):
+                await client.send(_INFER)
+                answer = await client.answer("POST")
+                assert (answer.status, answer.body) == (
+                    (200, RESULT) if has_other else (status, body)
+                )
+        assert told.failures["b0"] > 0
+        assert told.answers["b0"] == 0
+        await eventually(relay.is_clean)
+
+
+RESULTS = {
+    "without outputs that were asked for": reply(RESULT),
+    "compressed": reply(b"\x1f\x8b" + bytes(20), b"Content-Encoding: gzip\r\n"),
+    "long": reply(b'{"a":"' + bytes(100) + b'"}'),
+    "in chunks": _IN_CHUNKS + b"1f\r\n" + RESULT + b"\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+async def test_a_short_result_over_http1_is_one(name: str) -> None:
+    async with (
+        scripted_backend(says(RESULTS[name])) as backend,
+        running_http1_relay(backend.target) as relay,
+    ):
+        relay.judge = told = Told()
+        relay.backends[0].reports_due = 1000
+        async with raw_client(relay.port) as client:
+            for _ in range(2):
+                await client.send(_INFER)
+                assert (await client.answer("POST")).status == 200
+        assert (told.answers["b0"], told.failures["b0"]) == (2, 0)
+        await eventually(relay.is_clean)
+
+
+@pytest.mark.parametrize("name", ["an object without outputs", "a page", "a redirection"])
+async def test_quick_answers_without_a_result_do_not_attract_the_load(name: str) -> None:
+    _, _, answer = NO_RESULT[name]
+    facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+    plan = QueuePlan(limits={}, default=Capacity(4, instances=4))
+    routes = {b"m": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
+    async with (
+        scripted_backend(says(answer)) as bad,
+        scripted_backend(says(reply(RESULT))) as fine,
+        running_http1_relay(bad.target, fine.target) as relay,
+    ):
+        relay.judge = told = Told()
+        relay.pool.publish(replace(snapshot_of(relay.backends), routes=routes))
+        async with raw_client(relay.port) as client:
+            for _ in range(100):
+                await client.send(_INFER)
+                assert (await client.answer("POST")).body == RESULT
+        assert 0 < told.failures["b0"] < 40
         await eventually(relay.is_clean)

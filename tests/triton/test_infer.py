@@ -13,6 +13,8 @@ import tritonclient.grpc.aio as grpcaio
 import tritonclient.http as httpclient
 import tritonclient.http.aio as httpaio
 
+from lb.kserve.faults import has_outputs
+from tests.triton.raw_http import ask_once, message
 from tests.triton.target import WAIT_S, Target
 from tests.triton.tensors import (
     check_sum_and_difference,
@@ -209,3 +211,21 @@ def test_slow_requests_of_both_protocols_run_side_by_side(
     result, error = arrived.get(timeout=WAIT_S)
     assert error is None
     assert result.as_numpy("SERVER")[0].startswith(b"triton-")
+
+
+@pytest.mark.parametrize(
+    "outputs_", ["[]", '[{"name":"OUTPUT0","parameters":{"classification":1}}]']
+)
+def test_http_responses_have_outputs_however_few_are_asked_for(
+    reference: Target, outputs_: str
+) -> None:
+    """Short responses without that member count as failures of their Triton."""
+    one = ",".join(["1"] * 16)
+    inputs = ",".join(
+        f'{{"name":"INPUT{number}","shape":[1,16],"datatype":"INT32","data":[{one}]}}'
+        for number in range(2)
+    )
+    body = f'{{"inputs":[{inputs}],"outputs":{outputs_}}}'.encode()
+    answer = ask_once(reference.http, message("POST", "/v2/models/simple/infer", body))
+    assert answer.status == 200
+    assert has_outputs(answer.body)

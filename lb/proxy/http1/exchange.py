@@ -22,6 +22,7 @@ from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
+from lb.kserve.faults import LEAST_RESPONSE, has_outputs
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM, answers_once
 from lb.net.dial import dial
@@ -843,10 +844,10 @@ class Http1Attempt(Attempt, AnswerSink):
             or not body.ended
             or client.is_leaving
             or owner.form is not None
-            or (not head.length and plan.is_inference)
+            or (head.length < LEAST_RESPONSE and plan.is_inference)
         ):
-            has_body = head.length or not plan.is_inference
-            if client is None and has_body and self._wins(head):
+            is_sure = head.length >= LEAST_RESPONSE or not plan.is_inference
+            if client is None and is_sure and self._wins(head):
                 self.on_whole_answer(head, data, end)
             else:
                 self._on_answer_slowly(head, data, end)
@@ -938,6 +939,7 @@ class Http1Attempt(Attempt, AnswerSink):
             head is not None
             and self.client is None
             and not self._says_nothing(head, pieces, decoder)
+            and not self._lacks_outputs(head, pieces, decoder)
         ):
             self._wins(head)
         form = self.owner.form
@@ -952,6 +954,10 @@ class Http1Attempt(Attempt, AnswerSink):
             if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
             head, pieces = held.head, held.pieces
+        elif head is not None and self._lacks_outputs(head, pieces, decoder):
+            reusable = reusable and decoder.ended
+            if self._is_replaced(reusable=reusable and head.keep_alive):
+                return
         if head is not None and self._says_nothing(head, pieces, decoder):
             if self.connection is not None:
                 self.connection.close()
@@ -987,6 +993,20 @@ class Http1Attempt(Attempt, AnswerSink):
         goes to the client, and another backend may be asked."""
         is_good = head.status in _SUCCESSES
         return decoder.ended and is_good and self.plan.is_inference and not any(pieces)
+
+    def _lacks_outputs(
+        self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
+    ) -> bool:
+        """Whether an answer to an inference has a good status and is something else, as far as its
+        first read tells without parsing: a page for people, a redirection, or a few bytes of JSON
+        without outputs."""
+        if head.is_error or not self.plan.is_inference:
+            return False
+        if head.is_foreign:
+            return True
+        if not decoder.ended or head.is_encoded or head.length >= LEAST_RESPONSE:
+            return False
+        return 0 < sum(map(len, pieces)) < LEAST_RESPONSE and not has_outputs(b"".join(pieces))
 
     def needs_payload(self, head: ResponseHead) -> bool:
         """See `AnswerSink`."""
@@ -1103,6 +1123,33 @@ class Http1Attempt(Attempt, AnswerSink):
             head, text, is_broken=is_broken, reusable=reusable
         )
 
+    def _is_replaced(self, *, reusable: bool) -> bool:
+        """A backend answers an inference without a result. Whether the request goes elsewhere;
+        otherwise the client gets that answer."""
+        owner = self.owner
+        outcome = Outcome.PROTOCOL_ERROR
+        follows = Next.NOTHING
+        if self.client is not None and self.body.ended:
+            follows = owner.what_follows(outcome)
+        if follows is Next.NOTHING:
+            owner.relay.dispatcher.blame.answered_otherwise(self)
+            if owner.hedge is self:
+                owner.hedge = None
+            return False
+        self._leave_for(follows, outcome, reusable=reusable)
+        return True
+
+    def _leave_for(self, follows: Next, outcome: Outcome, *, reusable: bool) -> None:
+        """Have another attempt follow this one, nothing of whose answer has gone on."""
+        owner = self.owner
+        connection = self.connection
+        self.connection = self.body.connection = None
+        if connection is not None:
+            connection.release(reusable=reusable)
+        owner.relay.accounts.attempt_ended(self, outcome)
+        self._over()
+        owner.go_on_after(follows, outcome)
+
     def _tell_of_last(self, pieces: list[Payload]) -> None:
         """A stream of events may end with one that is an error."""
         if pieces and self.plan.operation is MODEL_GENERATE_STREAM and self.status == _OK:
@@ -1135,16 +1182,15 @@ class Http1Attempt(Attempt, AnswerSink):
             outcome = Outcome.NOT_HERE
             if not relay.retry.goes_elsewhere(owner, known, body_retained=body.is_retained):
                 return False
+        reusable = reusable and head.keep_alive
+        if known is None:
+            self._leave_for(follows, outcome, reusable=reusable)
+            return True
         connection = self.connection
         self.connection = body.connection = None
         if connection is not None:
-            connection.release(reusable=reusable and head.keep_alive)
-        if known is not None:
-            self.failed(outcome, known.value)
-            return True
-        relay.accounts.attempt_ended(self, outcome)
-        self._over()
-        owner.go_on_after(follows, outcome)
+            connection.release(reusable=reusable)
+        self.failed(outcome, known.value)
         return True
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:

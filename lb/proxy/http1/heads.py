@@ -27,7 +27,7 @@ from lb.wire.http1.forwarded import drop_fields
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
-from lb.wire.http1.response import ResponseHead, parse_response_head
+from lb.wire.http1.response import ResponseHead, leads_elsewhere, parse_response_head
 from lb.wire.http1.trace_fields import (
     LINE_BYTES,
     TRACEPARENT_LINE,
@@ -336,7 +336,7 @@ class HeadReader:
         self._find = self._requests.get
         self._responses: HeadCache[ResponseHead] = HeadCache()
         self._errors: HeadCache[ResponseHead] = HeadCache()
-        """Heads of errors, whose bodies need a second look."""
+        """Heads of errors, and of what may be no answer: their bodies need a second look."""
         self._lines: HeadCache[_Line] = HeadCache()
         """By request line: heads with a field that differs each time repeat at least that."""
         self.known_request: Callable[[bytes], RequestPlan | None] = (
@@ -344,8 +344,8 @@ class HeadReader:
         )
         """Look up the request heads used last; hot."""
         self.known_response = self._responses.get
-        """Look up the response heads used last, none of which is an error, interim or answers
-        HEAD; hot."""
+        """Look up the response heads used last, none of which is an error, foreign, interim or
+        answers HEAD; hot."""
 
     def parse(self, head: bytes) -> RequestHead:
         """Read a request head.
@@ -576,7 +576,8 @@ class HeadReader:
             response = self._errors.get(head) or self._errors.revive(head)
         if response is None:
             response = parse_response_head(head, self._limits, to_head=False)
-            if response.is_error:
+            response.is_foreign = leads_elsewhere(response)
+            if response.is_error or response.is_foreign:
                 self._errors.put(head, response)
             elif not response.is_interim:
                 self._responses.put(head, response)

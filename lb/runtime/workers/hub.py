@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -237,9 +237,9 @@ class Hub:
                 queues[key] = _both_queues(queues[key], view) if key in queues else view
         return queues.values()
 
-    def models_awaited(self) -> Container[bytes]:
+    def models_awaited(self) -> Mapping[bytes, float]:
         """See `RelaySide`: workers do not wait for loads."""
-        return ()
+        return {}
 
     def model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
         """See `RelaySide`: those of all workers together. None: of all models."""

@@ -34,8 +34,8 @@ class ResponseHead:
     """A response head that may be relayed."""
 
     __slots__ = (
-        "head", "is_clean", "is_http10", "keep_alive", "length", "not_run", "options", "plain",
-        "status",
+        "head", "is_clean", "is_foreign", "is_http10", "keep_alive", "length", "not_run",
+        "options", "plain", "status",
     )  # fmt: skip
 
     def __init__(self, status: int, *, is_http10: bool) -> None:
@@ -53,6 +53,8 @@ class ResponseHead:
         """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
         self.not_run = b""
         """Value of that field of another balancer (`lb.wire.hops`). It is not in what goes on."""
+        self.is_foreign = False
+        """No server answers a request for a result so: see `leads_elsewhere`."""
         self.is_clean = False
         """Nothing had to change: `plain` is the very head that was parsed."""
 
@@ -66,6 +68,11 @@ class ResponseHead:
         """Whether the status says so."""
         return self.status >= 400
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether its body is compressed."""
+        return b"\r\ncontent-encoding:" in self.head.lower()
+
     def downstream(self, *, to_http10: bool, keep_alive: bool) -> bytes:
         """The head for a client, with its empty line."""
         if keep_alive and not to_http10:
@@ -73,6 +80,12 @@ class ResponseHead:
         framing = CHUNKED_FIELD if self.length < 0 and not to_http10 else b""
         option = b"Connection: keep-alive\r\n\r\n" if keep_alive else b"Connection: close\r\n\r\n"
         return self.head + framing + option
+
+
+def leads_elsewhere(response: ResponseHead) -> bool:
+    """Whether an answer is a redirection, or a page for people."""
+    is_page = b"\r\ncontent-type: text/html" in response.head.lower()
+    return is_page or 300 <= response.status < 400
 
 
 def parse_response_head(head: bytes, limits: HeadLimits, *, to_head: bool) -> ResponseHead:

@@ -25,7 +25,7 @@ from lb.domain.pool import ModelRoute
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
-from lb.placing.planner import MIN_OVERDUE_S, Step
+from lb.placing.planner import IN_USE_S, MIN_OVERDUE_S, Step
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -70,10 +70,9 @@ class Bench:
             clock=self._clock,
             settle_s=0.0,
         )
-        names = {model.encode() for each in tritons.values() for model in each.models}
-        self.left: set[bytes] = set()
-        """Models for which no request waits any more."""
-        self.placement.models_awaited = lambda: names - self.left
+        self.awaited: dict[bytes, float] = {}
+        """Models that requests were for, and when the first of these came that has not left."""
+        self.placement.models_awaited = lambda: self.awaited
         self.configure(placement)
 
     def _clock(self) -> float:
@@ -129,9 +128,14 @@ class Bench:
         """Placement has looked at the pool, and begun what is to be done."""
         await soon(self.placement.first_round(30.0))
 
+    def ask(self, model: bytes) -> None:
+        """A request comes that waits for a model."""
+        self.awaited.setdefault(model, self._clock())
+        self.placement.wanted(model)
+
     async def want(self, model: str) -> None:
         """A request comes, and waits until it can be placed."""
-        self.placement.wanted(model.encode())
+        self.ask(model.encode())
         await eventually(lambda: self.serving(model))
 
 
@@ -162,9 +166,9 @@ async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
     gate = asyncio.Event()
     async with placing(a=triton("m"), b=triton(slow={"n": gate})) as bench:
         for _ in range(200):
-            bench.placement.wanted(b"n")
+            bench.ask(b"n")
         await eventually(lambda: bench.placement.status().steps)
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         assert [(each.model, each.state) for each in bench.placement.status().models] == [
             (b"m", "ready"), (b"n", "loading"),
         ]  # fmt: skip
@@ -178,16 +182,56 @@ async def test_a_wanted_model_is_loaded_once_where_there_is_room() -> None:
 async def test_what_all_clients_have_left_is_not_loaded() -> None:
     gate = asyncio.Event()
     async with placing(a=triton("m", slow={"n": gate})) as bench:
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: bench.placement.status().steps)
-        bench.placement.wanted(b"o")
-        bench.left.add(b"o")
+        bench.ask(b"o")
+        del bench.awaited[b"o"]
         gate.set()
         await eventually(lambda: bench.serving("n"))
         await bench.looked()
         assert bench.placement.status().wanted == ()
         assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "n"}
+
+
+async def test_a_model_in_use_stays_if_all_clients_leave_that_others_made_room_for() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.busy.add(("a", b"m"))
+        bench.ask(b"n")
+        bench.now += IN_USE_S
+        await bench.looked()
+        await eventually(lambda: bench.serving("m") == [])
+        del bench.awaited[b"n"]
+        await eventually(lambda: bench.serving("m") == ["a"])
+        bench.busy.clear()
+        await bench.looked()
+        assert bench.placement.counts().evictions == {}
+        assert bench.ready() == {"a": "m"}
+
+
+async def test_what_all_clients_leave_while_room_is_made_is_not_loaded() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.tritons["a"].lingering.add("m")
+        bench.ask(b"n")
+        await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
+        del bench.awaited[b"n"]
+        bench.ask(b"o")
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        await eventually(lambda: bench.serving("o"))
+        assert bench.ready() == {"a": "o"}
+        assert bench.placement.counts().loads == {"loaded": 1}
+
+
+async def test_a_model_is_wanted_for_as_long_as_the_first_client_that_has_stayed_waits() -> None:
+    async with placing({"wait": "1h"}, a=triton("m")) as bench:
+        bench.busy.add(("a", b"m"))
+        bench.ask(b"n")
+        bench.now += 1000.0
+        bench.awaited[b"n"] += 999.0  # the first client leaves, another one came a second ago
+        await bench.looked()
+        ((model, waited_s),) = bench.placement.status().wanted
+        assert model == b"n"
+        assert waited_s < 500.0
 
 
 async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
@@ -203,7 +247,7 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
 
         bench.directory.model_use = use_of
         bench.tritons["a"].lingering.add("m")
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
         assert asked.count(True) == 3
         assert bench.serving("m") == []
@@ -218,7 +262,7 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
 async def test_what_is_in_use_is_not_evicted() -> None:
     async with placing(a=triton("m")) as bench:
         bench.busy.add(("a", b"m"))
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await bench.looked()
         assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "m"}
@@ -250,7 +294,7 @@ async def test_what_was_used_less_is_evicted() -> None:
 async def test_failures_are_told_in_the_words_of_the_backend_and_others_are_tried() -> None:
     bad = frozenset({"n"})
     async with placing(a=triton(unloadable=bad), b=triton(unloadable=bad)) as bench:
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: (route := bench.route("n").on_demand) and route.error)
         route = bench.route("n").on_demand
         assert route is not None
@@ -281,7 +325,7 @@ async def test_tritons_that_load_nothing_on_request_are_left_alone(
 async def test_clients_have_the_last_word() -> None:
     async with placing(a=triton("m")) as bench:
         bench.placement.control_done(LOAD, b"m")
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await bench.looked()
         assert bench.placement.status().steps == ()
         assert bench.ready() == {"a": "m"}
@@ -354,7 +398,7 @@ async def test_a_step_of_a_loaded_ensemble_stays() -> None:
 async def test_an_unload_that_is_refused_is_not_asked_for_again_and_again() -> None:
     async with placing(a=triton("m")) as bench:
         bench.tritons["a"].is_explicit = False  # it has said before that it loads on request
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: bench.placement.status().failures)
         ((model, backend, failure),) = bench.placement.status().failures
         assert (model, backend) == (b"n", "a")
@@ -371,7 +415,7 @@ async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died()
         assert http is not None
         found(bench.directory, grpc, Finding.REFUSED, 200.0)
         assert bench.route("m").on_demand is not None
-        bench.placement.wanted(b"m")
+        bench.ask(b"m")
         await bench.looked()
         assert bench.placement.status().steps == ()
         assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
@@ -421,7 +465,7 @@ async def test_an_operator_evicts_whatever_is_not_in_use() -> None:
 async def test_an_operator_evicts_nothing_where_a_change_is_under_way() -> None:
     gate = asyncio.Event()
     async with placing({"max_models": 2}, a=triton("m", slow={"n": gate})) as bench:
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: bench.placement.status().steps)
         with pytest.raises(PlacementError, match="a is loading or unloading a model"):
             await bench.placement.evict(b"m")
@@ -450,7 +494,7 @@ async def test_models_that_a_model_calls_are_loaded_before_it() -> None:
 async def test_a_model_fails_with_what_it_calls() -> None:
     async with placing({"max_models": 3}, a=triton(unloadable=frozenset({"n"}))) as bench:
         bench.configure({"max_models": 3}, m={"calls": ["n"]})
-        bench.placement.wanted(b"m")
+        bench.ask(b"m")
         await eventually(lambda: (route := bench.route("m").on_demand) and route.error)
         route = bench.route("m").on_demand
         assert route is not None
@@ -503,7 +547,7 @@ async def test_memory_that_does_not_come_back_is_told(caplog: pytest.LogCaptureF
         bench.sizes = {"m": 6, "n": 6}
         bench.configure({"max_models": None, "memory": 10}, m={"size": 6}, n={"size": 6})
         bench.tritons["a"].lingering.add("m")
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
         bench.unreturned = 6
         bench.tritons["a"].models["m"] = "UNAVAILABLE"
@@ -521,14 +565,14 @@ async def test_a_load_that_ends_its_triton_is_tried_on_two_and_no_more() -> None
     deadly = frozenset({"n"})
     tritons = {name: triton(deadly=deadly) for name in "abc"}
     async with placing(**tritons) as bench:
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: (route := bench.route("n").on_demand) and route.error)
         assert bench.placement.counts().loads == {"failed": 2}
         # Two have died and come back, and a third one has it in its repository.
         for port in bench.directory.find("a").ports:
             found(bench.directory, port, Finding.REFUSED, 200.0)
         await bench.looked()
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await bench.looked()
         assert bench.placement.status().steps == ()
         asked = [path for each in bench.tritons.values() for path in each.asked]
@@ -563,7 +607,7 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
 ) -> None:
     hangs = asyncio.Event()
     async with placing(a=triton(slow={"n": hangs}), b=triton()) as bench:
-        bench.placement.wanted(b"n")
+        bench.ask(b"n")
         await eventually(lambda: [step.backend for step in bench.placement.status().steps])
         assert [step.backend for step in bench.placement.status().steps] == ["a"]
         bench.now += MIN_OVERDUE_S - 5.0
@@ -586,6 +630,6 @@ async def test_a_model_makes_room_as_soon_as_it_is_old_enough(
     monkeypatch.setattr("lb.control.model_placement._LOOK_S", 3600.0)
     async with placing({"min_age": "1s", "wait": "1h"}, a=triton()) as bench:
         bench.step = 1.5  # it comes of age between a look and the next reading of the clock
-        bench.placement.wanted(b"m")
-        bench.placement.wanted(b"n")
+        bench.ask(b"m")
+        bench.ask(b"n")
         await eventually(lambda: bench.ready() == {"a": "n"})

@@ -10,6 +10,7 @@ import pytest
 
 from lb.domain.model import ModelUse
 from lb.placing.planner import (
+    IN_USE_S,
     MAX_PLACES,
     MAX_RETRY_AFTER_S,
     MIN_OVERDUE_S,
@@ -24,6 +25,7 @@ from lb.placing.planner import (
 from tests.fakes.model_store import SimulatedStores, belady_hits, lru_hits, zipf
 
 M, N, P, Q = b"m", b"n", b"p", b"q"
+COLD = [b"c%d" % number for number in range(8)]
 ALL = frozenset({M, N, Q, P})
 RULES = PlannerRules(max_models=2)
 
@@ -90,6 +92,7 @@ def test_old_use_fades() -> None:
 def test_it_is_said_when_time_changes_what_is_decided() -> None:
     planner = ModelPlanner(PlannerRules(max_models=1, min_age_s=30.0))
     steps(planner, host("a"), wanted=(), now=90.0)
+    planner.used([M], 100.0)
     planner.follow([host("a", M)], 100.0)
     assert planner.due_at({}, 100.0) == inf
     assert planner.due_at({P: 100.0}, 100.0) == 101.0, "then requests in flight do not matter"
@@ -128,9 +131,56 @@ def test_what_is_pinned_kept_needed_used_young_or_wanted_stays() -> None:
     assert steps(planner, host("a", M, N)) == []
     planner.kept.clear()
     steps(planner, host("a", M), wanted=(), now=100.0)
+    planner.used([N], 110.0)
     assert steps(planner, host("a", M, N), now=110.0) == []
     assert steps(planner, host("a", M, N), now=139.9) == []
     assert steps(planner, host("a", M, N), now=140.0) == [Step(P, "a", (N,))]
+
+
+def test_a_model_that_nobody_has_used_is_soon_old_enough() -> None:
+    planner = ModelPlanner(PlannerRules(max_models=1, min_age_s=30.0))
+    steps(planner, host("a"), wanted=(), now=90.0)
+    planner.follow([host("a", M)], 100.0)
+    assert planner.due_at({P: 99.5}, 100.5) == 100.0 + IN_USE_S
+    assert steps(planner, host("a", M), now=100.9) == []
+    assert steps(planner, host("a", M), now=101.0) == [Step(P, "a", (M,))]
+    planner.used([M], 101.0)
+    assert steps(planner, host("a", M), now=129.9) == []
+
+
+@pytest.mark.parametrize(
+    ("stores", "room", "min_age_s", "patience_s"),
+    [(1, 2, 0.0, 1.5), (1, 2, 3.0, 1.5), (1, 2, 30.0, 20.0), (2, 1, 3.0, 1.5), (2, 1, 30.0, 20.0)],
+)
+def test_a_model_that_is_used_does_not_wait_for_a_crowd_that_asks_for_others(
+    stores: int, room: int, min_age_s: float, patience_s: float
+) -> None:
+    """Eight clients, each of which asks for one model after the other, and leaves it after some
+    time, served or not. They take turns in the place that is left."""
+    pool = SimulatedStores(
+        count=stores,
+        models=[M, *COLD],
+        rules=PlannerRules(max_models=room, min_age_s=min_age_s),
+        load_s=0.5,
+        unload_s=1.2,
+        request_s=0.02,
+    )
+    rng = Random(3)
+    pool.ask(M)
+    pool.advance(pool.now + 10.0)
+    asked = {client: (pool.now - rng.random() * patience_s, M) for client in range(8)}
+    loads = len(pool.loads)
+    for _ in range(1200):
+        pool.advance(pool.now + 0.05)
+        hits = pool.hits
+        pool.ask(M)
+        assert pool.hits == hits + 1, "it is loaded"
+        for client, (since, model) in asked.items():
+            if pool.now >= since + patience_s:
+                pool.leave(model, since)
+                asked[client] = pool.now, rng.choice(COLD)
+                pool.ask(asked[client][1])
+    assert len(pool.loads) > loads, "the others are not left out"
 
 
 def test_models_that_were_there_at_the_start_are_old_enough() -> None:
