@@ -4,12 +4,13 @@ imports it."""
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Example, OutputTally, Tally
 from lb.kserve.payloads import (
     Json,
@@ -58,7 +59,7 @@ def compare(pair: Pair) -> Tally:
 def _told(example: Example) -> Example:
     """JSON has no infinity."""
     if not math.isfinite(example.error):
-        example.error = 1.7976931348623157e308
+        example.error = sys.float_info.max
     return example
 
 
@@ -71,7 +72,7 @@ def _class_of(status: int, *, is_grpc: bool) -> int:
     return status if is_grpc else status // 100
 
 
-def _outputs(reply: Reply, *, is_grpc: bool) -> dict[str, Json]:
+def _outputs(reply: ComparedAnswer, *, is_grpc: bool) -> dict[str, Json]:
     """The tensors of an answer by name.
 
     Raises:
@@ -203,7 +204,7 @@ def _compare_floats(first: Array, second: Array, rules: Rules) -> OutputTally:
 
 def _largest(values: Array) -> float:
     largest = float(values.max()) if values.size else 0.0
-    return largest if math.isfinite(largest) else 1.7976931348623157e308
+    return largest if math.isfinite(largest) else sys.float_info.max
 
 
 def _decade(value: float) -> str:

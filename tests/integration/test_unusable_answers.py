@@ -14,10 +14,10 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.conduct import Told
 from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.passive_health import Told
 from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
 from tests.wire.frames import (
     OK_TRAILERS,
@@ -146,7 +146,7 @@ async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> No
     refused: dict[str, Reply] = {"refused": lambda stream: rst(stream, REFUSED_STREAM)}
     reply = (UNUSABLE | refused)[protocol_of]
     facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
-    plan = Plan(limits={}, default=Capacity(4, instances=4))
+    plan = QueuePlan(limits={}, default=Capacity(4, instances=4))
     routes = {b"m": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
     async with (
         raw_backend(answers(reply)) as bad,
@@ -162,14 +162,29 @@ async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> No
         await relay.until_clean()
 
 
+@pytest.mark.parametrize("status", [1, 3, 7, 12])
+async def test_no_status_of_clients_mistakes_hides_a_backend_that_answers_everything_so(
+    status: int,
+) -> None:
+    fields = [*RESPONSE_FIELDS, (b"grpc-status", b"%d" % status), (b"grpc-message", b"no")]
+    async with (
+        raw_backend(answers(lambda stream: headers(stream, fields, end=True))) as bad,
+        running_relay(bad.target) as relay,
+    ):
+        relay.judge = told = Told()
+        assert {code.value[0] for code, _ in await ask(relay, 5)} == {status}
+        assert told.failures["b0"] == 5
+        await relay.until_clean()
+
+
 async def test_a_response_with_an_error_status_needs_no_message() -> None:
-    status = [(b"grpc-status", b"3"), (b"grpc-message", b"bad input")]
+    status = [(b"grpc-status", b"3"), (b"grpc-message", b"invalid input")]
     async with (
         raw_backend(answers(lambda s: head(s) + headers(s, status, end=True))) as backend,
         running_relay(backend.target) as relay,
     ):
         relay.judge = told = Told()
-        assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "bad input")] * 2
+        assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "invalid input")] * 2
         assert told.failures["b0"] == 0
         await relay.until_clean()
 
