@@ -80,7 +80,7 @@ class Hedger:
         if rules is None:
             self._end_running(all_of_them=True)
             return
-        self._budget = RerunBudget(rules.share, _FLOOR, self._dispatcher.clock())
+        self._budget.configure(rules.share, _FLOOR)
 
     # What the scan of attempts asks
 

@@ -132,16 +132,16 @@ class RetryPolicy:
         Args:
             exchange: whose attempt it was.
             outcome: of that.
-            body_retained: see `may_retry`.
+            body_retained: see `take_retry`.
             response_begun: likewise.
             is_hedge_sent: there is an attempt beside it, whose backend has all of the request.
         """
         if is_hedge_sent and not response_begun and self._promotes_hedge(exchange, outcome):
             return Next.HEDGE
-        may_retry = self.may_retry(
+        is_again = self.take_retry(
             exchange, outcome, body_retained=body_retained, response_begun=response_begun
         )
-        return Next.AGAIN if may_retry else Next.NOTHING
+        return Next.AGAIN if is_again else Next.NOTHING
 
     def _promotes_hedge(self, exchange: Exchange, outcome: Outcome) -> bool:
         """Whether the attempt beside the first takes its place, so that no third one begins: it
@@ -153,14 +153,14 @@ class RetryPolicy:
         self._accounts.promote(exchange)
         return True
 
-    def may_retry(
+    def take_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        """Whether an exchange whose attempt just ended, or will, may be placed again, see
-        `go_again`.
+        """Take one more attempt for an exchange whose last one just ended, or will, if it may have
+        one: it is to be placed again then, by `go_again`.
 
-        To be asked once about an attempt: what may have run is taken out of a budget, and what may
-        not go again leaves nobody to tell whose fault it was.
+        To be called once about an attempt: what may have run is taken out of a budget, and what
+        may not go again leaves nobody to tell whose fault it was.
 
         Args:
             exchange: to be placed again.
@@ -168,14 +168,14 @@ class RetryPolicy:
             body_retained: every byte that was sent of the request's body is still held.
             response_begun: some of an answer has gone to the client.
         """
-        if self._may_retry(
+        if self._takes_retry(
             exchange, outcome, body_retained=body_retained, response_begun=response_begun
         ):
             return True
         self._blame.given_up(exchange)
         return False
 
-    def _may_retry(
+    def _takes_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
@@ -203,7 +203,7 @@ class RetryPolicy:
         """Have an exchange placed again: at once if it did not run, else a little later.
 
         Args:
-            exchange: `may_retry` allowed it.
+            exchange: `take_retry` allowed it.
             outcome: of the attempt that ended.
             place: places it; is not called once it is finished.
         """

@@ -627,7 +627,7 @@ class Http1Exchange(Exchange):
         self.end_upload()
         attempt = self.running
         if attempt is not None:
-            attempt.client = None
+            attempt.client = attempt.chunks_to = None
             if attempt.connection is not None:
                 attempt.connection.end_pump()
         server = self.server
@@ -664,7 +664,7 @@ class Http1Attempt(Attempt, AnswerSink):
 
     __slots__ = (
         "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
-        "_frames_chunks", "_held_error", "_mask", "_sends_chunks", "body", "client", "connection",
+        "_frames_chunks", "_held_error", "_mask", "body", "chunks_to", "client", "connection",
         "owner", "plan", "status",
     )  # fmt: skip
 
@@ -700,8 +700,9 @@ class Http1Attempt(Attempt, AnswerSink):
     """The answer has, and goes on as it comes."""
     _frames_chunks: bool
     """The client gets the answer in chunks."""
-    _sends_chunks: bool
-    """Chunks go on to it as they came."""
+    chunks_to: asyncio.Transport | None
+    """Where chunks go on as they came: to the client. None: they are decoded first, or nobody gets
+    them."""
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
@@ -789,7 +790,7 @@ class Http1Attempt(Attempt, AnswerSink):
 
     def leave(self, outcome: Outcome) -> None:
         """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
-        self.client = None
+        self.client = self.chunks_to = None
         connection = self.connection
         if (
             connection is not None
@@ -1045,9 +1046,8 @@ class Http1Attempt(Attempt, AnswerSink):
         `start` on. False when it cannot go on as it is, and `on_answer` is to relay it."""
         # HOT PATH (benchmarks/bench_http1_relay.py). One event of a stream: does what `on_answer`
         # does for it, without taking it apart and putting it together again.
-        client = self.client
-        transport = None if client is None else client.transport
-        if transport is None or not self._sends_chunks:
+        transport = self.chunks_to
+        if transport is None:
             return False
         size = len(data) - start - 2
         owner = self.owner
@@ -1071,9 +1071,8 @@ class Http1Attempt(Attempt, AnswerSink):
         payload. False as `on_whole_chunk`."""
         # HOT PATH (benchmarks/bench_http1_relay.py). Several events in one read go on as they
         # came. No name of a region goes on from one line to the next.
-        client = self.client
-        transport = None if client is None else client.transport
-        if transport is None or not self._sends_chunks:
+        transport = self.chunks_to
+        if transport is None:
             return False
         mask = self._mask
         if mask is not None and not mask.passes(data):
@@ -1112,7 +1111,7 @@ class Http1Attempt(Attempt, AnswerSink):
     def _bar_short_ways(self) -> None:
         """Some of the answer has come, and nothing of it may go on yet."""
         self._mask = NameMask()
-        self._sends_chunks = False
+        self.chunks_to = None
 
     def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
         """A backend answers with an error. Whether the request goes elsewhere because of it."""
@@ -1209,11 +1208,13 @@ class Http1Attempt(Attempt, AnswerSink):
             else None
         )
         self._frames_chunks = head.length < 0 and not plan.is_http10
-        form = self.owner.form
-        self._sends_chunks = self._frames_chunks and (form is None or not form.changes_all)
         client = self.client
         if client is None:
+            self.chunks_to = None
             return
+        form = self.owner.form
+        passes_chunks = self._frames_chunks and (form is None or not form.changes_all)
+        self.chunks_to = client.transport if passes_chunks else None
         # A client that is still sending may never end; one of HTTP/1.0 takes the end of the
         # connection for the end of a body without a length.
         self._client_keeps = (

@@ -92,8 +92,7 @@ class Call(Exchange):
         # `Exchange` sets is set here, most of it once: its own constructor costs as much again.
         self.protocol = _GRPC
         facts = head.facts
-        operation: Any = facts.route or relay.decide(head)
-        self.operation = operation
+        self.operation = facts.route or relay.decide(head)
         self.client = server.client.name
         self.started_at = relay.now
         self.method = facts.method

@@ -94,7 +94,7 @@ class HeadFacts:
 
     # Marks of the cache's owner
 
-    route: object
+    route: Any
     """Whatever it has decided for the head; None: nothing yet."""
     passed: tuple[bytes, ...]
     """Identities of the balancers that such requests have passed."""

@@ -83,7 +83,7 @@ def place(parts: Parts, one: Exchange) -> Attempt:
 
 
 def may_retry(parts: Parts, one: Exchange, outcome: Outcome) -> bool:
-    return parts.dispatcher.retry.may_retry(one, outcome, body_retained=True, response_begun=False)
+    return parts.dispatcher.retry.take_retry(one, outcome, body_retained=True, response_begun=False)
 
 
 def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
@@ -317,7 +317,7 @@ def test_attempts_without_an_answer_are_told_of(
     parts, passive_health, attempt = judged()
     parts.loop.advance(0.5)
     parts.dispatcher.accounts.attempt_ended(attempt, outcome)
-    assert not parts.dispatcher.retry.may_retry(
+    assert not parts.dispatcher.retry.take_retry(
         attempt.exchange, outcome, body_retained=False, response_begun=False
     )
     assert passive_health.told == ([told] if told else [])
@@ -436,7 +436,7 @@ def test_nobody_is_to_blame_where_both_attempts_are_reset() -> None:
     one = first.exchange
     parts.dispatcher.accounts.attempt_ended(beside(parts, one), Outcome.RESET)
     parts.dispatcher.accounts.attempt_ended(first, Outcome.RESET)
-    assert not parts.dispatcher.retry.may_retry(
+    assert not parts.dispatcher.retry.take_retry(
         one, Outcome.RESET, body_retained=False, response_begun=False
     )
     assert passive_health.told == []

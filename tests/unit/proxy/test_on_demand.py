@@ -111,7 +111,7 @@ def test_a_refused_connection_makes_an_inference_wait_for_another_load() -> None
     assert one.at == "b0"
     one.end(outcome=Outcome.CONNECT_REFUSED)
     bench.absent()
-    may_retry = bench.dispatcher.retry.may_retry
+    may_retry = bench.dispatcher.retry.take_retry
     assert may_retry(one, Outcome.CONNECT_REFUSED, body_retained=True, response_begun=False)
     one.go_on()
     assert (one.at, bench.wanted) == ("", [b"m"])
@@ -129,7 +129,7 @@ def test_what_was_under_way_when_the_only_holder_died_waits_for_another_load() -
     one = bench.come()
     assert one.at == "b0"
     one.end(outcome=Outcome.LOST)
-    may_retry = bench.dispatcher.retry.may_retry
+    may_retry = bench.dispatcher.retry.take_retry
     assert may_retry(one, Outcome.LOST, body_retained=True, response_begun=False)
     one.go_on()  # it is not known yet that the backend is gone
     assert one.at == ""

@@ -355,7 +355,7 @@ def test_one_that_no_backend_would_take_waits_a_moment_and_goes_again(model: byt
             continue
         attempts += 1
         one.end(outcome=outcome)
-        if not bench.dispatcher.retry.may_retry(
+        if not bench.dispatcher.retry.take_retry(
             one, outcome, body_retained=True, response_begun=False
         ):
             break

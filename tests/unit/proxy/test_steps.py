@@ -77,7 +77,7 @@ class Parts:
     def fail(self, attempt: Attempt, outcome: Outcome) -> bool:
         """Let an attempt fail; whether its exchange may be placed again."""
         self.dispatcher.accounts.attempt_ended(attempt, outcome)
-        return self.dispatcher.retry.may_retry(
+        return self.dispatcher.retry.take_retry(
             attempt.exchange, outcome, body_retained=True, response_begun=False
         )
 
