@@ -513,10 +513,11 @@ class Link(Http2Codec):
 
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """Credit came: for one outbound pipe, or for the connection."""
+        # A read may bring several of both: what they allow goes out together, in larger frames.
         if pipe is not None:
-            self.drain(pipe, _BURST)
-        elif self.waiting:
-            self.drain_waiting()
+            self.waiting[pipe] = None
+        if self.waiting:
+            self.mark()
 
     def on_settings(self) -> None:
         """The initial window may have grown: look at every stream that waits."""
