@@ -39,7 +39,7 @@ WRITE_HIGH_WATER: Final = 256 * 1024
 _COLLECT: Final = 2**20
 """Payload that is collected before it is written within a turn: one turn of uvloop may bring 8 MiB,
 and what waits here is on nobody's account."""
-_BURST: Final = 64 * 1024
+_BURST: Final = WRITE_HIGH_WATER
 """What one waiting pipe may write before it is the next one's turn."""
 _FRAMES_AT_ONCE: Final = 256
 """Frames of one connection that are handled before others have their turn: a read may bring 29,000
