@@ -135,9 +135,9 @@ def _memory_of(each: Any) -> int:
     """Bytes that the typed contents of an input take: once parsed, and once more in the parts."""
     if not each.HasField("contents"):
         return 0
-    name = _TYPED[each.datatype]
-    per_element = _STRING_BYTES if each.datatype == BYTES else _ELEMENT_BYTES
-    return len(getattr(each.contents, name)) * per_element + 2 * each.contents.ByteSize()
+    elements = len(getattr(each.contents, _TYPED[each.datatype]))
+    size: int = each.contents.ByteSize()
+    return elements * (_STRING_BYTES if each.datatype == BYTES else _ELEMENT_BYTES) + 2 * size
 
 
 def cut_message(message: Payload | Rope) -> Steps[MessageCut]:
