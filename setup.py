@@ -19,7 +19,7 @@ _FOLDERS = (
     "lb/wire/grpc", "lb/wire/http1", "lb/wire/http2",
 )  # fmt: skip
 _MODULES = (
-    "lb/kserve/gate.py", "lb/kserve/inspect.py", "lb/kserve/stream_debts.py", "lb/kserve/work.py",
+    "lb/kserve/gate.py", "lb/kserve/inspect.py", "lb/kserve/pending_responses.py", "lb/kserve/work.py",
     "lb/net/timers.py", "lb/sharing/board.py", "lb/telemetry/meter.py", "lb/telemetry/record.py",
     "lb/telemetry/sampling.py", "lb/telemetry/spans.py",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from lb.wire.http2.budget import Allowance, Spending
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import StreamError
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 ROUNDS = 7
 BYTES = 2**20
@@ -36,7 +36,7 @@ class SilentCodec(Http2Codec):
             header_limit=2**16,
             allowances=ALLOWANCES,
         )
-        pipe: Pipe[Any] = Pipe(None, Ledger(2**20), 2**62, 2**62)
+        pipe: Pipe[Any] = Pipe(None, MemoryBudget(2**20), 2**62, 2**62)
         pipe.credit = -(2**62)
         self.streams[STREAM] = pipe
 

@@ -22,7 +22,7 @@ from lb.domain.backend import Address, AppProtocol, BackendSpec
 from lb.domain.load import DeviceLoad, LoadReport
 from lb.domain.model import ModelEntry, ModelState
 from lb.domain.operation import Operation, OperationKind
-from lb.domain.schedule import Capacity, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, QueuePlan, RequestClass, Ticket
 from lb.health.models import ModelList
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
@@ -91,9 +91,9 @@ def make_scheduler(directory: BackendDirectory, now: float) -> Scheduler:
     """Every model is scheduled on every backend: 200,000 model backends."""
     scheduler = new_scheduler()
     backends = tuple(record.backend for record in directory.records)
-    plan = Plan(limits={}, default=Capacity(concurrency=4))
+    plan = QueuePlan(limits={}, default=Capacity(concurrency=4))
     for number in range(MODELS):
-        ticket = Ticket(Terms(f"model-{number:04}".encode(), b"", plan, backends), now)
+        ticket = Ticket(RequestClass(f"model-{number:04}".encode(), b"", plan, backends), now)
         scheduler.offer(ticket, now)
     return scheduler
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
 from lb.balancing.round_robin import RoundRobinPicker
-from lb.balancing.score import Turn, score
+from lb.balancing.score import PickSequence, score
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.pool import Picker
 
@@ -165,9 +165,11 @@ class HeapIndex:
 
 
 PICKERS: dict[str, Build] = {
-    "least_loaded, scan": lambda backends: LeastLoadedPicker(backends, Turn()),
-    "least_loaded, window of 16": lambda backends: WindowPicker(backends, Turn(), Random(1)),
-    "round_robin": lambda backends: RoundRobinPicker(backends, Turn()),
+    "least_loaded, scan": lambda backends: LeastLoadedPicker(backends, PickSequence()),
+    "least_loaded, window of 16": lambda backends: WindowPicker(
+        backends, PickSequence(), Random(1)
+    ),
+    "round_robin": lambda backends: RoundRobinPicker(backends, PickSequence()),
     "* sample of 4 + runner-up": lambda backends: SamplePicker(backends, Random(1), 4),
     "* sample of 8 + runner-up": lambda backends: SamplePicker(backends, Random(1), 8),
     "* moving window of 8": lambda backends: SweepPicker(backends, 8),

@@ -16,18 +16,18 @@ from random import Random
 from time import thread_time
 
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from lb.wire.grpc.message import frame_message
 from tests.fakes.relay import new_scheduler
 
 CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
 """Backends, and requests that wait."""
-PLAN = Plan(
+PLAN = QueuePlan(
     limits={},
     default=Capacity(1, is_auto=True),
     rules=QueueRules(max_waiting=1_000_000),
 )
-WIDE_PLAN = Plan(limits={}, default=Capacity(16, instances=16))
+WIDE_PLAN = QueuePlan(limits={}, default=Capacity(16, instances=16))
 JSON_BODY = (
     b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":[%b]}]}'
     % b",".join(b"%d" % (number % 100) for number in range(20))
@@ -63,7 +63,7 @@ class Desk:
         self.backends = tuple(
             Backend(BackendSpec(name=f"b{at}", http=address)) for at in range(count)
         )
-        self.terms = Terms(b"resnet", b"", PLAN, self.backends)
+        self.request_class = RequestClass(b"resnet", b"", PLAN, self.backends)
         self.scheduler = new_scheduler()
         self.in_flight_by_model: list[tuple[float, int, Ticket]] = []
         """Heap of when each will end."""
@@ -77,7 +77,7 @@ class Desk:
 
     def offer(self) -> None:
         """One request comes."""
-        ticket = Ticket(self.terms, self.now)
+        ticket = Ticket(self.request_class, self.now)
         backend = self.scheduler.offer(ticket, self.now)
         if backend is not None:
             self.begin(ticket, backend)

@@ -19,7 +19,7 @@ from typing import Final
 from lb.balancing.scheduler import Scheduler
 from lb.balancing.shared_scheduler import SharedScheduler
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from lb.sharing.board import Board, size
 
 STEP_S: Final = 0.00003
@@ -43,8 +43,8 @@ class Worker:
         )
         rules = QueueRules(max_waiting=1_000_000)
         capacity = Capacity(instances, is_auto=True, instances=instances)
-        plan = Plan(limits={}, default=capacity, rules=rules)
-        self.terms = Terms(b"resnet", b"", plan, self.backends)
+        plan = QueuePlan(limits={}, default=capacity, rules=rules)
+        self.request_class = RequestClass(b"resnet", b"", plan, self.backends)
         self.scheduler = scheduler
         self.spent_s = 0.0
         self.ended = 0
@@ -83,7 +83,7 @@ class Machine:
 
     def offer(self, worker: Worker) -> None:
         """A request comes."""
-        ticket = Ticket(worker.terms, self.now)
+        ticket = Ticket(worker.request_class, self.now)
         began = perf_counter()
         backend = worker.scheduler.offer(ticket, self.now)
         worker.spent_s += perf_counter() - began

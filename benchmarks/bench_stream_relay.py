@@ -17,7 +17,7 @@ from dataclasses import replace
 from benchmarks.bench_http2_relay import connect, make_relay
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
 
@@ -51,7 +51,7 @@ def routes_of(kind: str) -> dict[bytes, ModelRoute]:
         return {}
     # As many instances as streams, where all are idle whenever one sends, and one, where none is.
     instances = STREAMS if kind == "scheduled" else 1
-    plan = Plan(limits={}, default=Capacity(instances, is_auto=True, instances=instances))
+    plan = QueuePlan(limits={}, default=Capacity(instances, is_auto=True, instances=instances))
     return {b"simple": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
 
 

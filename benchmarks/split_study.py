@@ -14,7 +14,7 @@ from random import Random
 
 from benchmarks.study.simulate import Gpu, Request, World
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 
 BASE_S, ROW_S = 0.005, 0.002
 """An execution: 5 ms, and 2 ms for each row."""
@@ -29,7 +29,9 @@ _LARGE_ONE_IN = 100
 class Cutting(Scheduled):
     """The scheduler places, and divides batches where that pays."""
 
-    def __init__(self, world: World, plan: Plan, limit: int = ROWS, *, is_on: bool = True) -> None:
+    def __init__(
+        self, world: World, plan: QueuePlan, limit: int = ROWS, *, is_on: bool = True
+    ) -> None:
         super().__init__(world, plan)
         self._limit = limit
         self._is_on = is_on

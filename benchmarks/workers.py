@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.study.simulate import Gpu, Request, World, poisson, quantile
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
 from lb.balancing.shared_scheduler import SharedScheduler
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.sharing.board import Board, size
 
 EQUAL: Final = (Gpu(0.01, jitter=0.1),) * 4
@@ -35,7 +35,9 @@ _WARM_UP: Final = 0.2
 class Workers:
     """Several workers that place requests. Each is a `Scheduled` with a scheduler of its own."""
 
-    def __init__(self, world: World, plan: Plan, count: int, seed: int, *, shared: bool) -> None:
+    def __init__(
+        self, world: World, plan: QueuePlan, count: int, seed: int, *, shared: bool
+    ) -> None:
         self._world = world
         self._random = Random(seed)
         memory = memoryview(bytearray(size(count)))

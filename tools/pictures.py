@@ -24,7 +24,7 @@ from terminal import record, svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lb.cli.demo.load import Arrivals, Tally, http_infer
+from lb.cli.demo.load import Arrivals, RequestTally, http_infer
 from lb.net.tasks import TaskOwner
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 
@@ -90,7 +90,7 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
     wait_until(lambda: " serving " in serve.log.read_text(), timeout_s=20, what="the start")
     async with aiohttp.ClientSession() as session, async_playwright() as playwright:
         infer = http_infer(session, http)
-        tally = Tally("HTTP")
+        tally = RequestTally("HTTP")
         senders = TaskOwner()
         arrivals = Arrivals([((infer, tally),)], Random(1))
         senders.spawn(arrivals.send(RATE), name="arrivals")

@@ -9,7 +9,7 @@ from benchmarks.study.simulate_policies import Replicas
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.load import Measured
-from lb.domain.schedule import Ending, Plan
+from lb.domain.schedule import Ending, QueuePlan
 from tests.fakes.work import instructions
 
 
@@ -26,7 +26,7 @@ def known_speeds(world: World, factor: float) -> Scheduled:
 class Grown(Scheduled):
     """The last backend joins late, and its share grows from a tenth to all of it."""
 
-    def __init__(self, world: World, plan: Plan, at_s: float, ramp_s: float) -> None:
+    def __init__(self, world: World, plan: QueuePlan, at_s: float, ramp_s: float) -> None:
         super().__init__(world, plan)
         self._joins_at = at_s
         self._ramp_s = ramp_s
@@ -52,7 +52,7 @@ class Bypassed(Scheduled):
     """Requests of kind `other` are not scheduled, and go to the backend with the fewest in flight
     that has room; every backend has a limit for all."""
 
-    def __init__(self, world: World, plan: Plan, max_in_flight: int) -> None:
+    def __init__(self, world: World, plan: QueuePlan, max_in_flight: int) -> None:
         super().__init__(world, plan)
         for backend in world.backends:
             backend.max_in_flight = max_in_flight
@@ -93,7 +93,7 @@ class Unqueued(Scheduled):
 class Streamed(Unqueued):
     """Each client's requests come on a stream, which stays where it is while that is well."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: QueuePlan) -> None:
         super().__init__(world, plan)
         self.moved = 0
         """Requests that went elsewhere than the one before."""

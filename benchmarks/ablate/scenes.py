@@ -40,7 +40,7 @@ from benchmarks.study.simulate_goals import (
 from benchmarks.study.simulate_policies import make_backends
 from benchmarks.study.simulated_balancers import Scheduled, auto_limit, auto_plan
 from lb.balancing.policies import make_policy
-from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from lb.domain.schedule import Capacity, Order, QueuePlan, QueueRules
 from tests.fakes.work import instructions as counted
 
 Figures = dict[str, float]
@@ -152,9 +152,9 @@ def at_load(
     return Scene(name, play)
 
 
-def plan_of(world: World, limit: Callable[[Gpu], Capacity]) -> Plan:
+def plan_of(world: World, limit: Callable[[Gpu], Capacity]) -> QueuePlan:
     """A plan with such limits."""
-    return Plan(
+    return QueuePlan(
         limits={server.backend: limit(server.gpu) for server in world.servers},
         rules=QueueRules(max_waiting=100_000),
     )

@@ -20,7 +20,7 @@ from benchmarks.load.tally import tally
 _WARM_UP_REQUESTS = 50
 
 
-def asker(protocol: str, port: int) -> Callable[[], None]:
+def backend_client(protocol: str, port: int) -> Callable[[], None]:
     """A function that makes one request and reads its answer."""
     module = import_module(f"tritonclient.{protocol}")
     client = module.InferenceServerClient(f"127.0.0.1:{port}")
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second")
     given = parser.parse_args()
-    ask = asker(given.protocol, given.port)
+    ask = backend_client(given.protocol, given.port)
     for _ in range(_WARM_UP_REQUESTS):
         ask()
     gc.disable()  # its pauses would be counted as the proxy's

@@ -35,9 +35,9 @@ from benchmarks.bench_stream_relay import message as stream_message
 from benchmarks.micro.sides import MODEL, Clock, Http1Sides, Http2Sides
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
 from lb.balancing.round_robin import RoundRobinPicker
-from lb.balancing.score import Turn
+from lb.balancing.score import PickSequence
 from lb.domain.pool import Picker
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.telemetry.meter import Meter
 from lb.wire.grpc.message import frame_message, model_name
 from lb.wire.http1.body import ChunkedDecoder
@@ -387,7 +387,7 @@ def http1_scheduled(backends: int) -> Make:
 
 
 def grpc_scheduled(
-    batch: int = 1, plan: Plan = PLAN, message: Callable[[int], bytes] = lambda _: MESSAGE
+    batch: int = 1, plan: QueuePlan = PLAN, message: Callable[[int], bytes] = lambda _: MESSAGE
 ) -> Make:
     """A call of a scheduled model, and its answer; `batch` of them per read."""
 
@@ -637,14 +637,18 @@ SCENES: dict[str, Make] = {
     "ticket, 3 lanes, 100 wait": tickets(3, 100),
     "ticket, 200 lanes": tickets(200),
     "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),
-    "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),
+    "least_loaded, 2 backends": pick(
+        lambda backends: LeastLoadedPicker(backends, PickSequence()), 2
+    ),
     "least_loaded, 200 backends": pick(
-        lambda backends: WindowPicker(backends, Turn(), Random(1)), 200
+        lambda backends: WindowPicker(backends, PickSequence(), Random(1)), 200
     ),
     "least_loaded, 200 busy backends": pick(
-        lambda backends: WindowPicker(backends, Turn(), Random(1)), 200, fewest=1
+        lambda backends: WindowPicker(backends, PickSequence(), Random(1)), 200, fewest=1
     ),
-    "round_robin, 200 backends": pick(lambda backends: RoundRobinPicker(backends, Turn()), 200),
+    "round_robin, 200 backends": pick(
+        lambda backends: RoundRobinPicker(backends, PickSequence()), 200
+    ),
     "telemetry, HTTP": meter(PlainRecord(backend=_BACKEND)),
     "telemetry, gRPC": meter(grpc_record(backend=_BACKEND)),
     "model's name in a message": codec_message,

@@ -13,7 +13,7 @@ from typing import Any, cast
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.net.timers import TimerWheel
 from lb.payloads.lines import PayloadRecord
 from lb.payloads.log import payload_rules
@@ -92,7 +92,7 @@ class StillLoop:
 
 
 def _snapshot(
-    backends: tuple[Backend, ...], having_model: int | None, plan: Plan | None
+    backends: tuple[Backend, ...], having_model: int | None, plan: QueuePlan | None
 ) -> PoolSnapshot:
     """The pool: some of the backends have a stateless model, or all of them, and it may be
     scheduled."""
@@ -126,7 +126,7 @@ def _relay(
     backends: int,
     clock: Clock,
     having_model: int | None = None,
-    plan: Plan | None = None,
+    plan: QueuePlan | None = None,
     logged: float | None = None,
 ) -> Relay:
     """A relay whose event loop does nothing.
@@ -178,7 +178,7 @@ class Http1Sides:
         *,
         backends: int = 1,
         having_model: int | None = None,
-        plan: Plan | None = None,
+        plan: QueuePlan | None = None,
         logged: float | None = None,
     ) -> None:
         self.relay = _relay(backends, clock, having_model, plan, logged)
@@ -210,7 +210,9 @@ class Http1Sides:
 class Http2Sides:
     """A client's connection and one connection to the backend. Needs a running loop."""
 
-    def __init__(self, clock: Clock, plan: Plan | None = None, logged: float | None = None) -> None:
+    def __init__(
+        self, clock: Clock, plan: QueuePlan | None = None, logged: float | None = None
+    ) -> None:
         self.relay = _relay(1, clock, plan=plan, logged=logged)
         self.server = self.connect()
         self.upstream = self.dial()

@@ -166,7 +166,7 @@ def rolled_back_at(seconds: Iterator[Second], judge: VariantJudge) -> tuple[int,
     baseline = Baseline()
     for at, (first, other) in enumerate(seconds, 1):
         baseline.add(first)
-        why = judge.look(other, first, baseline)
+        why = judge.verdict(other, first, baseline)
         if why:
             return at, why
     return None

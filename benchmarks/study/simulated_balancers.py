@@ -11,10 +11,10 @@ from lb.domain.schedule import (
     NO_DEADLINE,
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 
@@ -24,9 +24,9 @@ _ATTEMPTS = 3
 """The limit for a request whose attempts fail."""
 
 
-def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> Plan:
+def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> QueuePlan:
     """What the configurations of a model say at the backends that have it."""
-    return Plan(
+    return QueuePlan(
         limits={server.backend: auto_limit(server.gpu) for server in world.serving(model)},
         rules=rules or QueueRules(max_waiting=100_000),
     )
@@ -45,28 +45,34 @@ def auto_limit(gpu: Gpu) -> Capacity:
 class Scheduled:
     """The scheduler places."""
 
-    def __init__(self, world: World, plan: Plan | Mapping[str, Plan]) -> None:
+    def __init__(self, world: World, plan: QueuePlan | Mapping[str, QueuePlan]) -> None:
         """Schedule one model, or several of which each has a plan."""
         self.scheduler = Scheduler()
         self.world = world
-        plans = {"": plan} if isinstance(plan, Plan) else plan
+        plans = {"": plan} if isinstance(plan, QueuePlan) else plan
         self.placements = {
             model: (each, tuple(server.backend for server in world.serving(model)))
             for model, each in plans.items()
         }
         """Plan and eligible backends of each model."""
-        self._terms: dict[str, Terms] = {}
+        self._request_class: dict[str, RequestClass] = {}
         self.numbers = {server.backend: server.number for server in world.servers}
         self._requests: dict[Ticket, Request] = {}
 
     def ticket(self, request: Request, now: float) -> Ticket:
         """A ticket for a request that has just come."""
         plan, backends = self.placements[request.model]
-        terms = self._terms.get(request.model)
-        if terms is None or terms.plan is not plan or terms.eligible is not backends:
+        request_class = self._request_class.get(request.model)
+        if (
+            request_class is None
+            or request_class.plan is not plan
+            or request_class.eligible is not backends
+        ):
             name = (request.model or _MODEL).encode()
-            terms = self._terms[request.model] = Terms(name, b"", plan, backends)
-        ticket = Ticket(terms, now)
+            request_class = self._request_class[request.model] = RequestClass(
+                name, b"", plan, backends
+            )
+        ticket = Ticket(request_class, now)
         ticket.rows = request.rows
         ticket.size = request.size
         ticket.deadline = request.deadline

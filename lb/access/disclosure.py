@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from lb.access.gate import Claim
+from lb.access.gate import Credentials
 from lb.domain.access import Audience, Role
 from lb.settings.reporting import DiagnosticsSettings
 
@@ -20,21 +20,25 @@ class Disclosure:
     request_ids: bool = False
     """Requests without an id get one, which goes to the backend."""
 
-    def may_concern(self, claim: Claim | None) -> bool:
+    def may_concern(self, credentials: Credentials | None) -> bool:
         """Whether the client of a request may learn something, by its head alone.
 
         Args:
-            claim: what the gate asks of it; None where it asks nothing.
+            credentials: what the gate asks of it; None where it asks nothing.
         """
         if self.audience is Audience.ROLE:
-            return claim is not None
+            return credentials is not None
         return self.audience is Audience.ALL
 
-    def concerns(self, claim: Claim | None) -> bool:
+    def concerns(self, credentials: Credentials | None) -> bool:
         """Whether the client of a request learns something; the gate has admitted the claim."""
         if self.audience is not Audience.ROLE:
             return self.audience is Audience.ALL
-        token = claim.token if claim is not None and claim.digest is not None else None
+        token = (
+            credentials.token
+            if credentials is not None and credentials.digest is not None
+            else None
+        )
         return token is not None and not token.roles.isdisjoint(_ADMIN_ROLES)
 
 

@@ -1,8 +1,8 @@
 """The gate: whether a request may pass, by its head, its client, and what the client has used up.
 
-What a head says is read once and kept beside it as a `Claim`; heads that nothing is asked of have
-none, so that their requests do not pay. A request that fails is refused before anything of it is
-counted against limits.
+What a head says is read once and kept beside it as `Credentials`; heads that nothing is asked of
+have none, so that their requests do not pay. A request that fails is refused before anything of it
+is counted against limits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GateRules:
     proxies: TrustedProxies = NO_PROXIES
 
 
-class Claim:
+class Credentials:
     """What a head says that matters here. Kept with the head, for all requests that repeat it."""
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Gate:
         self.asks_all = self._asks or bool(rules.proxies) or self.guards_regions
         """Whether heads may have a claim that are not about control."""
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
-        """Names, in lower case, of the fields that `claim` wants to see."""
+        """Names, in lower case, of the fields that `credentials` wants to see."""
         self.requests = {
             token.name: 0
             for token in self._tokens.tokens
@@ -137,9 +137,9 @@ class Gate:
 
     # Heads
 
-    def claim(
+    def credentials(
         self, operation: Operation, fields: Sequence[FieldLine], *, is_control: bool
-    ) -> Claim | None:
+    ) -> Credentials | None:
         """Read a head once.
 
         Args:
@@ -157,43 +157,45 @@ class Gate:
         is_asked = self._asks or forwarded_for or self._may_use_memory(operation)
         if not is_control and (is_open or not is_asked):
             return None
-        claim = Claim(operation, is_control=is_control)
-        claim.digest = shown_digest(rules.header, _values(fields, rules.header))
-        claim.headers = tuple(
+        credentials = Credentials(operation, is_control=is_control)
+        credentials.digest = shown_digest(rules.header, _values(fields, rules.header))
+        credentials.headers = tuple(
             client_key(b",".join(_values(fields, rule.by_header))) if rule.by_header else b""
             for rule in rules.limits
         )
-        claim.forwarded_for = forwarded_for
-        return claim
+        credentials.forwarded_for = forwarded_for
+        return credentials
 
     def _may_use_memory(self, operation: Operation) -> bool:
         return self.guards_regions and operation.kind in _INFERENCES
 
     # Requests
 
-    def identify(self, claim: Claim) -> Token | None:
+    def identify(self, credentials: Credentials) -> Token | None:
         """Whose request it is, by its token."""
-        digest = claim.digest
+        digest = credentials.digest
         if digest is None:
             return None
         book = self._tokens
-        if claim.generation != book.generation:
-            claim.token = book.find(digest)
-            claim.generation = book.generation
-        token = claim.token
+        if credentials.generation != book.generation:
+            credentials.token = book.find(digest)
+            credentials.generation = book.generation
+        token = credentials.token
         if token is not None:
             self.requests[token.name] = self.requests.get(token.name, 0) + 1
         return token
 
-    def address(self, claim: Claim, client: Client) -> IpAddress | None:
+    def address(self, credentials: Credentials, client: Client) -> IpAddress | None:
         """Where a request comes from: the connection, or whom a trusted proxy speaks for."""
-        return request_client(client, claim.forwarded_for, self.rules.proxies)
+        return request_client(client, credentials.forwarded_for, self.rules.proxies)
 
-    def admit(self, claim: Claim, token: Token | None, client: Client, now: float) -> Permit | None:
+    def admit(
+        self, credentials: Credentials, token: Token | None, client: Client, now: float
+    ) -> Permit | None:
         """Let a request pass.
 
         Args:
-            claim: of its head.
+            credentials: of its head.
             token: what `identify` said.
             client: at the other end of its connection.
             now: monotonic seconds.
@@ -205,32 +207,37 @@ class Gate:
             RequestRefused: it may not.
         """
         rules = self.rules
-        address = self.address(claim, client)
+        address = self.address(credentials, client)
         if rules.needs_token:
-            self._check_token(claim, token)
-        if claim.is_control:
-            self._check_control(claim, token, client, address)
-        return self._take(claim, token, address, now) if rules.limits else None
+            self._check_token(credentials, token)
+        if credentials.is_control:
+            self._check_control(credentials, token, client, address)
+        return self._take(credentials, token, address, now) if rules.limits else None
 
-    def _check_token(self, claim: Claim, token: Token | None) -> None:
+    def _check_token(self, credentials: Credentials, token: Token | None) -> None:
         if token is None:
             where = self.rules.header
             shown = "Authorization: Bearer TOKEN" if where == AUTHORIZATION else where.decode()
             raise RequestRefused(
                 Reason.UNAUTHENTICATED, f"this request needs a valid token ({shown})"
             )
-        if Role.INFER in token.roles or (claim.is_control and Role.CONTROL in token.roles):
+        if Role.INFER in token.roles or (credentials.is_control and Role.CONTROL in token.roles):
             return
         raise RequestRefused(Reason.FORBIDDEN, "this token does not have the role infer")
 
     def _check_control(
-        self, claim: Claim, token: Token | None, client: Client, address: IpAddress | None
+        self,
+        credentials: Credentials,
+        token: Token | None,
+        client: Client,
+        address: IpAddress | None,
     ) -> None:
         if not self._may_control(token, client, address):
             raise RequestRefused(
                 Reason.CONTROL_REFUSED,
-                f"{claim.operation.name} changes a server, which this client may not; triton-lb "
-                "allows it to access.control.networks and to tokens with the role control",
+                f"{credentials.operation.name} changes a server, which this client may not; "
+                "triton-lb allows it to access.control.networks and to tokens with the role "
+                "control",
             )
 
     def _may_control(self, token: Token | None, client: Client, address: IpAddress | None) -> bool:
@@ -243,33 +250,33 @@ class Gate:
             or (address is not None and is_within(address, rule.networks))
         )
 
-    def may_use_memory(self, claim: Claim | None, client: Client) -> bool:
+    def may_use_memory(self, credentials: Credentials | None, client: Client) -> bool:
         """Whether a request that was admitted may name regions of shared memory.
 
         Args:
-            claim: of its head, which `identify` has seen.
+            credentials: of its head, which `identify` has seen.
             client: at the other end of its connection.
         """
-        return not self.guards_regions or self.may_control(claim, client)
+        return not self.guards_regions or self.may_control(credentials, client)
 
-    def may_control(self, claim: Claim | None, client: Client) -> bool:
+    def may_control(self, credentials: Credentials | None, client: Client) -> bool:
         """Whether a request that was admitted comes from somebody who may change a server.
 
         Args:
-            claim: of its head, which `identify` has seen.
+            credentials: of its head, which `identify` has seen.
             client: at the other end of its connection.
         """
-        if claim is None:
+        if credentials is None:
             return self._may_control(None, client, client.address)
-        token = claim.token if claim.digest is not None else None
-        return self._may_control(token, client, self.address(claim, client))
+        token = credentials.token if credentials.digest is not None else None
+        return self._may_control(token, client, self.address(credentials, client))
 
     def _take(
-        self, claim: Claim, token: Token | None, address: IpAddress | None, now: float
+        self, credentials: Credentials, token: Token | None, address: IpAddress | None, now: float
     ) -> Permit:
         rules = self.rules.limits
         held: list[tuple[Limit, bytes]] = []
-        for rule, header in zip(rules, claim.headers, strict=True):
+        for rule, header in zip(rules, credentials.headers, strict=True):
             if rule.by_token:
                 client = token.name.encode() if token is not None else b""
             else:

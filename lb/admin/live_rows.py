@@ -309,7 +309,7 @@ class BackendRows:
 
 def _settled(record: BackendRecord) -> object:
     """What is to be shown at once when it changes."""
-    return record.since, record.admin, record.conduct
+    return record.since, record.admin, record.outlier_reason
 
 
 def _counts(record: BackendRecord) -> _BackendCounts:

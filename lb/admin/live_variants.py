@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lb.admin.live_document import LiveVariant
 from lb.admin.views import quantile
 from lb.comparison.shares import interval
-from lb.proxy.shadow import Fate, Kind, Shadow, Shadows
+from lb.proxy.shadow import CopyFate, Kind, Shadow, Shadows
 from lb.telemetry.variants import VariantStatus
 
 
@@ -46,8 +46,8 @@ def shadow_rows(shadows: Shadows) -> list[LiveVariant]:
 def _shadow_row(shadows: Shadows, shadow: Shadow) -> LiveVariant:
     rules = shadow.rules
     kind = Kind.SHADOW.value
-    fates = {fate: shadow.fates.get((kind, fate.value), 0) for fate in Fate}
-    errors = fates[Fate.ERROR] + fates[Fate.FAILED] + fates[Fate.TIMEOUT]
+    fates = {fate: shadow.fates.get((kind, fate.value), 0) for fate in CopyFate}
+    errors = fates[CopyFate.ERROR] + fates[CopyFate.FAILED] + fates[CopyFate.TIMEOUT]
     p99_s = quantile(shadow.durations[kind].counts, 0.99)
     notes = shadows.notes(shadow)
     tally = shadow.tallies[kind]
@@ -62,7 +62,7 @@ def _shadow_row(shadows: Shadows, shadow: Shadow) -> LiveVariant:
         percent=round(100 * rules.share, 3),
         file_percent=round(100 * rules.share, 3),
         ready=not any(note.startswith("no backend") for note in notes),
-        answers=fates[Fate.ANSWERED] + errors,
+        answers=fates[CopyFate.ANSWERED] + errors,
         errors=errors,
         p99_ms=None if p99_s is None else round(p99_s * 1000, 3),
         note="; ".join(notes),

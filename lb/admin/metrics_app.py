@@ -30,7 +30,7 @@ from lb.net.http_sessions import SteadyConnector
 from lb.telemetry.catalogue import SCRAPE_CUTS, SCRAPE_FAILURES
 from lb.telemetry.collector import Row, make_family
 from lb.telemetry.exposition import STEP_BYTES, BackendPage, MergedPages
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -81,17 +81,17 @@ _TYPE_LINE: Final = re.compile(rb"^# TYPE (\S+) ", re.MULTILINE)
 class _Page:
     """What came of one page, and what was made of it. A holder on the account of its round."""
 
-    def __init__(self, target: Target, ledger: Ledger) -> None:
+    def __init__(self, target: Target, memory_budget: MemoryBudget) -> None:
         self.target = target
         self.held = 0
         self.labelled = BackendPage(target.name)
         self.why_cut = ""
         """Why some of it is not shown; empty where all is."""
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._parts: deque[bytes] = deque()
 
     def evict(self) -> None:
-        """See `lb.wire.ledger.Holder`."""
+        """See `lb.wire.memory_budget.Holder`."""
         self.clear()
         self.why_cut = f"all pages together are longer than {MAX_BYTES} bytes"
 
@@ -99,11 +99,11 @@ class _Page:
         """Show nothing of it."""
         self._parts.clear()
         self.labelled = BackendPage(self.target.name)
-        self._ledger.release(self, self.held)
+        self._memory_budget.release(self, self.held)
 
     def keep(self, part: bytes) -> bool:
         """Take a part of the page. False when no more is wanted."""
-        if self.why_cut or not self._ledger.take(self, len(part)):
+        if self.why_cut or not self._memory_budget.take(self, len(part)):
             return False
         self._parts.append(part)
         if self.held > MAX_PAGE_BYTES:
@@ -125,15 +125,15 @@ class _Page:
                 size = self.labelled.size
                 for _ in self.labelled.read(text):
                     await asyncio.sleep(0)
-                if not self._ledger.take(self, self.labelled.size - size):
+                if not self._memory_budget.take(self, self.labelled.size - size):
                     return
-            self._ledger.release(self, len(part))
+            self._memory_budget.release(self, len(part))
         if not self.why_cut:
             self.labelled.finish()  # else the last line may be a part of one
             decoder.decode(b"", final=True)
         if self.labelled.left_out:
             self.why_cut = "the page has too many lines or families, or too long lines"
-        self._ledger.release(self, sum(map(len, self._parts)))
+        self._memory_budget.release(self, sum(map(len, self._parts)))
         self._parts.clear()
 
 
@@ -189,11 +189,11 @@ class BackendPages:
     async def _read_all(self) -> MergedPages:
         targets = self._targets()
         self._forget_others({target.name for target in targets})
-        ledger = Ledger(MAX_BYTES)
+        memory_budget = MemoryBudget(MAX_BYTES)
         reads = []
         async with asyncio.TaskGroup() as group:
             for target in targets:
-                reads.append(group.create_task(self._read_one(_Page(target, ledger))))
+                reads.append(group.create_task(self._read_one(_Page(target, memory_budget))))
                 await asyncio.sleep(0)  # to begin one takes half a millisecond
         pages = [page for read in reads if (page := read.result()) is not None]
         for page in pages:

@@ -16,9 +16,9 @@ from lb.admin.operations import (
     OPERATIONS,
     UNKNOWN_METHOD,
     UNKNOWN_PATH,
+    AdminRefusal,
     Operation,
     Parameter,
-    Refusal,
 )
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def _body(model: type[Any] | None) -> Json | None:
     return {"required": True, "content": {"application/json": {"schema": _schema(model)}}}
 
 
-def _refusal(refusal: Refusal) -> Json:
+def _refusal(refusal: AdminRefusal) -> Json:
     return _content(_schema(refusal.answer), refusal.description)
 
 

@@ -67,7 +67,7 @@ def role_for(method: str) -> Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AdminRefusal:
     """An answer to a request that is not carried out."""
 
     description: str
@@ -107,7 +107,7 @@ class Operation:
     """Whether `role` is needed, where tokens with roles exist."""
     meaning: str
     """The answer in words."""
-    refusals: dict[int, Refusal] = field(default_factory=dict)
+    refusals: dict[int, AdminRefusal] = field(default_factory=dict)
     """By HTTP status, beside `COMMON_REFUSALS`."""
 
     @property
@@ -117,17 +117,19 @@ class Operation:
 
 
 COMMON_REFUSALS: Final = {
-    401: Refusal("A valid token is needed, where tokens with roles of the admin API exist."),
-    403: Refusal(
+    401: AdminRefusal("A valid token is needed, where tokens with roles of the admin API exist."),
+    403: AdminRefusal(
         "The token lacks the role, or the request comes from another web site or is for another "
         "host."
     ),
-    415: Refusal("The body is not `application/json`."),
-    500: Refusal("A defect of triton-lb, which is in its log."),
+    415: AdminRefusal("The body is not `application/json`."),
+    500: AdminRefusal("A defect of triton-lb, which is in its log."),
 }
 """Answers that every operation may give."""
-UNKNOWN_PATH: Final = Refusal("There is no such path.")
-UNKNOWN_METHOD: Final = Refusal("The path does not have the method; `Allow` lists those it has.")
+UNKNOWN_PATH: Final = AdminRefusal("There is no such path.")
+UNKNOWN_METHOD: Final = AdminRefusal(
+    "The path does not have the method; `Allow` lists those it has."
+)
 
 _NAME: Final = Parameter("name", "path", "Name of the backend.")
 _MODEL_NAME: Final = Parameter("model", "path", "Name of the model.")
@@ -137,29 +139,29 @@ _LIMIT: Final = Parameter(
     "Time for requests under way on the backend, such as `30s`; the rest is cut. Without it they "
     "may take as long as they need, or as the configuration allows.",
 )
-_BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
-_NO_BACKEND: Final = Refusal("There is no such backend.")
-_NO_MODEL: Final = Refusal("There is no such backend, or it does not list such a model.")
-_REMOVED: Final = Refusal("The backend was removed, and finishes its requests.")
-_NO_STANDBY: Final = Refusal(
+_BAD_QUERY: Final = AdminRefusal("A query parameter is unknown or invalid.")
+_NO_BACKEND: Final = AdminRefusal("There is no such backend.")
+_NO_MODEL: Final = AdminRefusal("There is no such backend, or it does not list such a model.")
+_REMOVED: Final = AdminRefusal("The backend was removed, and finishes its requests.")
+_NO_STANDBY: Final = AdminRefusal(
     "The backend is no standby backend, or was drained, disabled or removed."
 )
 _NOW: Final = "The backend as it is now."
 _PLACED_NOW: Final = "All managed backends as they are now."
 _NOT_PLACED: Final = {
-    404: Refusal("No managed backend has the model in its repository, or has it loaded."),
-    409: Refusal("Placement is off, or the model is in use, pinned, or cannot be unloaded."),
+    404: AdminRefusal("No managed backend has the model in its repository, or has it loaded."),
+    409: AdminRefusal("Placement is off, or the model is in use, pinned, or cannot be unloaded."),
 }
 _MODEL: Final = Parameter("name", "path", "Name that clients use.")
-_NO_VARIANTS: Final = Refusal("The name has no variants.")
-_NO_SHADOW: Final = Refusal("The name has no shadow.")
-_BAD_SHARES: Final = Refusal("There is no such variant, or the shares cannot be.")
-_BAD_PROMOTION: Final = Refusal("There is no such variant, or no backend has it ready.")
+_NO_VARIANTS: Final = AdminRefusal("The name has no variants.")
+_NO_SHADOW: Final = AdminRefusal("The name has no shadow.")
+_BAD_SHARES: Final = AdminRefusal("There is no such variant, or the shares cannot be.")
+_BAD_PROMOTION: Final = AdminRefusal("There is no such variant, or no backend has it ready.")
 _VARIANTS_NOW: Final = "The variants as they are now."
 
 
 def _change(
-    action: str, summary: str, *parameters: Parameter, conflict: Refusal = _REMOVED
+    action: str, summary: str, *parameters: Parameter, conflict: AdminRefusal = _REMOVED
 ) -> Operation:
     """A POST that changes the state of one backend."""
     return Operation(
@@ -178,7 +180,7 @@ def _change(
     )
 
 
-def _model_change(action: str, summary: str, missing: Refusal) -> Operation:
+def _model_change(action: str, summary: str, missing: AdminRefusal) -> Operation:
     """A POST that changes whether one backend gets requests for one model."""
     return Operation(
         id=f"{action}Model",
@@ -228,11 +230,11 @@ OPERATIONS: Final = (
         answer=Backend,
         meaning=_NOW,
         refusals={
-            400: Refusal("The settings are invalid; the error lists all problems."),
-            409: Refusal(
+            400: AdminRefusal("The settings are invalid; the error lists all problems."),
+            409: AdminRefusal(
                 "The name is taken, the pool is full, or no backend of that name was removed."
             ),
-            413: Refusal("The body is larger than 16 KiB."),
+            413: AdminRefusal("The body is larger than 16 KiB."),
         },
     ),
     Operation(
@@ -440,7 +442,7 @@ OPERATIONS: Final = (
         body=LogLevelChange,
         answer=LogLevelInForce,
         meaning="The level in force.",
-        refusals={400: Refusal("The body does not say a level, or its time is invalid.")},
+        refusals={400: AdminRefusal("The body does not say a level, or its time is invalid.")},
     ),
     Operation(
         id="reload",
@@ -449,7 +451,7 @@ OPERATIONS: Final = (
         summary="Apply the configuration file: all of it, or nothing.",
         answer=Reload,
         meaning="The file is applied.",
-        refusals={409: Refusal("Nothing has changed.", NotDone)},
+        refusals={409: AdminRefusal("Nothing has changed.", NotDone)},
     ),
     Operation(
         id="upgrade",
@@ -458,7 +460,7 @@ OPERATIONS: Final = (
         summary="Start the program again with the listening sockets, and hand over to it.",
         answer=Upgrade,
         meaning="The new process serves.",
-        refusals={409: Refusal("Nothing has changed.", NotDone)},
+        refusals={409: AdminRefusal("Nothing has changed.", NotDone)},
     ),
     Operation(
         id="getOpenapi",
@@ -486,7 +488,7 @@ LIVE_OPERATIONS: Final = (
         answer=LiveDocument,
         meaning="LiveDocument.",
         media_type="text/event-stream",
-        refusals={503: Refusal("16 viewers are connected already.")},
+        refusals={503: AdminRefusal("16 viewers are connected already.")},
     ),
     Operation(
         id="getSession",
@@ -507,8 +509,8 @@ LIVE_OPERATIONS: Final = (
         meaning="SessionRights.",
         needs_token=False,
         refusals={
-            400: Refusal("The body has no token."),
-            409: Refusal("No token is needed here."),
+            400: AdminRefusal("The body has no token."),
+            409: AdminRefusal("No token is needed here."),
         },
     ),
     Operation(

@@ -58,7 +58,7 @@ def judge(
     ill = [
         each
         for each in records
-        if each.state not in _FINE or (each.conduct and each.state is BackendState.UP)
+        if each.state not in _FINE or (each.outlier_reason and each.state is BackendState.UP)
     ]
     alarming = {reason: rate for reason, rate in errors.items() if reason not in OF_CLIENTS}
     all_errors = sum(alarming.values())

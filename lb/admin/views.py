@@ -30,7 +30,7 @@ from lb.admin.models import (
 from lb.admin.models import Variant as VariantView
 from lb.admin.models import VariantSet as VariantSetView
 from lb.control.directory import BackendDirectory
-from lb.control.drift import Comparison
+from lb.control.drift import DriftComparison
 from lb.control.model_placement import PlacementStatus
 from lb.control.record import BackendRecord, PortRecord, text
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
@@ -193,7 +193,7 @@ def models_view(directory: BackendDirectory, record: BackendRecord, now: float) 
     """Describe what is known of the models of one backend at the time `now`, but for `models`:
     these are `model_views`."""
     table = record.models
-    drift = Comparison(directory).drift(record)
+    drift = DriftComparison(directory).drift(record)
     return Models(
         listed=table.lists,
         age_s=_rounded(table.age_s(now)),

@@ -22,7 +22,7 @@ _MAX: Final = 4096
 """The highest limit."""
 
 
-class Trial(Enum):
+class TriedLimit(Enum):
     """Which limit a measurement is made with."""
 
     FOUND = "found"
@@ -43,8 +43,8 @@ class AdaptiveLimit:
         """The limit that holds now."""
         self._found = self.limit
         self._found_rate = 0.0
-        self._now = Trial.FOUND
-        self._next = Trial.HIGHER
+        self._now = TriedLimit.FOUND
+        self._next = TriedLimit.HIGHER
         self._hold = 0
         self._began = 0.0
         self._ends = 0
@@ -75,7 +75,7 @@ class AdaptiveLimit:
 
     def _judge(self, rate: float) -> None:
         """Judge a measurement in which the limit was reached."""
-        if self._now is Trial.FOUND:
+        if self._now is TriedLimit.FOUND:
             self._found_rate = rate
             if self._hold:
                 self._hold -= 1
@@ -84,26 +84,26 @@ class AdaptiveLimit:
             return
         step = self.limit / self._found - 1.0
         gain = (rate / self._found_rate - 1.0) / step
-        if (gain >= _WORTH_IT) is (self._now is Trial.HIGHER):
+        if (gain >= _WORTH_IT) is (self._now is TriedLimit.HIGHER):
             self._found = self.limit
             self._found_rate = rate
             self._try(self._now)
             return
         self._hold = _HOLD
-        self._settle(Trial.LOWER if self._now is Trial.HIGHER else Trial.HIGHER)
+        self._settle(TriedLimit.LOWER if self._now is TriedLimit.HIGHER else TriedLimit.HIGHER)
 
-    def _try(self, trial: Trial) -> None:
-        limit = self._found * _STEP if trial is Trial.HIGHER else self._found / _STEP
-        self.limit = min(_MAX, max(1, ceil(limit) if trial is Trial.HIGHER else int(limit)))
+    def _try(self, trial: TriedLimit) -> None:
+        limit = self._found * _STEP if trial is TriedLimit.HIGHER else self._found / _STEP
+        self.limit = min(_MAX, max(1, ceil(limit) if trial is TriedLimit.HIGHER else int(limit)))
         if self.limit == self._found:
-            self._settle(Trial.HIGHER)
+            self._settle(TriedLimit.HIGHER)
         else:
             self._now = trial
 
-    def _settle(self, following: Trial) -> bool:
+    def _settle(self, following: TriedLimit) -> bool:
         """Go back to the best limit so far."""
         is_other = self.limit != self._found
         self.limit = self._found
-        self._now = Trial.FOUND
+        self._now = TriedLimit.FOUND
         self._next = following
         return is_other

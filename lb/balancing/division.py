@@ -15,7 +15,7 @@ from lb.balancing.tuning import TUNING
 _NETWORK_S: Final = TUNING.network_s
 
 
-class Share:
+class IdleInstance:
     """An idle instance that could execute some rows."""
 
     __slots__ = ("base_s", "row_s")
@@ -32,7 +32,7 @@ class Share:
 
 
 def divide(
-    shares: Sequence[Share],
+    shares: Sequence[IdleInstance],
     rows: int,
     limit: int,
     most: int,
@@ -82,7 +82,7 @@ def divide(
     return tuple(sorted(best, reverse=True))
 
 
-def _in_proportion(shares: Sequence[Share], rows: int, limit: int) -> list[int]:
+def _in_proportion(shares: Sequence[IdleInstance], rows: int, limit: int) -> list[int]:
     """Rows for each share, so that all end at about the same time."""
     parts = [0] * len(shares)
     left = rows

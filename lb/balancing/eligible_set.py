@@ -21,8 +21,8 @@ from lb.balancing.selection import (
     NETWORK_S,
     NORMAL,
     TIE_TOLERANCE,
-    Decision,
     Mode,
+    Selection,
     select,
 )
 from lb.balancing.tenant_times import TenantTimes
@@ -177,14 +177,14 @@ class EligibleSet:
         lead_s: float = ANY_LEAD_S,
         *,
         is_reserved: bool = False,
-    ) -> Decision:
+    ) -> Selection:
         """Decide where a request belongs, by `select` among all model backends."""
         found = self.candidates(now, is_reserved=is_reserved)
         return select(found, ticket, now, mode, self.stats, lead_s)
 
     def decide_by_end(
         self, ticket: Ticket, now: float, lead_s: float, *, is_reserved: bool
-    ) -> Decision:
+    ) -> Selection:
         """Decide where a request ends first, for one whose deadline is near."""
         decision = self.decide(ticket, now, EARLIEST_END, lead_s, is_reserved=is_reserved)
         return self.without_doubt(
@@ -193,14 +193,14 @@ class EligibleSet:
 
     def without_doubt(
         self,
-        decision: Decision,
+        decision: Selection,
         ticket: Ticket,
         now: float,
         mode: Mode = NORMAL,
         lead_s: float = ANY_LEAD_S,
         *,
         is_reserved: bool = False,
-    ) -> Decision:
+    ) -> Selection:
         """Decide again for a request with a deadline that would be a risky trial.
 
         A model backend that was slow may be tried to find out whether it has become fast. The
@@ -228,7 +228,7 @@ class EligibleSet:
         return select(among, ticket, now, mode, self.stats, lead_s)
 
     @staticmethod
-    def seems_late(decision: Decision, ticket: Ticket) -> bool:
+    def seems_late(decision: Selection, ticket: Ticket) -> bool:
         """Whether a request is not expected to be surely in time where it belongs."""
         best = decision.best
         if best is None:

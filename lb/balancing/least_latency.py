@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lb.balancing.score import Turn
+from lb.balancing.score import PickSequence
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.pool import Picker
@@ -54,7 +54,7 @@ class Observed:
         self._bad = 0
         self._sum_s = 0.0
 
-    def look(self, backend: Backend, turn: int) -> None:
+    def refresh(self, backend: Backend, turn: int) -> None:
         """Read the counters of a backend, if they have changed."""
         sum_s = 0.0
         ended = 0
@@ -94,7 +94,7 @@ class LeastLatency:
     """The policy. One instance serves both protocols."""
 
     def __init__(self) -> None:
-        self._turn = Turn()
+        self._turn = PickSequence()
         self._everybody = Everybody()
         self._observed: dict[Backend, Observed] = {}
 
@@ -119,7 +119,7 @@ class LeastLatencyPicker:
 
     __slots__ = ("_pairs", "_turn")
 
-    def __init__(self, pairs: tuple[tuple[Backend, Observed], ...], turn: Turn) -> None:
+    def __init__(self, pairs: tuple[tuple[Backend, Observed], ...], turn: PickSequence) -> None:
         self._pairs = pairs
         self._turn = turn
 
@@ -132,7 +132,7 @@ class LeastLatencyPicker:
         for backend, observed in self._pairs:
             if not backend.has_room:
                 continue
-            observed.look(backend, number)
+            observed.refresh(backend, number)
             load = (backend.in_flight + 1) * backend.inverse_weight
             score = (observed.latency_s(number) * load, backend.last_pick)
             if best is None or score < best_score:

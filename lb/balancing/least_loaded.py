@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from lb.balancing.score import Turn, least_loaded_with_room
+from lb.balancing.score import PickSequence, least_loaded_with_room
 from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.pool import Picker
@@ -32,7 +32,7 @@ class LeastLoaded:
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._turn = Turn()
+        self._turn = PickSequence()
 
     def build(self, backends: Sequence[Backend]) -> Picker:
         """Make the picker that suits the size of the set."""
@@ -47,7 +47,7 @@ class LeastLoadedPicker:
 
     __slots__ = ("_backends", "_turn")
 
-    def __init__(self, backends: Sequence[Backend], turn: Turn) -> None:
+    def __init__(self, backends: Sequence[Backend], turn: PickSequence) -> None:
         self._backends = tuple(backends)
         self._turn = turn
 
@@ -83,7 +83,7 @@ class WindowPicker:
         "_wrapped",
     )  # fmt: skip
 
-    def __init__(self, backends: Sequence[Backend], turn: Turn, rng: Random) -> None:
+    def __init__(self, backends: Sequence[Backend], turn: PickSequence, rng: Random) -> None:
         # Neighbours in the file are often alike (slices of one GPU), so a window should not
         # be made of neighbours.
         self._backends = tuple(rng.sample(backends, len(backends)))

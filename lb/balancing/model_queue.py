@@ -21,7 +21,7 @@ from lb.balancing.selection import (
     NORMAL,
     TIE_TOLERANCE,
     YIELDING_LEAD_S,
-    Decision,
+    Selection,
     select,
 )
 from lb.balancing.shared_execution import SharedModelBackend
@@ -29,7 +29,7 @@ from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, QueuePlan, Ticket
 
 _MAX_ELIGIBLE_SETS: Final = 256
 """With more eligible sets those with an empty queue are dropped. Requests that are retried make one
@@ -60,7 +60,11 @@ class ModelQueue:
     )  # fmt: skip
 
     def __init__(
-        self, model: bytes, version: bytes, plan: Plan, penalties: dict[Backend, BackendPenalty]
+        self,
+        model: bytes,
+        version: bytes,
+        plan: QueuePlan,
+        penalties: dict[Backend, BackendPenalty],
     ) -> None:
         self.model = model
         self.version = version
@@ -98,7 +102,7 @@ class ModelQueue:
         self.retired: dict[EligibleSet, None] = {}
         """Sets of old snapshots, whose queued requests are to be moved to other sets."""
 
-    def apply(self, plan: Plan, now: float) -> None:
+    def apply(self, plan: QueuePlan, now: float) -> None:
         """Take over another plan."""
         self.plan = plan
         self.reserves = plan.rules.reserved > 0.0
@@ -193,18 +197,18 @@ class ModelQueue:
     def eligible_set(self, ticket: Ticket, now: float) -> EligibleSet:
         """The eligible set of a request. Its terms know it from then on, unless it depends on where
         the request has failed."""
-        terms, tried = ticket.terms, ticket.tried
-        eligible = terms.eligible
+        request_class, tried = ticket.request_class, ticket.tried
+        eligible = request_class.eligible
         if tried:
             eligible = tuple([each for each in eligible if each not in tried]) or eligible
-        elif terms.eligible_set is not None and not terms.eligible_set.is_retired:
-            known: EligibleSet = terms.eligible_set
+        elif request_class.eligible_set is not None and not request_class.eligible_set.is_retired:
+            known: EligibleSet = request_class.eligible_set
             return known
         eligible_set = self.eligible_sets.get(eligible)
         if eligible_set is None:
             eligible_set = self._new_eligible_set(eligible, now)
         if not tried:
-            terms.eligible_set = eligible_set
+            request_class.eligible_set = eligible_set
         return eligible_set
 
     def _new_eligible_set(self, eligible: tuple[Backend, ...], now: float) -> EligibleSet:
@@ -522,7 +526,7 @@ class ModelQueue:
         eligible_set.is_closed = False
         return head, chosen, estimate
 
-    def close(self, eligible_set: EligibleSet, decision: Decision, now: float) -> None:
+    def close(self, eligible_set: EligibleSet, decision: Selection, now: float) -> None:
         """Note the decision that no model backend has room for the only queued request."""
         eligible_set.is_closed = True
         eligible_set.wake_at = NO_DEADLINE
@@ -553,7 +557,7 @@ class ModelQueue:
         return found
 
     def _instead(
-        self, head: Ticket, eligible_set: EligibleSet, decision: Decision, now: float
+        self, head: Ticket, eligible_set: EligibleSet, decision: Selection, now: float
     ) -> Dispatch | None:
         """Decide what to do instead of beginning a request that seems to be late.
 
@@ -587,7 +591,7 @@ class ModelQueue:
         head: Ticket,
         eligible_set: EligibleSet,
         model_backend: ModelBackend,
-        decision: Decision,
+        decision: Selection,
         now: float,
     ) -> Dispatch | None:
         """Choose who begins on a model backend that has room and is not the best one for the next
@@ -618,7 +622,7 @@ class ModelQueue:
         head: Ticket,
         eligible_set: EligibleSet,
         model_backend: ModelBackend,
-        decision: Decision,
+        decision: Selection,
         now: float,
     ) -> Dispatch | None:
         """Choose who begins on a slow model backend: the queued request that would end at the same
@@ -644,7 +648,7 @@ class ModelQueue:
         return None
 
     @staticmethod
-    def _wake(eligible_set: EligibleSet, decision: Decision, now: float, lead_s: float) -> None:
+    def _wake(eligible_set: EligibleSet, decision: Selection, now: float, lead_s: float) -> None:
         """Set when a full eligible set is to be checked although nothing ended."""
         best = decision.best
         estimate = decision.best_estimate

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from lb.balancing.score import Turn
+from lb.balancing.score import PickSequence
 from lb.domain.backend import Backend
 from lb.domain.pool import Picker
 
@@ -19,7 +19,7 @@ class RoundRobin:
     """The policy. Where the round stands is kept in `Backend.last_pick`, so it survives."""
 
     def __init__(self) -> None:
-        self._turn = Turn()
+        self._turn = PickSequence()
 
     def build(self, backends: Sequence[Backend]) -> Picker:
         """Make a picker over a non-empty set; whoever waited longest goes first."""
@@ -32,7 +32,7 @@ class RoundRobinPicker:
 
     __slots__ = ("_deadlines", "_turn")
 
-    def __init__(self, backends: Sequence[Backend], turn: Turn) -> None:
+    def __init__(self, backends: Sequence[Backend], turn: PickSequence) -> None:
         self._turn = turn
         waiting = sorted(backends, key=lambda backend: backend.last_pick)
         # First turns are spread over the first round: otherwise it would start with all the

@@ -19,13 +19,13 @@ from typing import Final
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES
-from lb.balancing.division import Share, divide
+from lb.balancing.division import IdleInstance, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
-from lb.balancing.selection import ANY_LEAD_S, Decision
+from lb.balancing.selection import ANY_LEAD_S, Selection
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
@@ -35,15 +35,15 @@ from lb.domain.schedule import (
     Ending,
     ModelBackendView,
     ModelQueueView,
-    Plan,
-    Refusal,
+    QueuePlan,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
     Wait,
 )
 
-Renew = Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None]
+Renew = Callable[[Ticket], tuple[QueuePlan, tuple[Backend, ...]] | None]
 """Gives the plan and the eligible backends of a queued request by the current snapshot. None: its
 model is not scheduled any more."""
 _SEVERAL: Final = 2
@@ -143,28 +143,28 @@ class Scheduler:
         # HOT PATH (benchmarks/bench_schedule.py). Nearly always the queue is empty, nothing is
         # reserved, and a ranking knows which idle model backend is best. `_place` is the reference.
         self._number = ticket.number = number = self._number + 1
-        terms = ticket.terms
-        eligible_set: EligibleSet | None = terms.eligible_set
+        request_class = ticket.request_class
+        eligible_set: EligibleSet | None = request_class.eligible_set
         if eligible_set is None or eligible_set.is_retired or ticket.tried:
             eligible_set = self._model_queue(ticket, now).eligible_set(ticket, now)
-        if not number * _SCATTER & _ARRIVALS_SKIPPED and terms.model_queue.runs_in_order:
+        if not number * _SCATTER & _ARRIVALS_SKIPPED and request_class.model_queue.runs_in_order:
             eligible_set.on_arrival(now)
         ranking = eligible_set.ranking
         if ranking is not None and ranking.version == eligible_set.stats.version:
             model_backend = ranking.pick(ticket, now)
         elif eligible_set.queue.count:
-            return self._enqueue(ticket, terms.model_queue, eligible_set, now)
-        elif not terms.model_queue.reserves:
-            in_order: bool = terms.model_queue.runs_in_order
+            return self._enqueue(ticket, request_class.model_queue, eligible_set, now)
+        elif not request_class.model_queue.reserves:
+            in_order: bool = request_class.model_queue.runs_in_order
             model_backend = eligible_set.pick(ticket, now, in_order=in_order)
         else:
             model_backend = None
         if model_backend is None:
-            return self._place(ticket, terms.model_queue, eligible_set, now)
+            return self._place(ticket, request_class.model_queue, eligible_set, now)
         model_backend.last_pick = number
         model_backend.begin_idle(ticket, now)
         if model_backend.is_watched:
-            terms.model_queue.began(ticket, model_backend, now)
+            request_class.model_queue.began(ticket, model_backend, now)
         ticket.backend = backend = model_backend.backend
         return backend
 
@@ -362,12 +362,14 @@ class Scheduler:
         model_backend.end(ticket, now, ending)
         ticket.backend = None
         if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
-            model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
+            model_queue = self._model_queues[
+                ticket.request_class.model, ticket.request_class.version
+            ]
             self._review(ticket, model_queue, model_backend, now, ending)
 
     def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began, and whom it makes room for."""
-        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
+        model_queue = self._model_queues[ticket.request_class.model, ticket.request_class.version]
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]
@@ -430,7 +432,9 @@ class Scheduler:
     def drop(self, ticket: Ticket) -> None:
         """Take a ticket out of its queue. One that is not queued is left alone."""
         if ticket.is_waiting:
-            self._leave(ticket, self._model_queues[ticket.terms.model, ticket.terms.version])
+            self._leave(
+                ticket, self._model_queues[ticket.request_class.model, ticket.request_class.version]
+            )
         else:
             self._take_back(ticket)
 
@@ -505,9 +509,9 @@ class Scheduler:
     def _expire(self, ticket: Ticket, now: float) -> None:
         """Refuse a request that has waited too long, by the plan that holds now, or whose deadline
         has passed. Soon before its deadline it begins wherever an instance is idle."""
-        model_queue = self._model_queues[ticket.terms.model, ticket.terms.version]
+        model_queue = self._model_queues[ticket.request_class.model, ticket.request_class.version]
         if ticket.queued_at + model_queue.plan.rules.max_wait_s <= now:
-            self._refuse(ticket, model_queue, Refusal.EXPIRED, now)
+            self._refuse(ticket, model_queue, RefusalReason.EXPIRED, now)
             return
         eligible_set: EligibleSet = ticket.eligible_set
         if ticket.deadline > now:
@@ -523,7 +527,7 @@ class Scheduler:
             if not eligible_set.is_too_late(ticket, now):
                 self._expire_at(ticket, model_queue, ticket.deadline)
                 return
-        self._refuse(ticket, model_queue, Refusal.LATE, now)
+        self._refuse(ticket, model_queue, RefusalReason.LATE, now)
 
     # The queue
 
@@ -533,7 +537,7 @@ class Scheduler:
         model_queue: ModelQueue,
         eligible_set: EligibleSet,
         now: float,
-        no_room: Decision | None = None,
+        no_room: Selection | None = None,
     ) -> Backend | None:
         """Queue a ticket, unless it is the one that begins now.
 
@@ -586,8 +590,8 @@ class Scheduler:
         if model_queue.waits + model_queue.others_waiting >= rules.max_waiting:
             victim = model_queue.victim(ticket, eligible_set)
             if victim is None:
-                raise ScheduleRefused(Refusal.FULL, model_queue.room_in(eligible_set, now))
-            self._refuse(victim, model_queue, Refusal.SHED, now)
+                raise ScheduleRefused(RefusalReason.FULL, model_queue.room_in(eligible_set, now))
+            self._refuse(victim, model_queue, RefusalReason.SHED, now)
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
         ticket.position = eligible_set.queue.count
@@ -636,7 +640,7 @@ class Scheduler:
             is_reserved = model_queue.is_reserved(ticket.priority)
             model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
         if model_backend is None:
-            raise ScheduleRefused(Refusal.LATE, model_queue.room_in(eligible_set, now))
+            raise ScheduleRefused(RefusalReason.LATE, model_queue.room_in(eligible_set, now))
         estimate = model_backend.estimate(ticket.rows, ticket.size, now)
         self._begin(ticket, model_queue, model_backend, estimate, now)
         return model_backend.backend
@@ -667,7 +671,7 @@ class Scheduler:
                 break
             ticket, model_backend, estimate = found
             if model_backend is None:
-                self._refuse(ticket, model_queue, Refusal.LATE, now)
+                self._refuse(ticket, model_queue, RefusalReason.LATE, now)
                 if len(self._refused) >= _LATE_AT_ONCE and eligible_set.queue.count:
                     self._dirty[eligible_set] = model_queue
                     return
@@ -732,7 +736,7 @@ class Scheduler:
             model_queue.began(ticket, model_backend, now)
 
     def _refuse(
-        self, ticket: Ticket, model_queue: ModelQueue, refusal: Refusal, now: float
+        self, ticket: Ticket, model_queue: ModelQueue, refusal: RefusalReason, now: float
     ) -> None:
         """Take a ticket out of its queue. `next_refused` gives it to the caller."""
         eligible_set: EligibleSet = ticket.eligible_set
@@ -771,7 +775,7 @@ class Scheduler:
             model_queue = self._new_model_queue(ticket)
         elif model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
-        ticket.terms.model_queue = model_queue
+        ticket.request_class.model_queue = model_queue
         return model_queue
 
     def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
@@ -780,9 +784,11 @@ class Scheduler:
                 if not (each.in_flight or each.waiting or each.retired):
                     each.drop_eligible_sets()
                     del self._model_queues[key]
-        terms = ticket.terms
-        model_queue = ModelQueue(terms.model, terms.version, terms.plan, self._penalties)
-        self._model_queues[terms.model, terms.version] = model_queue
+        request_class = ticket.request_class
+        model_queue = ModelQueue(
+            request_class.model, request_class.version, request_class.plan, self._penalties
+        )
+        self._model_queues[request_class.model, request_class.version] = model_queue
         return model_queue
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
@@ -832,7 +838,7 @@ class Scheduler:
         """
         renew = self._renew
         gone: list[Ticket] = []
-        renewed: dict[int, Terms | None] = {}
+        renewed: dict[int, RequestClass | None] = {}
         left = _RENEWED_AT_ONCE
         while left and self._retired and renew is not None:
             eligible_set, model_queue = next(iter(self._retired.items()))
@@ -840,22 +846,24 @@ class Scheduler:
                 left -= 1
                 ticket = eligible_set.queue.pop_next(now)
                 self._left(model_queue, eligible_set)
-                group = id(ticket.terms)
+                group = id(ticket.request_class)
                 if group not in renewed:
                     found = renew(ticket)
-                    renewed[group] = found and Terms(ticket.model, ticket.version, *found)
-                terms = renewed[group]
-                if terms is None:
+                    renewed[group] = found and RequestClass(ticket.model, ticket.version, *found)
+                request_class = renewed[group]
+                if request_class is None:
                     gone.append(ticket)
                 else:
-                    self._move(ticket, model_queue, terms, now)
+                    self._move(ticket, model_queue, request_class, now)
         return gone
 
-    def _move(self, ticket: Ticket, model_queue: ModelQueue, terms: Terms, now: float) -> None:
+    def _move(
+        self, ticket: Ticket, model_queue: ModelQueue, request_class: RequestClass, now: float
+    ) -> None:
         """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
-        ticket.terms = terms
-        terms.model_queue = model_queue
+        ticket.request_class = request_class
+        request_class.model_queue = model_queue
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)
@@ -978,7 +986,7 @@ def _why(model_backend: ModelBackend | None, *, is_reserved: bool) -> Wait:
 
 def _divided(
     candidates: Sequence[ModelBackend],
-    shares: Sequence[Share],
+    shares: Sequence[IdleInstance],
     free: Sequence[int],
     rows: int,
     limit: int,
@@ -999,7 +1007,7 @@ def _divided(
         preferred: the numbers of rows that the model executes best, if any.
     """
     whole_s = inf
-    usable: list[Share] = []
+    usable: list[IdleInstance] = []
     for model_backend, share, count in zip(candidates, shares, free, strict=True):
         if rows <= limit:
             whole_s = min(whole_s, share.takes_s(rows))

@@ -17,7 +17,7 @@ def least_loaded_with_room(backends: Iterable[Backend]) -> Backend | None:
     return min((backend for backend in backends if backend.has_room), key=score, default=None)
 
 
-class Turn:
+class PickSequence:
     """The sequence that numbers picks; one per policy, so that its pickers share it."""
 
     __slots__ = ("number",)

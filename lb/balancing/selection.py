@@ -52,7 +52,7 @@ FAST_FIRST: Final = Mode(OWN_EXECUTION_WEIGHT, OWN_EXECUTION_WEIGHT)
 """Normal mode, without the use of slow model backends for the sake of others."""
 
 
-class Decision:
+class Selection:
     """Where a request belongs, and where it may begin now. Never changed once made."""
 
     __slots__ = ("best", "best_estimate", "best_score", "chosen", "estimate", "score")
@@ -95,7 +95,7 @@ def select(
     mode: Mode,
     stats: ModelStats,
     lead_s: float = ANY_LEAD_S,
-) -> Decision:
+) -> Selection:
     """Compare model backends for a request.
 
     A backend in slow start (`Backend.share`) gets less while others are idle. Where a request would
@@ -137,7 +137,7 @@ def select(
             else:
                 others.append((score, model_backend, estimate))
     if first is None:
-        return Decision(best, best_estimate, best_score, None, NEVER, NO_DEADLINE)
+        return Selection(best, best_estimate, best_score, None, NEVER, NO_DEADLINE)
     chosen = first
     estimate = first_estimate
     if others:
@@ -151,7 +151,7 @@ def select(
             score, chosen, estimate = other
             if is_best:
                 best, best_estimate, best_score = chosen, estimate, score
-    return Decision(best, best_estimate, best_score, chosen, estimate, score)
+    return Selection(best, best_estimate, best_score, chosen, estimate, score)
 
 
 def _by_turn(

@@ -64,7 +64,7 @@ class OpenSequence(NamedTuple):
 class Pin:
     """An open sequence with steps under way."""
 
-    __slots__ = ("backend", "is_unproven", "row", "starts", "steps", "way")
+    __slots__ = ("backend", "connection", "is_unproven", "row", "starts", "steps")
 
     def __init__(self, backend: Backend, row: int, *, is_unproven: bool) -> None:
         self.backend = backend
@@ -75,7 +75,7 @@ class Pin:
         """Attempts under way."""
         self.starts = 0
         """STARTs since then: an END frees what its own START began."""
-        self.way: object | None = None
+        self.connection: object | None = None
         """What its last step went over, for whoever has to keep steps in order."""
 
 
@@ -103,7 +103,7 @@ class SequenceTable:
         self._open_sequences: dict[int, OpenSequences] = {}
         self._open_sequences_seen = 0
         self._turn = 0
-        self.told: Callable[[OpenSequence], None] | None = None
+        self.on_change: Callable[[OpenSequence], None] | None = None
         """Told of every sequence that begins, goes on or is over, while other processes serve
         clients as well."""
         self._told_at: dict[int, float] = {}
@@ -232,7 +232,7 @@ class SequenceTable:
             self._close(row)
             return
         self._rows.touch(row, self._rows.queue[row], now)
-        if self.told is not None:
+        if self.on_change is not None:
             self._tell_again(row, now)
         if not pin.steps:
             del self._pins[row]
@@ -242,10 +242,10 @@ class SequenceTable:
     def _tell_again(self, row: int, now: float) -> None:
         """Tell others that a sequence goes on, well before they forget it."""
         lifetime_s = self._lifetime(self._rows.queue[row])
-        if now - self._told_at.get(row, 0.0) > lifetime_s / 4 and self.told is not None:
+        if now - self._told_at.get(row, 0.0) > lifetime_s / 4 and self.on_change is not None:
             self._told_at[row] = now
             backend = self._open_sequences[self._rows.owner[row]].backend
-            self.told(OpenSequence(self._key(row), backend.name, lifetime_s))
+            self.on_change(OpenSequence(self._key(row), backend.name, lifetime_s))
 
     def refused(self, key: SequenceKey, backend: Backend, now: float) -> None:
         """A backend has refused a step whose pin was unproven, and which had ended in this table
@@ -467,17 +467,17 @@ class SequenceTable:
         self._turn += 1
         backend.last_sequence = self._turn
         row = self._rows.add(model.row_key(key.id), found.number, queue, now)
-        if self.told is not None:
+        if self.on_change is not None:
             self._told_at[row] = now
-            self.told(OpenSequence(key, backend.name, self._lifetime(queue)))
+            self.on_change(OpenSequence(key, backend.name, self._lifetime(queue)))
         return row
 
     def _close(self, row: int, *, is_told: bool = True) -> None:
         pin = self._pins.pop(row, None)
         if pin is not None:
             pin.row = NO_ROW
-        if is_told and self.told is not None:
-            self.told(OpenSequence(self._key(row), ""))
+        if is_told and self.on_change is not None:
+            self.on_change(OpenSequence(self._key(row), ""))
         self._told_at.pop(row, None)
         rows = self._rows
         found = self._open_sequences[rows.owner[row]]

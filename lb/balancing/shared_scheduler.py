@@ -146,13 +146,13 @@ class SharedScheduler(Scheduler):
         """Place a request; see `Scheduler`. It is queued behind requests of other workers that are
         queued already."""
         # Nearly always the eligible set is known, and `_prepare` would change nothing.
-        terms = ticket.terms
-        eligible_set: EligibleSet | None = terms.eligible_set
+        request_class = ticket.request_class
+        eligible_set: EligibleSet | None = request_class.eligible_set
         if eligible_set is None or eligible_set.is_retired or ticket.tried:
             model_queue = self._prepare(ticket, now)
             eligible_set = model_queue.eligible_set(ticket, now)
         else:
-            model_queue = terms.model_queue
+            model_queue = request_class.model_queue
             if not 0.0 <= now - self._read_at < _FRESH_S:
                 self.rung(now)
         queue = self._queues[model_queue]
@@ -224,7 +224,7 @@ class SharedScheduler(Scheduler):
         backend = ticket.backend
         learnt = 0 if model_backend is None else model_backend.load.cost.count
         super().complete(ticket, now, ending)
-        model_queue: ModelQueue | None = ticket.terms.model_queue
+        model_queue: ModelQueue | None = ticket.request_class.model_queue
         if model_queue is None or backend is None:
             return
         if model_backend is None or model_backend.shared is None:
@@ -234,7 +234,7 @@ class SharedScheduler(Scheduler):
         self._tell_load(model_queue, model_backend, learnt, now, ended=1)
         shared = self._queues.get(model_queue)
         if shared is not None and shared.others:
-            eligible_set: EligibleSet = ticket.terms.eligible_set
+            eligible_set: EligibleSet = ticket.request_class.eligible_set
             first = shared.first(eligible_set, now)
             own_set = _first_set(model_queue, now)
             own = None if own_set is None else own_set.waits(now)
@@ -261,7 +261,7 @@ class SharedScheduler(Scheduler):
             if not self._is_one_too_many(ticket, backend, now):
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
-            model_queue: ModelQueue = ticket.terms.model_queue
+            model_queue: ModelQueue = ticket.request_class.model_queue
             eligible_set = model_queue.eligible_set(ticket, now)
             ticket.eligible_set = eligible_set
             eligible_set.ranking = None
@@ -581,7 +581,7 @@ class SharedScheduler(Scheduler):
 
     def _tell(self, ticket: Ticket, now: float) -> None:
         """Tell the others what has become of a ticket."""
-        model_queue: ModelQueue = ticket.terms.model_queue
+        model_queue: ModelQueue = ticket.request_class.model_queue
         if ticket.backend is not None:
             model_backend: ModelBackend | None = ticket.model_backend
             if model_backend is None or model_backend.shared is None:

@@ -13,7 +13,7 @@ from lb.generate.compose import COMPOSE_FILE
 from lb.generate.devices import GenerateError
 from lb.generate.docker import what_is_missing
 from lb.generate.files import (
-    Comparison,
+    FileComparison,
     GeneratedFile,
     command_of,
     compare,
@@ -21,7 +21,7 @@ from lb.generate.files import (
     write,
 )
 from lb.generate.nvidia_smi import read_nvidia_smi
-from lb.generate.plan import MAIN_FILES, Plan, Request, make_plan
+from lb.generate.plan import MAIN_FILES, FilePlan, Request, make_plan
 from lb.generate.stack import Server, Stack, Target
 
 _NEXT: Final = {
@@ -103,12 +103,12 @@ def _read(source: str) -> str:
         raise GenerateError(f"--from {source}: it is not UTF-8 text") from error
 
 
-def _show(comparison: Comparison, folder: Path) -> int:
+def _show(comparison: FileComparison, folder: Path) -> int:
     print(difference(comparison, folder), end="")
     return 0 if comparison.is_same else 1
 
 
-def _write(comparison: Comparison, options: GenerateOptions) -> None:
+def _write(comparison: FileComparison, options: GenerateOptions) -> None:
     changed = [file for file, _ in comparison.changed]
     if changed and not options.force:
         names = "\n  ".join(str(options.folder / file.path) for file in changed)
@@ -124,7 +124,7 @@ def _write(comparison: Comparison, options: GenerateOptions) -> None:
         print(f"no longer part of the stack: {options.folder / path}")
 
 
-def _tell(plan: Plan, options: GenerateOptions) -> None:
+def _tell(plan: FilePlan, options: GenerateOptions) -> None:
     if plan.stack is None:
         return
     for server in plan.stack.servers:
@@ -144,7 +144,7 @@ def _line(server: Server, target: Target) -> str:
     return f"{server.name}  {on}  ports {' '.join(ports)}  weight {server.weight}"
 
 
-def _start(plan: Plan, stack: Stack, folder: Path) -> int:
+def _start(plan: FilePlan, stack: Stack, folder: Path) -> int:
     """Print the Compose file and have Docker start it, or say what it lacks for that."""
     if missing := what_is_missing(stack, folder):
         print(f"triton-lb: --up: {missing}", file=sys.stderr)

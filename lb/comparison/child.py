@@ -2,8 +2,8 @@
 starts it again when it dies.
 
 It is a fresh interpreter and no fork, so that it shares nothing with us: a thread would hold the
-interpreter from requests for milliseconds. What it has not answered is held here, on the ledger,
-up to a bound; beyond that pairs are dropped and counted.
+interpreter from requests for milliseconds. What it has not answered is held here, in the memory
+budget, up to a bound; beyond that pairs are dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lb.comparison.pairs import REPORT, Pair, pack
 from lb.comparison.tally import Tally
 from lb.comparison.worker import NO_NUMPY
 from lb.net.tasks import TaskOwner
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ComparisonProcess:
 
     def __init__(
         self,
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         tasks: TaskOwner,
         found: Found,
         clock: Callable[[], float],
@@ -64,14 +64,14 @@ class ComparisonProcess:
     ) -> None:
         """
         Args:
-            ledger: has the bytes that wait.
+            memory_budget: has the bytes that wait.
             tasks: owns the task that feeds the process.
             found: is told of what was found.
             clock: monotonic seconds.
             command: that runs the process.
         """
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self.dropped = 0
         """Pairs that were not compared: the process is behind, or died with them."""
         self.starts = 0
@@ -79,8 +79,8 @@ class ComparisonProcess:
         """The number of the process; None where there is none."""
         self.why = ""
         """Why nothing is compared now; empty where it is."""
-        self._ledger = ledger
-        ledger.spares += (self,)
+        self._memory_budget = memory_budget
+        memory_budget.spares += (self,)
         self._tasks = tasks
         self._found = found
         self._clock = clock
@@ -96,12 +96,12 @@ class ComparisonProcess:
     def offer(self, pair: Pair) -> bool:
         """Have a pair compared, if there is room. Never blocks."""
         size = pair.size
-        ledger = self._ledger
+        memory_budget = self._memory_budget
         if (
             self.why
             or self.held + size > MAX_BYTES
-            or ledger.held + size > ledger.keep_up_to
-            or not ledger.take(self, size)
+            or memory_budget.held + size > memory_budget.keep_up_to
+            or not memory_budget.take(self, size)
         ):
             self.dropped += 1
             return False
@@ -116,7 +116,7 @@ class ComparisonProcess:
         self.dropped += len(self._queue) + len(self._under_way)
         self._queue.clear()
         self._under_way = []
-        self._ledger.release(self, self.held)
+        self._memory_budget.release(self, self.held)
 
     # The process
 
@@ -189,7 +189,7 @@ class ComparisonProcess:
             self._pause_s = _FIRST_PAUSE_S
             if self._under_way is pairs:  # else they were evicted
                 self._under_way = []
-                self._ledger.release(self, size)
+                self._memory_budget.release(self, size)
 
     def _next_batch(self) -> list[Pair]:
         pairs: list[Pair] = []

@@ -35,7 +35,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Reply:
+class ComparedAnswer:
     """One answer."""
 
     status: int
@@ -58,9 +58,9 @@ class Pair:
     """Of the request."""
     is_grpc: bool
     rules: Rules
-    first: Reply
+    first: ComparedAnswer
     """That the client got."""
-    second: Reply
+    second: ComparedAnswer
     request: bytes = b""
     """Its body, where it is to be kept."""
 
@@ -119,9 +119,9 @@ class Reader:
         rules = Rules(**head.pop("rules"))
         return Pair(rules=rules, first=first, second=second, request=request, **head)
 
-    def _reply(self, described: list[int]) -> Reply | None:
+    def _reply(self, described: list[int]) -> ComparedAnswer | None:
         status, json_size, size = described
         body = self._file.read(size)
         if len(body) < size:
             return None
-        return Reply(status=status, body=body, json_size=json_size)
+        return ComparedAnswer(status=status, body=body, json_size=json_size)

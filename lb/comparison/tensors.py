@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Example, OutputTally, Tally
 from lb.kserve.payloads import (
     Json,
@@ -71,7 +71,7 @@ def _class_of(status: int, *, is_grpc: bool) -> int:
     return status if is_grpc else status // 100
 
 
-def _outputs(reply: Reply, *, is_grpc: bool) -> dict[str, Json]:
+def _outputs(reply: ComparedAnswer, *, is_grpc: bool) -> dict[str, Json]:
     """The tensors of an answer by name.
 
     Raises:

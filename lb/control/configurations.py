@@ -97,7 +97,7 @@ class ConfigurationReader:
         while True:
             record, version = await self._next()
             try:
-                await self.look(record, version)
+                await self.ask(record, version)
             except (NotOffered, ValueError) as error:
                 fields = {"backend": record.backend.name, "model": text(version[0])}
                 _log.debug("configuration not compared", extra={**fields, "why": str(error)})
@@ -107,7 +107,7 @@ class ConfigurationReader:
                     self._due[record] = self._clock() + _RETRY_S
             await asyncio.sleep(_PAUSE_S)
 
-    async def look(self, record: BackendRecord, version: Version) -> Configuration:
+    async def ask(self, record: BackendRecord, version: Version) -> Configuration:
         """Read one configuration, and compare it.
 
         Raises:

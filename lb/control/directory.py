@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from lb.control.backend_registry import ENDED_AT_ONCE, BackendRegistry
 from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
 from lb.control.model_drains import Drained, ModelDrains, OnDemands
@@ -20,7 +21,6 @@ from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
-from lb.control.roll import ENDED_AT_ONCE, Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
@@ -92,8 +92,8 @@ class BackendDirectory:
     """Knows every backend; publishes who may get requests. Implements `OutcomeSink`."""
 
     def __init__(self, policy: Policy) -> None:
-        self._roll = Roll()
-        self._records = self._roll.records
+        self._registry = BackendRegistry()
+        self._records = self._registry.records
         self.removal_s = REMOVAL_S
         """How long what runs on a backend that was removed may take."""
         self.cut: Callable[[Backend], None] = _nobody_cuts
@@ -144,7 +144,7 @@ class BackendDirectory:
 
     def begin(self) -> None:
         """From now on a backend that is added or comes up is news."""
-        self._news = self._roll.news = logging.INFO
+        self._news = self._registry.news = logging.INFO
 
     @property
     def records(self) -> tuple[BackendRecord, ...]:
@@ -219,7 +219,7 @@ class BackendDirectory:
         What the operator said about a name stays, even when its addresses change.
         """
         before = {name: record.admin for name, record in self._records.items()}
-        self._roll.replace(members, now, self.removal_s)
+        self._registry.replace(members, now, self.removal_s)
         for name, record in self._records.items():
             if name not in before:
                 added = StateChange(
@@ -228,7 +228,7 @@ class BackendDirectory:
                 self.changes.add(added)
             elif record.admin is not before[name]:
                 self._note_admin(record, before[name], "its source", now)
-        gone = self._roll.remove_finished(now)
+        gone = self._registry.remove_finished(now)
         self._publish(now)
         self._forget(gone, now)
 
@@ -262,7 +262,7 @@ class BackendDirectory:
             self.passive.removed(backend, record.since)
             self.ramps.end(backend)
             self.cut(backend)
-        is_untold = self._roll.tell()
+        is_untold = self._registry.tell()
         self._is_ending = bool(is_untold or self._gone)
         if self._is_ending:
             self.put_off(partial(self._end_some, now))
@@ -464,24 +464,24 @@ class BackendDirectory:
         elif before is BackendState.DOWN and result.detail:
             port.why = result.detail  # refused first, say, and then not ready
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""
         looked_at, self._looked_at = self._looked_at, now
         if looked_at is not None and now - looked_at > _LATE_S:
             return
-        self.passive.look((record.backend for record in self._records.values()), now)
+        self.passive.judge((record.backend for record in self._records.values()), now)
         changed = False
         for record in self._records.values():
             for port in record.ports:
                 if port.health.is_at_ease:
                     continue
                 before = port.health.state
-                port.health.look(port.port.last_byte_at, now)
+                port.health.check_stall(port.port.last_byte_at, now)
                 if port.health.state is not before:
                     changed |= self._settle(port, before, _SILENT, now)
             self._note_empty(record, now)
-        gone = self._roll.remove_finished(now)
-        if self.ramps.look(self._serving(), now) or gone:
+        gone = self._registry.remove_finished(now)
+        if self.ramps.advance(self._serving(), now) or gone:
             self._publish(now)
         elif changed:
             self._publish_if_changed()
@@ -596,7 +596,7 @@ class BackendDirectory:
         """Live traffic says something else of backends than before."""
         reasons = self.passive.reasons()
         for record in self._records.values():
-            record.conduct = reasons.get(record.backend, "")
+            record.outlier_reason = reasons.get(record.backend, "")
             record.is_ejected = record.backend in self.passive.out
             record.settle(now)
         self._publish_if_changed()
@@ -606,7 +606,7 @@ class BackendDirectory:
         if record.admin is AdminState.ENABLED:
             for port in record.ports:
                 if port.health.state in _BEST:
-                    self._roll.relieve(port.protocol, now, self.removal_s)
+                    self._registry.relieve(port.protocol, now, self.removal_s)
 
     def _begin_slowly(self, backend: Backend, now: float) -> None:
         self.ramps.begin(backend, now)
@@ -648,7 +648,7 @@ class BackendDirectory:
     def _set_new_shares(self) -> None:
         """Give those that have begun to serve the share that they begin with."""
         if self._ramped_at is not None:
-            self.ramps.look(self._serving(), self._ramped_at)
+            self.ramps.advance(self._serving(), self._ramped_at)
             self._ramped_at = None
 
     def _publish_if_changed(self) -> None:
@@ -728,7 +728,7 @@ class BackendDirectory:
         """Backends that may serve, by the state of their port. A backend is the same candidate in
         both protocols."""
         up, partial, suspected, for_models, unready = [], [], [], [], []
-        for record, port in self._roll.serving(protocol):
+        for record, port in self._registry.serving(protocol):
             candidate = known.get(record)
             if candidate is None:
                 models = record.models

@@ -39,7 +39,7 @@ class Drift:
 
 def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTableStatus]:
     """Describe every backend that lists its models, for the metrics page."""
-    comparison = Comparison(directory)
+    comparison = DriftComparison(directory)
     for record in directory.records:
         age_s = record.models.age_s(now)
         if age_s is not None:
@@ -63,7 +63,7 @@ def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, in
     return [(text(name), count) for name, count in islice(sorted(counts.items()), most)]
 
 
-class Comparison:
+class DriftComparison:
     """Compares each backend with all enabled backends that list their models."""
 
     def __init__(self, directory: BackendDirectory) -> None:

@@ -19,9 +19,9 @@ from lb.domain.errors import UpstreamError
 from lb.domain.load import LoadReport, ModelLoad
 from lb.health.devices import DeviceBook
 from lb.kserve.load import STEP_BYTES, LoadPage
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +38,18 @@ _MAX_REPORTS: Final = 32 * 2**20
 
 
 class _Share:
-    """What one backend takes of a budget of memory. See `lb.wire.ledger.Holder`."""
+    """What one backend takes of a budget of memory. See `lb.wire.memory_budget.Holder`."""
 
-    def __init__(self, ledger: Ledger, record: BackendRecord) -> None:
+    def __init__(self, memory_budget: MemoryBudget, record: BackendRecord) -> None:
         self.held = 0
         self.record = record
         self.is_over = False
         """It had to give way."""
-        self._ledger = ledger
+        self._memory_budget = memory_budget
 
     def take(self, size: int) -> bool:
         """Account for more bytes. False when there is no room for them."""
-        return not self.is_over and self._ledger.take(self, size)
+        return not self.is_over and self._memory_budget.take(self, size)
 
     def evict(self) -> None:
         """Give way to others, since it is the largest."""
@@ -58,7 +58,7 @@ class _Share:
 
     def close(self) -> None:
         """Let go of everything."""
-        self._ledger.release(self, self.held)
+        self._memory_budget.release(self, self.held)
 
 
 class _Report(_Share):
@@ -75,24 +75,24 @@ class LoadReader:
 
     def __init__(
         self,
-        asker: Asker,
+        backend_client: BackendClient,
         records: Callable[[], Iterable[BackendRecord]],
         in_flight: Callable[[Backend], Mapping[bytes, int]],
-        told: Callable[[Backend, LoadReport], None],
+        on_report: Callable[[Backend, LoadReport], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """
         Args:
-            asker: makes the calls.
+            backend_client: makes the calls.
             records: whom to ask; those without a metrics port are passed over.
             in_flight: requests that we have at a backend, by model.
-            told: gets what a backend says; it is also kept in its record.
+            on_report: gets what a backend says; it is also kept in its record.
             clock: monotonic seconds.
         """
-        self._asker = asker
+        self._backend_client = backend_client
         self._records = records
         self._in_flight = in_flight
-        self._told = told
+        self._on_report = on_report
         self._clock = clock
         self._interval_s = 0.0
         self._changed = asyncio.Event()
@@ -102,8 +102,8 @@ class LoadReader:
         self._cut: set[BackendRecord] = set()
         self._reading = asyncio.Lock()
         """Held by the page that is read: one step of one page in a loop iteration."""
-        self._pages = Ledger(_MAX_PAGES)
-        self._kept = Ledger(_MAX_REPORTS)
+        self._pages = MemoryBudget(_MAX_PAGES)
+        self._kept = MemoryBudget(_MAX_REPORTS)
         self._reports: dict[BackendRecord, _Report] = {}
         self._loop = TaskOwner()
         self._asks = TaskOwner()
@@ -166,7 +166,7 @@ class LoadReader:
         in_flight = self._in_flight(backend)
         share = _Share(self._pages, record)
         try:
-            answer = await self._asker.http(
+            answer = await self._backend_client.http(
                 spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
             )
             if answer.status != _OK:
@@ -194,7 +194,7 @@ class LoadReader:
             others=self._devices.others(backend, devices, now),
             in_flight=in_flight,
         )
-        self._told(backend, record.load)
+        self._on_report(backend, record.load)
 
     async def memory_of(self, record: BackendRecord) -> int | None:
         """Ask one backend for the bytes of its devices that are in use; None: it does not say.
@@ -204,7 +204,7 @@ class LoadReader:
             return None
         share = _Share(self._pages, record)
         try:
-            answer = await self._asker.http(
+            answer = await self._backend_client.http(
                 spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
             )
             page, _ = await self._read(answer.body)

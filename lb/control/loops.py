@@ -11,9 +11,9 @@ from random import Random
 from time import monotonic
 from typing import Final
 
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.record import Member, PortRecord
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
 from lb.health.lateness import Lateness, is_excused
@@ -125,7 +125,7 @@ class ProbeLoops:
         self._unanswered = set(self._running)
         if not self._unanswered:
             self._all_answered.set()
-        self._lateness.came(self._clock())
+        self._lateness.measure(self._clock())
         self._tasks.spawn(self._look(), name="health: look for stalls")
 
     async def first_round(self) -> None:
@@ -237,6 +237,6 @@ class ProbeLoops:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             now = self._clock()
-            if self._lateness.came(now) < LOOK_INTERVAL_S:
+            if self._lateness.measure(now) < LOOK_INTERVAL_S:
                 # Otherwise answers may have come meanwhile and wait to be read.
-                self._directory.look(now)
+                self._directory.check(now)

@@ -14,13 +14,13 @@ from random import Random
 from time import monotonic
 from typing import Final, TypeVar
 
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.configurations import ConfigurationReader
 from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
 from lb.control.lists import ListReader
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import LISTING_KINDS, BackendRecord, Setup
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
 from lb.domain.operation import Operation
@@ -123,7 +123,7 @@ class ModelWatch:
         """The first round is over: who lists models for the first time has joined."""
         self.joined: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that came or came back, once its models are known."""
-        self.came: Callable[[BackendRecord, frozenset[Version]], None] = _no_versions
+        self.on_ready: Callable[[BackendRecord, frozenset[Version]], None] = _no_versions
         """Told of what has become ready on a backend, before requests for it go there."""
         self.left: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that is not in the pool any more."""
@@ -205,7 +205,7 @@ class ModelWatch:
         """The models that each ensemble runs, as far as it is known."""
         return self._facts.ensembles()
 
-    def look_at(self, record: BackendRecord) -> None:
+    def refresh(self, record: BackendRecord) -> None:
         """Look at everything of one backend as soon as possible."""
         watched = self._watched.get(record)
         if watched is not None:
@@ -346,7 +346,7 @@ class ModelWatch:
             models.confirmed(asked_at)
         else:
             fresh = models.listed(listed, asked_at)
-            self.came(record, fresh)
+            self.on_ready(record, fresh)
             watched.last = came
             if models.lists is False:
                 _log.warning("too many models to keep a list", extra=_about(record))

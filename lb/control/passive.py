@@ -1,6 +1,6 @@
 """What live traffic says of backends: told by the data plane, kept here, used for routes.
 
-Implements `ConductSink`.
+Implements `PassiveHealthSink`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from lb.control.record import text
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.trial import Trial
+from lb.health.outlier_state import Phase
 from lb.health.outliers import Move, OutlierRules, Outliers
-from lb.health.standing import Phase
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ class PassiveHealth:
     def reasons(self) -> dict[Backend, str]:
         """For which models backends are out and why, for people."""
         found: dict[Backend, list[str]] = {}
-        for backend, model, standing in self._outliers.out():
+        for backend, model, outlier_state in self._outliers.out():
             name = text(model) or "requests without a model"
             found.setdefault(backend, []).append(
-                f"{name}: {standing.phase.value}, {_WHY[standing.reason]}"
+                f"{name}: {outlier_state.phase.value}, {_WHY[outlier_state.reason]}"
             )
         return {backend: "; ".join(reasons) for backend, reasons in found.items()}
 
@@ -119,9 +119,9 @@ class PassiveHealth:
 
     # News of the control plane
 
-    def look(self, backends: Iterable[Backend], now: float) -> None:
+    def judge(self, backends: Iterable[Backend], now: float) -> None:
         """Let time pass; due every 100 ms or so."""
-        if self._is_on and (self._outliers.look(backends, now) or not self.is_quiet):
+        if self._is_on and (self._outliers.judge(backends, now) or not self.is_quiet):
             self._conclude(now)
 
     def forget(self, backend: Backend, now: float) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from lb.domain.schedule import Capacity, Order, QueuePlan, QueueRules
 from lb.settings.model import Settings
 from lb.settings.scheduling import (
     Concurrency,
@@ -101,7 +101,7 @@ class Planner:
         self.rules = rules or PlanRules()
         self._own: dict[Backend, int] = {}
         """Backends with a limit of their own."""
-        self._plans: dict[tuple[bytes, int, int], Plan] = {}
+        self._plans: dict[tuple[bytes, int, int], QueuePlan] = {}
         """By the model with rules of its own or "", instances and rows of a batch."""
 
     def follow(self, backends: Iterable[Backend]) -> None:
@@ -111,7 +111,7 @@ class Planner:
             self._own = own
             self._plans = {}
 
-    def plan(self, name: bytes, facts: ModelFacts) -> Plan | None:
+    def plan(self, name: bytes, facts: ModelFacts) -> QueuePlan | None:
         """How requests of a model are scheduled; None where they are not."""
         rule = self.rules.models.get(name, self.rules.usual)
         if facts.is_stateful or not self._is_known(rule, facts):
@@ -135,7 +135,7 @@ class Planner:
             case LimitBy.MEASUREMENT:
                 return facts.is_decoupled is False
 
-    def _make(self, rule: LineRule, facts: ModelFacts) -> Plan:
+    def _make(self, rule: LineRule, facts: ModelFacts) -> QueuePlan:
         max_batch = facts.max_batch
         executing = facts.instances * max(max_batch, 1)
 
@@ -163,4 +163,4 @@ class Planner:
             )
             for backend, concurrency in self._own.items()
         }
-        return Plan(limits=own, default=usual, rules=rule.queue)
+        return QueuePlan(limits=own, default=usual, rules=rule.queue)

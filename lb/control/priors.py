@@ -29,17 +29,17 @@ class PriorReader:
         self,
         directory: BackendDirectory,
         questions: Questions,
-        told: Callable[[Backend, Mapping[Version, Measured]], None],
+        on_report: Callable[[Backend, Mapping[Version, Measured]], None],
     ) -> None:
         """
         Args:
             directory: of all backends.
             questions: to them.
-            told: gets what a backend has measured, unless that is nothing.
+            on_report: gets what a backend has measured, unless that is nothing.
         """
         self._directory = directory
         self._questions = questions
-        self._told = told
+        self._on_report = on_report
         self._tasks = TaskOwner()
         self._asked: dict[BackendRecord, int] = {}
         """How often each had died when it was asked."""
@@ -60,9 +60,9 @@ class PriorReader:
         except TimeoutError:
             _log.info("not every backend has said how long executions take")
 
-    def came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
-        """Some versions have become ready; see `ModelWatch.came`. A model that a Triton has loaded
-        since has measured nothing yet."""
+    def on_ready(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        """Some versions have become ready; see `ModelWatch.on_ready`. A model that a Triton has
+        loaded since has measured nothing yet."""
         deaths = record.backend.deaths
         if not versions or record.member.spec.kind is not BackendKind.TRITON:
             return
@@ -87,7 +87,7 @@ class PriorReader:
             _log.debug("no statistics", extra={**fields, "why": error.detail})
         else:
             if measured and record in self._directory.records:
-                self._told(record.backend, measured)
+                self._on_report(record.backend, measured)
         finally:
             self._under_way -= 1
             if not self._under_way:

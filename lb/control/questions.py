@@ -50,7 +50,7 @@ from lb.kserve.statistics import (
     memory_from_message,
 )
 from lb.kserve.warm_up import WarmUpRequest
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 
 READ_BYTES: Final = 4 * 2**20
 """Longer answers are not read: that would hold up everything else for too long."""
@@ -132,8 +132,8 @@ def _read(
 class Questions:
     """Asks backends about themselves, and tells them what to have."""
 
-    def __init__(self, asker: Asker, *, timeout_s: float = 2.0) -> None:
-        self._asker = asker
+    def __init__(self, backend_client: BackendClient, *, timeout_s: float = 2.0) -> None:
+        self._backend_client = backend_client
         self._timeout_s = timeout_s
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -305,7 +305,7 @@ class Questions:
             UpstreamError: there was no answer.
         """
         size = (b"inference-header-content-length", b"%d" % request.json_size)
-        answer = await self._asker.http(
+        answer = await self._backend_client.http(
             record.member.spec,
             b"POST",
             b"/v2/models/%b/versions/%b/infer" % version,
@@ -372,12 +372,16 @@ class Questions:
         self, record: BackendRecord, method: bytes, path: bytes, body: bytes, timeout_s: float
     ) -> Reply:
         spec = record.member.spec
-        answer = await self._asker.http(spec, method, path, _JSON, body, timeout_s=timeout_s)
+        answer = await self._backend_client.http(
+            spec, method, path, _JSON, body, timeout_s=timeout_s
+        )
         text = "" if answer.status == 200 else http_error_text(answer.body)
         return Reply(AppProtocol.HTTP, answer.status, answer.body, text)
 
     async def _over_grpc(
         self, record: BackendRecord, call: bytes, message: bytes, timeout_s: float
     ) -> Reply:
-        answer = await self._asker.grpc(record.member.spec, call, message, timeout_s=timeout_s)
+        answer = await self._backend_client.grpc(
+            record.member.spec, call, message, timeout_s=timeout_s
+        )
         return Reply(AppProtocol.GRPC, answer.status, answer.message, answer.detail)

@@ -129,10 +129,31 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "_by_protocol", "admin", "admin_before", "backend", "conduct", "drained_models",
-        "empty_since", "evicted", "finish_by", "is_dismissed", "is_ejected", "lives", "load",
-        "look_due", "member", "models", "past", "ports", "regions", "setup", "since", "standby",
-        "stands_in", "state", "wake",
+        "_by_protocol",
+        "admin",
+        "admin_before",
+        "backend",
+        "drained_models",
+        "empty_since",
+        "evicted",
+        "finish_by",
+        "is_dismissed",
+        "is_ejected",
+        "lives",
+        "load",
+        "look_due",
+        "member",
+        "models",
+        "outlier_reason",
+        "past",
+        "ports",
+        "regions",
+        "setup",
+        "since",
+        "standby",
+        "stands_in",
+        "state",
+        "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -163,7 +184,7 @@ class BackendRecord:
         """The operator has removed it: it leaves even if nobody replaces it."""
         self.is_ejected = False
         """As a whole, for how requests fare on it."""
-        self.conduct = ""
+        self.outlier_reason = ""
         """For which models it is ejected and why, for people."""
         self.state = BackendState.STARTING
         self.since = now
@@ -199,8 +220,8 @@ class BackendRecord:
     def why(self) -> str:
         """Why its state is what it is, for people; empty where there is nothing to say."""
         reasons = [f"{port.protocol.label}: {port.why}" for port in self.ports if port.why]
-        if self.conduct:
-            reasons.append(self.conduct)
+        if self.outlier_reason:
+            reasons.append(self.outlier_reason)
         if self.drained_models:
             reasons.append(f"drained models: {', '.join(map(text, sorted(self.drained_models)))}")
         if self.admin is AdminState.REMOVING:

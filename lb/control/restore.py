@@ -203,7 +203,7 @@ class Restorer:
             if self._joining.get(record) is asyncio.current_task():
                 del self._joining[record]
                 self._withhold(record, frozenset())
-            self._watch.look_at(record)
+            self._watch.refresh(record)
 
     async def _bring_in_line(self, record: BackendRecord, unchecked: set[bytes]) -> bool:
         """Try once. Returns whether all calls were answered, whatever the answers were.
@@ -355,11 +355,11 @@ class Restorer:
         agreed: Configuration | None = None
         for other, version in newest.items():
             if agreed is None:
-                agreed = await self._watch.configurations.look(other, version)
+                agreed = await self._watch.configurations.ask(other, version)
                 continue
             digest = self._directory.configurations.digest(other.backend, version)
             if digest != agreed.digest:  # not known, or of before a load through another balancer
-                digest = (await self._watch.configurations.look(other, version)).digest
+                digest = (await self._watch.configurations.ask(other, version)).digest
             if digest != agreed.digest:
                 return None
         return agreed

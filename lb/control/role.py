@@ -38,7 +38,7 @@ from lb.domain.schedule import ModelBackendView
 from lb.health.models import Version
 from lb.health.outliers import outlier_rules
 from lb.health.ramp import ramp_rules
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.process_parts import ProcessParts
 from lb.settings.model import Settings
 from lb.settings.scheduling import BalancingSettings
@@ -122,23 +122,23 @@ class ControlRole:
             network_probe, tls=parts.tls, identity=parts.identity, iteration=parts.iteration
         )
         self.probes = ProbeLoops(directory, parts.rng, make_probe=make_probe)
-        self.asker = Asker(
+        self.backend_client = BackendClient(
             parts.tls,
             answer_bytes=READ_BYTES,
             identity=parts.identity,
             iteration=parts.iteration,
         )
         """Makes our own calls to backends."""
-        questions = Questions(self.asker)
+        questions = Questions(self.backend_client)
         self.models = ModelWatch(directory, questions, parts.rng)
         self.restorer = Restorer(directory, self.models, questions)
         self.warm_up = WarmUp(directory, questions)
         self.placement = ModelPlacement(directory, self.models, questions)
         self.models.joined = self.restorer.joined
         self.models.left = self.restorer.left
-        self.models.came = self._came
+        self.models.on_ready = self._on_ready
         self.load = LoadReader(
-            self.asker,
+            self.backend_client,
             lambda: directory.records,
             lambda backend: self._relay.in_flight_by_model(backend),
             lambda backend, report: self._relay.on_load_report(backend, report),
@@ -148,7 +148,7 @@ class ControlRole:
         self.placement.memory_of = self.load.memory_of
         self.priors = PriorReader(
             directory,
-            Questions(self.asker),
+            Questions(self.backend_client),
             lambda backend, measured: self._relay.on_measured(backend, measured),
         )
         self.scaling = ScalingSignal(lambda: self._relay.load_sample())
@@ -167,7 +167,7 @@ class ControlRole:
             pool=directory.ref,
             roster=directory.roster,
             outcomes=directory,
-            conduct=directory.passive,
+            passive_health=directory.passive,
             misplaced=misplaced,
             news=_News(self.models, self.placement),
             wanted=self._wanted,
@@ -195,7 +195,7 @@ class ControlRole:
         directory.narrow(narrow_rules(settings), now)
         directory.passive.configure(outlier_rules(settings), now)
         directory.ramps.configure(ramp_rules(settings))
-        self.asker.configure(settings.timeouts)
+        self.backend_client.configure(settings.timeouts)
         self.models.configure(settings.model_table)
         self.placement.configure(settings)
         self.restorer.configure(settings.model_table)
@@ -230,7 +230,7 @@ class ControlRole:
         await self.priors.aclose()
         await self.models.aclose()
 
-    def _came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
-        """See `ModelWatch.came`."""
-        self.warm_up.came(record, versions)
-        self.priors.came(record, versions)
+    def _on_ready(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        """See `ModelWatch.on_ready`."""
+        self.warm_up.on_ready(record, versions)
+        self.priors.on_ready(record, versions)

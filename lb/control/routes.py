@@ -18,7 +18,7 @@ from lb.control.plans import Planner
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import NO_FACTS, ModelFacts
 from lb.domain.pool import ModelRoute, Picker, Placement, Placements, Policy
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.health.models import Version
 
 _Key = tuple[AppProtocol, tuple[Backend, ...]]
@@ -94,7 +94,7 @@ class RouteBuilder:
         self._shape: object = None
         """All that routes follow from beside patterns and facts; None: begin anew."""
         self._views: tuple[_View, ...] = ()
-        self._shared: dict[tuple[Pattern, ModelFacts, Plan | None], ModelRoute] = {}
+        self._shared: dict[tuple[Pattern, ModelFacts, QueuePlan | None], ModelRoute] = {}
         self._names: AbstractSet[bytes] = frozenset()
         self._facts: Mapping[bytes, ModelFacts] = {}
         self._routes: dict[bytes, ModelRoute] = {}
@@ -302,7 +302,7 @@ def _changed_facts(
 def _route(
     pattern: Pattern,
     facts: ModelFacts,
-    plan: Plan | None,
+    plan: QueuePlan | None,
     views: Sequence[_View],
     general: Placements,
     no_regions: bool,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord, PortRecord
 from lb.domain.backend import AdminState, AppProtocol, BackendState
-from lb.telemetry.collector import ConductStatus, PortStatus
+from lb.telemetry.collector import OutlierStatus, PortStatus
 
 
 def port_statuses(directory: BackendDirectory) -> Iterator[PortStatus]:
@@ -32,11 +32,11 @@ def _port_state(record: BackendRecord, port: PortRecord) -> BackendState:
     return BackendState.EJECTED if record.is_ejected and state is BackendState.UP else state
 
 
-def conduct_statuses(directory: BackendDirectory) -> Iterator[ConductStatus]:
+def outlier_statuses(directory: BackendDirectory) -> Iterator[OutlierStatus]:
     """Describe what live traffic says of every backend, for the metrics page."""
     for record in directory.records:
         backend = record.backend
-        yield ConductStatus(
+        yield OutlierStatus(
             backend=backend.name,
             is_ejected=record.is_ejected,
             models=len(directory.passive.models.get(backend, ())),

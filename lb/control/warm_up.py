@@ -55,8 +55,8 @@ class WarmUp:
         """Leave what is under way."""
         await self._tasks.aclose()
 
-    def came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
-        """Some versions have become ready; see `ModelWatch.came`."""
+    def on_ready(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        """Some versions have become ready; see `ModelWatch.on_ready`."""
         is_wanted = self.options.enabled and versions
         if not is_wanted or record.member.spec.kind is not BackendKind.TRITON:
             return

@@ -48,10 +48,10 @@ class NameWatch:
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            await self.look()
+            await self.resolve()
             await asyncio.sleep(self.interval_s or 1.0)
 
-    async def look(self) -> None:
+    async def resolve(self) -> None:
         """Look once at all names. Those that cannot be resolved stay as they were."""
         hosts = frozenset(self._hosts()) if self.interval_s else frozenset[str]()
         self._known = {host: known for host, known in self._known.items() if host in hosts}

@@ -16,7 +16,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.fault import Fault
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 
 
 class Picker(Protocol):
@@ -89,7 +89,7 @@ class ModelRoute:
     """Those that some eligible backend has ready; an empty one is of a backend that names none."""
     is_uniform: bool = False
     """It is certainly stateless, and nothing is special about its backends."""
-    plan: Plan | None = None
+    plan: QueuePlan | None = None
     """How its requests are scheduled; None where they are not."""
     is_plain: bool = False
     """It is uniform and not scheduled: requests for it need no second look."""
@@ -196,7 +196,7 @@ class OutcomeSink(Protocol):
         ...
 
 
-class ConductSink(Protocol):
+class PassiveHealthSink(Protocol):
     """How the data plane tells the control plane how requests fare. Never raises, never blocks.
 
     Times are monotonic seconds.

@@ -76,7 +76,7 @@ class RerunBudget:
         self._tokens = min(self._tokens + earned, self._cap)
 
 
-class DeadlyModels:
+class PoisonModels:
     """Models of which a request was lost twice with its server: it may be what they died of."""
 
     __slots__ = ("_since", "seen")

@@ -16,7 +16,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.control import ControlNews, Roster
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
-from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
+from lb.domain.pool import OutcomeSink, PassiveHealthSink, PoolRef
 from lb.domain.schedule import ModelBackendView
 
 
@@ -30,7 +30,7 @@ class ControlSide:
     """Whom calls to all backends reach."""
     outcomes: OutcomeSink
     """Hears of attempts that ended without an answer."""
-    conduct: ConductSink
+    passive_health: PassiveHealthSink
     """Hears how requests fare."""
     misplaced: Callable[[Backend, bytes, bytes], None]
     """Hears of a backend, a model and a version that it says it does not have ready."""

@@ -19,7 +19,7 @@ from lb.domain.backend import Backend
 NO_DEADLINE: Final = float("inf")
 
 
-class Refusal(Enum):
+class RefusalReason(Enum):
     """Why a request is not run."""
 
     FULL = "full"
@@ -112,7 +112,7 @@ class QueueRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class QueuePlan:
     """All that is configured about one model queue.
 
     Plans are compared by identity: make one per snapshot.
@@ -128,14 +128,14 @@ class Plan:
         return self.limits.get(backend, self.default)
 
 
-class Terms:
+class RequestClass:
     """What requests have in common that ask for one version of a scheduled model and may use the
     same backends. They are handled together, so make one per snapshot."""
 
     __slots__ = ("eligible", "eligible_set", "model", "model_queue", "plan", "version")
 
     def __init__(
-        self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...]
+        self, model: bytes, version: bytes, plan: QueuePlan, eligible: tuple[Backend, ...]
     ) -> None:
         self.model = model
         self.version = version
@@ -152,9 +152,28 @@ class Ticket:
     """One request that is to be placed. Attributes below `tried` are written by the scheduler."""
 
     __slots__ = (
-        "after", "arrived_at", "backend", "began_at", "deadline", "eligible_set", "expected_s",
-        "is_waiting", "key", "model_backend", "number", "position", "priority", "queued_at",
-        "refused", "rows", "size", "tenant", "terms", "tried", "wait", "work_s",
+        "after",
+        "arrived_at",
+        "backend",
+        "began_at",
+        "deadline",
+        "eligible_set",
+        "expected_s",
+        "is_waiting",
+        "key",
+        "model_backend",
+        "number",
+        "position",
+        "priority",
+        "queued_at",
+        "refused",
+        "request_class",
+        "rows",
+        "size",
+        "tenant",
+        "tried",
+        "wait",
+        "work_s",
     )  # fmt: skip
 
     # Set by the scheduler when they first mean something: most tickets need few of them.
@@ -181,14 +200,14 @@ class Ticket:
 
     def __init__(
         self,
-        terms: Terms,
+        request_class: RequestClass,
         now: float,
         rows: int = 1,
         size: int = 0,
         deadline: float = NO_DEADLINE,
         priority: int = 0,
     ) -> None:
-        self.terms = terms
+        self.request_class = request_class
         self.arrived_at = now
         self.rows = rows
         """Batch dimension of the first input; 1 where it is not known."""
@@ -212,28 +231,28 @@ class Ticket:
 
     @property
     def model(self) -> bytes:
-        """See `Terms`."""
-        return self.terms.model
+        """See `RequestClass`."""
+        return self.request_class.model
 
     @property
     def version(self) -> bytes:
-        """See `Terms`."""
-        return self.terms.version
+        """See `RequestClass`."""
+        return self.request_class.version
 
     @property
-    def plan(self) -> Plan:
-        """See `Terms`."""
-        return self.terms.plan
+    def plan(self) -> QueuePlan:
+        """See `RequestClass`."""
+        return self.request_class.plan
 
     @property
     def eligible(self) -> tuple[Backend, ...]:
-        """See `Terms`."""
-        return self.terms.eligible
+        """See `RequestClass`."""
+        return self.request_class.eligible
 
     def hedge(self) -> Ticket:
         """Make a ticket for the same request, which is to run a second time beside the first."""
         other = Ticket(
-            self.terms, self.arrived_at, self.rows, self.size, self.deadline, self.priority
+            self.request_class, self.arrived_at, self.rows, self.size, self.deadline, self.priority
         )
         other.tenant, other.position, other.wait = self.tenant, self.position, self.wait
         return other
@@ -242,7 +261,7 @@ class Ticket:
 class ScheduleRefused(Exception):
     """Raised for a request that is not run. The caller turns it into an answer of its protocol."""
 
-    def __init__(self, refusal: Refusal, retry_after_s: float) -> None:
+    def __init__(self, refusal: RefusalReason, retry_after_s: float) -> None:
         super().__init__(refusal.value)
         self.refusal = refusal
         self.retry_after_s = retry_after_s

@@ -33,7 +33,7 @@ class GeneratedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FileComparison:
     """How the files of a stack differ from those in a folder."""
 
     new: tuple[GeneratedFile, ...]
@@ -47,7 +47,7 @@ class Comparison:
         return not (self.new or self.changed or self.left_over)
 
 
-def compare(files: Sequence[GeneratedFile], folder: Path) -> Comparison:
+def compare(files: Sequence[GeneratedFile], folder: Path) -> FileComparison:
     """Look at what is there.
 
     Raises:
@@ -66,7 +66,7 @@ def compare(files: Sequence[GeneratedFile], folder: Path) -> Comparison:
             changed.append((file, there.decode(errors="replace")))
     known = {file.path for file in files}
     left_over = (path for path in _ours(folder) if path not in known)
-    return Comparison(tuple(new), tuple(changed), tuple(left_over))
+    return FileComparison(tuple(new), tuple(changed), tuple(left_over))
 
 
 def _ours(folder: Path) -> Iterable[str]:
@@ -98,7 +98,7 @@ def command_of(path: Path) -> str:
     return next((each.removeprefix(_COMMENT) for each in lines if each.startswith(_COMMENT)), "")
 
 
-def difference(comparison: Comparison, folder: Path) -> str:
+def difference(comparison: FileComparison, folder: Path) -> str:
     """The difference as `diff -u` writes it, from what is there to what would be."""
     parts: list[str] = []
     for file, there in (*((file, "") for file in comparison.new), *comparison.changed):

@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FilePlan:
     """What would be written."""
 
     files: tuple[GeneratedFile, ...]
@@ -50,7 +50,7 @@ class Plan:
     """What the user should know."""
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: Request) -> FilePlan:
     """Decide it all.
 
     Raises:
@@ -69,7 +69,7 @@ def make_plan(request: Request) -> Plan:
             notes.append(
                 f"units name MIG devices by UUID: run {SCRIPT}, then generate without --mig"
             )
-            return Plan(tuple(files), None, tuple(notes))
+            return FilePlan(tuple(files), None, tuple(notes))
         devices = layout.devices
         notes.append(_before_start(layout))
     if empty and not devices:
@@ -79,7 +79,7 @@ def make_plan(request: Request) -> Plan:
     cpu_servers = request.cpu_servers or (0 if devices else 1)
     stack = make_stack(request.options, devices, cpu_servers)
     files += _WRITERS[request.target](stack)
-    return Plan(tuple(files), stack, tuple(notes))
+    return FilePlan(tuple(files), stack, tuple(notes))
 
 
 _WRITERS = {

@@ -37,10 +37,10 @@ class _Own:
         self.recent: deque[tuple[float, float]] = deque()
         """When it was looked at lately, and for how long requests had been there since the look
         before, at most."""
-        self.look(now)
+        self.note_work(now)
         self.recent.clear()
 
-    def look(self, now: float) -> None:
+    def note_work(self, now: float) -> None:
         """Take note of what was under way since the last look."""
         ports = [port for port in self.backend.ports if port is not None]
         spent_s = sum([port.latency.sum for port in ports])
@@ -98,7 +98,7 @@ class DeviceBook:
         ours = 0.0
         for each in self._own.values():
             if own.may_share_with(each):
-                each.look(now)
+                each.note_work(now)
                 ours += each.most
         ours /= len(shares)
         return max(0.0, sum(shares) / len(shares) - ours) if ours <= _LITTLE else None

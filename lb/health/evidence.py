@@ -12,7 +12,7 @@ from math import log
 from statistics import median_low
 from typing import Final
 
-from lb.health.standing import Phase, Run, Share, Standing
+from lb.health.outlier_state import FailureRate, OutlierState, Phase, Run
 
 SURE: Final = 18.4
 """Natural logarithm of the odds that are enough: 100 million to one, since a busy service gives
@@ -36,8 +36,10 @@ _EXCESS_S: Final = 0.005
 class Rest:
     """The other backends that serve a model, as they do of late."""
 
-    def __init__(self, standings: Collection[Standing], but: Standing, now: float) -> None:
-        others = [each for each in standings if each is not but]
+    def __init__(
+        self, outlier_states: Collection[OutlierState], but: OutlierState, now: float
+    ) -> None:
+        others = [each for each in outlier_states if each is not but]
         self.out = sum(each.phase is not Phase.SERVING for each in others)
         """How many are ejected."""
         self.serving = [
@@ -46,7 +48,9 @@ class Rest:
             if each.phase is Phase.SERVING and now - each.used_at <= _STALE_S
         ]
 
-    def odds(self, run: Run, share_of: Callable[[Standing], Share], *, certain: bool) -> float:
+    def odds(
+        self, run: Run, share_of: Callable[[OutlierState], FailureRate], *, certain: bool
+    ) -> float:
         """Natural logarithm of how unlikely a run would be on one of them; 0 where they are
         not known, or fail themselves.
 
@@ -57,7 +61,7 @@ class Rest:
         """
         return -log(self.rate(share_of, certain=certain)) * run.count
 
-    def rate(self, share_of: Callable[[Standing], Share], *, certain: bool) -> float:
+    def rate(self, share_of: Callable[[OutlierState], FailureRate], *, certain: bool) -> float:
         """Share of bad answers, as high as it may be by what is known; 1 where nothing is."""
         shares = [share_of(each) for each in self.serving]
         good = sum(share.good for share in shares)
@@ -67,12 +71,14 @@ class Rest:
         rate = (bad + (0.05 if certain else 0.5)) / (good + bad + 1.0)
         return max(rate, sum(share.recent for share in shares) / len(shares))
 
-    def fails_too(self, run_of: Callable[[Standing], Run]) -> bool:
+    def fails_too(self, run_of: Callable[[OutlierState], Run]) -> bool:
         """Whether half of them have such runs, too."""
         failing = sum(run_of(each).count > 1 for each in self.serving)
         return 2 * failing >= len(self.serving)
 
-    def deviation(self, share: Share, share_of: Callable[[Standing], Share]) -> float:
+    def deviation(
+        self, share: FailureRate, share_of: Callable[[OutlierState], FailureRate]
+    ) -> float:
         """Natural logarithm of how much better a share is explained by a backend of its own kind
         than by one like the rest."""
         rate = self.rate(share_of, certain=False)
@@ -93,9 +99,9 @@ class Rest:
         return median_low(times) if times else 0.0
 
 
-def may_be_slow(standing: Standing, took_s: float, factor: float) -> bool:
+def may_be_slow(outlier_state: OutlierState, took_s: float, factor: float) -> bool:
     """Whether an answer took much longer than this backend's usually do."""
-    usual = standing.usual
+    usual = outlier_state.usual
     if usual.count < _USUAL_SAMPLES:
         return False
     return took_s > factor * usual.seconds and took_s - usual.seconds > _EXCESS_S

@@ -18,7 +18,7 @@ class Lateness:
         self._due = now + interval_s
         self._sum = 0.0
 
-    def came(self, now: float) -> float:
+    def measure(self, now: float) -> float:
         """It came, and is due again after the interval. Returns by how much it was late."""
         late_s = max(now - self._due, 0.0)
         self._sum += late_s

@@ -22,7 +22,7 @@ from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.trial import Trial
 from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
-from lb.health.standing import Phase, Run, Share, Standing
+from lb.health.outlier_state import FailureRate, OutlierState, Phase, Run
 from lb.settings.model import Settings
 
 MAX_MODELS: Final = 2000
@@ -104,10 +104,10 @@ class Outliers:
 
     def __init__(self, rules: OutlierRules) -> None:
         self.rules = rules
-        self._standings: dict[bytes, dict[Backend, Standing]] = {}
+        self._outlier_states: dict[bytes, dict[Backend, OutlierState]] = {}
         self._open_runs: dict[Backend, int] = {}
         """Runs of failures that the next good answer ends."""
-        self._out: dict[tuple[Backend, bytes], Standing] = {}
+        self._out: dict[tuple[Backend, bytes], OutlierState] = {}
         """Those that are not serving."""
         self._moves: list[Move] = []
         self._sweep_due = 0.0
@@ -132,22 +132,22 @@ class Outliers:
             return False
         used = sum(
             backend in of_model and (model in out or now - of_model[backend].used_at <= _UNUSED_S)
-            for model, of_model in self._standings.items()
+            for model, of_model in self._outlier_states.items()
         )
         return 2 * len(out) > used
 
-    def out(self) -> Iterator[tuple[Backend, bytes, Standing]]:
+    def out(self) -> Iterator[tuple[Backend, bytes, OutlierState]]:
         """All that are out."""
-        for (backend, model), standing in self._out.items():
-            yield backend, model, standing
+        for (backend, model), outlier_state in self._out.items():
+            yield backend, model, outlier_state
 
     @property
     def trials(self) -> dict[bytes, Trial]:
         """The trials that are given, one per model at most."""
         return {
-            model: standing.trial
-            for (_, model), standing in self._out.items()
-            if standing.trial is not None
+            model: outlier_state.trial
+            for (_, model), outlier_state in self._out.items()
+            if outlier_state.trial is not None
         }
 
     def take_moves(self) -> list[Move]:
@@ -159,69 +159,69 @@ class Outliers:
 
     def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> bool:
         """A good answer came, and `reports_due` asked for it."""
-        standing = self._find(backend, model, now)
-        if standing is not None:
-            self._end_run(backend, standing)
+        outlier_state = self._find(backend, model, now)
+        if outlier_state is not None:
+            self._end_run(backend, outlier_state)
         backend.reports_due = max(backend.reports_due - 1, 1 if backend in self._open_runs else 0)
-        if standing is None:
+        if outlier_state is None:
             return False
-        standing.used_at = now
-        if standing.phase is not Phase.SERVING:
-            return self._trial_answered(backend, model, standing, took_s, now)
+        outlier_state.used_at = now
+        if outlier_state.phase is not Phase.SERVING:
+            return self._trial_answered(backend, model, outlier_state, took_s, now)
         factor = self.rules.latency_factor
         is_slow = (
             factor > 0.0
-            and may_be_slow(standing, took_s, factor)
-            and is_slow_beside(self._rest(model, standing, now), took_s, factor)
+            and may_be_slow(outlier_state, took_s, factor)
+            and is_slow_beside(self._rest(model, outlier_state, now), took_s, factor)
         )
-        standing.errors.add(is_bad=False)
-        standing.late.add(is_bad=is_slow)
-        standing.usual.add(took_s, is_outlying=is_slow)
+        outlier_state.errors.add(is_bad=False)
+        outlier_state.late.add(is_bad=is_slow)
+        outlier_state.usual.add(took_s, is_outlying=is_slow)
         if is_slow:
-            return self._was_slow(backend, model, standing, now)
-        standing.slow.end()
+            return self._was_slow(backend, model, outlier_state, now)
+        outlier_state.slow.end()
         return False
 
     def failed(
         self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
     ) -> bool:
         """An attempt failed, and not by what is known to be the client's fault."""
-        standing = self._find(backend, model, now)
+        outlier_state = self._find(backend, model, now)
         is_sample = backend.reports_due > 0
         backend.reports_due = max(backend.reports_due - 1, 1)
-        if standing is None:
+        if outlier_state is None:
             return False
-        standing.used_at = now
-        if standing.phase is not Phase.SERVING:
-            return self._trial_failed(backend, model, standing, fault, took_s, now)
-        run = standing.failing
+        outlier_state.used_at = now
+        if outlier_state.phase is not Phase.SERVING:
+            return self._trial_failed(backend, model, outlier_state, fault, took_s, now)
+        run = outlier_state.failing
         run.add(fault, now)
         self._follow_run(backend, run)
         if is_sample:
-            standing.errors.add(is_bad=True)
-        if not self._is_to_be_judged(model, standing, run, now):
+            outlier_state.errors.add(is_bad=True)
+        if not self._is_to_be_judged(model, outlier_state, run, now):
             return False
-        if not self._fails(standing, self._rest(model, standing, now), now):
+        if not self._fails(outlier_state, self._rest(model, outlier_state, now), now):
             return False
-        self._eject(backend, model, standing, run.last, now)
+        self._eject(backend, model, outlier_state, run.last, now)
         return True
 
     def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> bool:
         """A client did not wait any longer for an answer, for whatever reason."""
-        standing = self._find(backend, model, now)
+        outlier_state = self._find(backend, model, now)
         factor = self.rules.latency_factor
-        if standing is None or not factor or not may_be_slow(standing, waited_s, factor):
+        if outlier_state is None or not factor or not may_be_slow(outlier_state, waited_s, factor):
             return False
-        rest = self._rest(model, standing, now)
+        rest = self._rest(model, outlier_state, now)
         if not is_slow_beside(rest, waited_s, factor):
             return False
-        standing.used_at = now
-        if standing.phase is not Phase.SERVING:
-            return self._trial_failed(backend, model, standing, Fault.LATENCY, waited_s, now)
-        standing.late.add(is_bad=True)
-        return self._was_slow(backend, model, standing, now)
+        outlier_state.used_at = now
+        if outlier_state.phase is not Phase.SERVING:
+            return self._trial_failed(backend, model, outlier_state, Fault.LATENCY, waited_s, now)
+        outlier_state.late.add(is_bad=True)
+        return self._was_slow(backend, model, outlier_state, now)
 
-    def look(self, backends: Iterable[Backend], now: float) -> bool:
+    def judge(self, backends: Iterable[Backend], now: float) -> bool:
         """Ask for samples, and let time pass: due every 100 ms or so.
 
         Args:
@@ -233,8 +233,8 @@ class Outliers:
             self._sweep_due = now + _UNUSED_S
             self._sweep(now)
         changed = False
-        for (backend, model), standing in tuple(self._out.items()):
-            changed |= self._look_at(backend, model, standing, now)
+        for (backend, model), outlier_state in tuple(self._out.items()):
+            changed |= self._look_at(backend, model, outlier_state, now)
         return changed
 
     def _ask_for_samples(self, backends: tuple[Backend, ...]) -> None:
@@ -250,28 +250,28 @@ class Outliers:
     def forget(self, backend: Backend) -> bool:
         """It may be another process that answers next, or it has left."""
         was_out = False
-        for model, of_model in tuple(self._standings.items()):
+        for model, of_model in tuple(self._outlier_states.items()):
             if of_model.pop(backend, None) is not None and not of_model:
-                del self._standings[model]
+                del self._outlier_states[model]
             was_out |= self._out.pop((backend, model), None) is not None
         self._open_runs.pop(backend, None)
         return was_out
 
     # Serving
 
-    def _find(self, backend: Backend, model: bytes, now: float) -> Standing | None:
-        of_model = self._standings.get(model)
+    def _find(self, backend: Backend, model: bytes, now: float) -> OutlierState | None:
+        of_model = self._outlier_states.get(model)
         if of_model is None:
-            if len(self._standings) >= MAX_MODELS:
+            if len(self._outlier_states) >= MAX_MODELS:
                 return None
-            of_model = self._standings[model] = {}
-        standing = of_model.get(backend)
-        if standing is None:
-            standing = of_model[backend] = Standing(now)
-        return standing
+            of_model = self._outlier_states[model] = {}
+        outlier_state = of_model.get(backend)
+        if outlier_state is None:
+            outlier_state = of_model[backend] = OutlierState(now)
+        return outlier_state
 
-    def _rest(self, model: bytes, standing: Standing, now: float) -> Rest:
-        return Rest(self._standings[model].values(), standing, now)
+    def _rest(self, model: bytes, outlier_state: OutlierState, now: float) -> Rest:
+        return Rest(self._outlier_states[model].values(), outlier_state, now)
 
     def _follow_run(self, backend: Backend, run: Run) -> None:
         """Have all good answers of a backend told while one of them ends a run."""
@@ -280,8 +280,8 @@ class Outliers:
         elif run.count == _LONG_RUN:
             self._close_run(backend)
 
-    def _end_run(self, backend: Backend, standing: Standing) -> None:
-        run = standing.failing
+    def _end_run(self, backend: Backend, outlier_state: OutlierState) -> None:
+        run = outlier_state.failing
         if 0 < run.count < _LONG_RUN:
             self._close_run(backend)
         run.end()
@@ -293,19 +293,21 @@ class Outliers:
         else:
             self._open_runs.pop(backend, None)
 
-    def _is_to_be_judged(self, model: bytes, standing: Standing, run: Run, now: float) -> bool:
+    def _is_to_be_judged(
+        self, model: bytes, outlier_state: OutlierState, run: Run, now: float
+    ) -> bool:
         if run.count > _SHORT_RUN:
-            if now < standing.judge_due:
+            if now < outlier_state.judge_due:
                 return False
-            standing.judge_due = now + _JUDGE_S * len(self._standings[model])
+            outlier_state.judge_due = now + _JUDGE_S * len(self._outlier_states[model])
         return True
 
-    def _fails(self, standing: Standing, rest: Rest, now: float) -> bool:
+    def _fails(self, outlier_state: OutlierState, rest: Rest, now: float) -> bool:
         """Whether its failures cannot be explained by the requests."""
         if rest.fails_too(_failing):
             return False
-        run = standing.failing
-        is_watched = bool(standing.ejections) and now < standing.until
+        run = outlier_state.failing
+        is_watched = bool(outlier_state.ejections) and now < outlier_state.until
         certain = 1 if is_watched else min(_CERTAIN, self.rules.consecutive)
         clear = LIKELY if is_watched else CLEAR
         if run.certain >= certain and rest.odds(run, _errors, certain=True) >= clear:
@@ -313,127 +315,133 @@ class Outliers:
         needed, sure = (2, LIKELY) if is_watched else (self.rules.consecutive, SURE)
         if run.count >= needed and rest.odds(run, _errors, certain=False) >= sure:
             return True
-        share = standing.errors
+        share = outlier_state.errors
         return share.value >= self.rules.share and rest.deviation(share, _errors) >= SURE
 
-    def _was_slow(self, backend: Backend, model: bytes, standing: Standing, now: float) -> bool:
-        run = standing.slow
+    def _was_slow(
+        self, backend: Backend, model: bytes, outlier_state: OutlierState, now: float
+    ) -> bool:
+        run = outlier_state.slow
         run.add(Fault.LATENCY, now)
         if run.count < _SLOW_RUN or now - run.since < _SLOW_S:
             return False
-        if not self._is_to_be_judged(model, standing, run, now):
+        if not self._is_to_be_judged(model, outlier_state, run, now):
             return False
-        rest = self._rest(model, standing, now)
+        rest = self._rest(model, outlier_state, now)
         if (
             rest.out + 1 > len(rest.serving)  # slow is better than overloaded
             or rest.fails_too(_slow)
             or rest.odds(run, _late, certain=False) < SURE
         ):
             return False
-        self._eject(backend, model, standing, Fault.LATENCY, now)
+        self._eject(backend, model, outlier_state, Fault.LATENCY, now)
         return True
 
     # Out
 
     def _eject(
-        self, backend: Backend, model: bytes, standing: Standing, reason: Fault, now: float
+        self, backend: Backend, model: bytes, outlier_state: OutlierState, reason: Fault, now: float
     ) -> None:
-        if standing.phase is Phase.SERVING and now >= standing.forgiven_at:
-            standing.ejections = 0
-        failures = max(standing.failing.count, standing.slow.count, 1)
-        self._end_run(backend, standing)
-        standing.slow.end()
+        if outlier_state.phase is Phase.SERVING and now >= outlier_state.forgiven_at:
+            outlier_state.ejections = 0
+        failures = max(outlier_state.failing.count, outlier_state.slow.count, 1)
+        self._end_run(backend, outlier_state)
+        outlier_state.slow.end()
         rules = self.rules
-        seconds = min(rules.base_s * 2.0 ** min(standing.ejections, 30), rules.max_s)
-        standing.ejections += 1
-        standing.phase = Phase.EJECTED
-        standing.reason = reason
-        standing.ejected_at = now
-        standing.until = now + seconds
-        standing.trial = None
-        self._out[backend, model] = standing
+        seconds = min(rules.base_s * 2.0 ** min(outlier_state.ejections, 30), rules.max_s)
+        outlier_state.ejections += 1
+        outlier_state.phase = Phase.EJECTED
+        outlier_state.reason = reason
+        outlier_state.ejected_at = now
+        outlier_state.until = now + seconds
+        outlier_state.trial = None
+        self._out[backend, model] = outlier_state
         self._moves.append(Move(backend, model, Phase.EJECTED, reason, seconds, failures))
 
-    def _return(self, backend: Backend, model: bytes, standing: Standing, now: float) -> None:
-        out_s = standing.until - standing.ejected_at
-        standing.phase = Phase.SERVING
-        standing.until = now + _WATCHED_S
-        standing.forgiven_at = now + max(_FORGIVEN_S, 2.0 * out_s)
-        standing.trial = None
-        standing.errors = Share()
-        standing.late = Share()
+    def _return(
+        self, backend: Backend, model: bytes, outlier_state: OutlierState, now: float
+    ) -> None:
+        out_s = outlier_state.until - outlier_state.ejected_at
+        outlier_state.phase = Phase.SERVING
+        outlier_state.until = now + _WATCHED_S
+        outlier_state.forgiven_at = now + max(_FORGIVEN_S, 2.0 * out_s)
+        outlier_state.trial = None
+        outlier_state.errors = FailureRate()
+        outlier_state.late = FailureRate()
         del self._out[backend, model]
-        self._moves.append(Move(backend, model, Phase.SERVING, standing.reason, 0.0, 0))
+        self._moves.append(Move(backend, model, Phase.SERVING, outlier_state.reason, 0.0, 0))
 
     def _trial_answered(
-        self, backend: Backend, model: bytes, standing: Standing, took_s: float, now: float
+        self, backend: Backend, model: bytes, outlier_state: OutlierState, took_s: float, now: float
     ) -> bool:
-        if now - took_s < standing.ejected_at:
+        if now - took_s < outlier_state.ejected_at:
             return False  # it was under way before
         factor = self.rules.latency_factor
-        if standing.reason is Fault.LATENCY and is_slow_beside(
-            self._rest(model, standing, now), took_s, factor
+        if outlier_state.reason is Fault.LATENCY and is_slow_beside(
+            self._rest(model, outlier_state, now), took_s, factor
         ):
-            return self._trial_failed(backend, model, standing, Fault.LATENCY, took_s, now)
-        self._return(backend, model, standing, now)
+            return self._trial_failed(backend, model, outlier_state, Fault.LATENCY, took_s, now)
+        self._return(backend, model, outlier_state, now)
         return True
 
     def _trial_failed(
         self,
         backend: Backend,
         model: bytes,
-        standing: Standing,
+        outlier_state: OutlierState,
         fault: Fault,
         took_s: float,
         now: float,
     ) -> bool:
-        if standing.phase is Phase.EJECTED or now - took_s < standing.ejected_at:
+        if outlier_state.phase is Phase.EJECTED or now - took_s < outlier_state.ejected_at:
             return False  # it was under way before, or all are used since too few are left
-        rest = self._rest(model, standing, now)
+        rest = self._rest(model, outlier_state, now)
         if not fault.is_certain and rest.rate(_errors, certain=False) > self.rules.share:
             # That request would perhaps have failed anywhere: another one will tell.
-            self._give_trial(backend, standing, now)
+            self._give_trial(backend, outlier_state, now)
         else:
-            self._eject(backend, model, standing, fault, now)
+            self._eject(backend, model, outlier_state, fault, now)
         return True
 
-    def _look_at(self, backend: Backend, model: bytes, standing: Standing, now: float) -> bool:
-        rest = self._rest(model, standing, now)
-        if standing.reason is not Fault.LATENCY and _mostly_fails(rest):
-            self._return(backend, model, standing, now)
+    def _look_at(
+        self, backend: Backend, model: bytes, outlier_state: OutlierState, now: float
+    ) -> bool:
+        rest = self._rest(model, outlier_state, now)
+        if outlier_state.reason is not Fault.LATENCY and _mostly_fails(rest):
+            self._return(backend, model, outlier_state, now)
             return True
-        if now < standing.until:
+        if now < outlier_state.until:
             return False
-        if standing.phase is Phase.EJECTED:
-            standing.phase = Phase.PROBATION
-            self._give_trial(backend, standing, now)
-            self._moves.append(Move(backend, model, Phase.PROBATION, standing.reason, 0.0, 0))
+        if outlier_state.phase is Phase.EJECTED:
+            outlier_state.phase = Phase.PROBATION
+            self._give_trial(backend, outlier_state, now)
+            self._moves.append(Move(backend, model, Phase.PROBATION, outlier_state.reason, 0.0, 0))
             return True
-        trial = standing.trial
-        if trial is not None and not trial.is_open and now >= standing.trial_due:
-            self._give_trial(backend, standing, now)
+        trial = outlier_state.trial
+        if trial is not None and not trial.is_open and now >= outlier_state.trial_due:
+            self._give_trial(backend, outlier_state, now)
             return True
-        if now - standing.until > _UNUSED_S and trial is not None and trial.is_open:
-            self._return(backend, model, standing, now)  # nobody asks for it any more
+        if now - outlier_state.until > _UNUSED_S and trial is not None and trial.is_open:
+            self._return(backend, model, outlier_state, now)  # nobody asks for it any more
             return True
         return False
 
-    def _give_trial(self, backend: Backend, standing: Standing, now: float) -> None:
-        standing.trial = Trial(backend)
-        standing.trial_due = now + max(self.rules.base_s, 2.0 * standing.usual.seconds)
+    def _give_trial(self, backend: Backend, outlier_state: OutlierState, now: float) -> None:
+        outlier_state.trial = Trial(backend)
+        outlier_state.trial_due = now + max(self.rules.base_s, 2.0 * outlier_state.usual.seconds)
 
     def _sweep(self, now: float) -> None:
-        for model, of_model in tuple(self._standings.items()):
-            for backend, standing in tuple(of_model.items()):
+        for model, of_model in tuple(self._outlier_states.items()):
+            for backend, outlier_state in tuple(of_model.items()):
                 if (
-                    standing.phase is Phase.SERVING
-                    and now - standing.used_at > _FORGOTTEN_S
-                    and now >= standing.forgiven_at
+                    outlier_state.phase is Phase.SERVING
+                    and now - outlier_state.used_at > _FORGOTTEN_S
+                    and now >= outlier_state.forgiven_at
                 ):
-                    self._end_run(backend, standing)
+                    self._end_run(backend, outlier_state)
                     del of_model[backend]
             if not of_model:
-                del self._standings[model]
+                del self._outlier_states[model]
 
 
 def _mostly_fails(rest: Rest) -> bool:
@@ -441,17 +449,17 @@ def _mostly_fails(rest: Rest) -> bool:
     return bool(shares) and sum(shares) / len(shares) >= _FAILS_EVERYWHERE
 
 
-def _failing(standing: Standing) -> Run:
-    return standing.failing
+def _failing(outlier_state: OutlierState) -> Run:
+    return outlier_state.failing
 
 
-def _slow(standing: Standing) -> Run:
-    return standing.slow
+def _slow(outlier_state: OutlierState) -> Run:
+    return outlier_state.slow
 
 
-def _errors(standing: Standing) -> Share:
-    return standing.errors
+def _errors(outlier_state: OutlierState) -> FailureRate:
+    return outlier_state.errors
 
 
-def _late(standing: Standing) -> Share:
-    return standing.late
+def _late(outlier_state: OutlierState) -> FailureRate:
+    return outlier_state.late

@@ -198,7 +198,7 @@ class PortHealth:
             self._unanswered_since is None and self._leaving_until is None and not self._suspected
         )
 
-    def look(self, last_byte_at: float, now: float) -> None:
+    def check_stall(self, last_byte_at: float, now: float) -> None:
         """Suspect a port that owes an answer and is silent, and clear one that spoke."""
         if self._leaving_until is not None:
             if now < self._leaving_until:

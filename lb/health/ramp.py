@@ -60,7 +60,7 @@ class Ramps:
         if self._began.pop(backend, None) is not None:
             backend.set_share(1.0)
 
-    def look(self, serving: Iterable[Backend], now: float) -> bool:
+    def advance(self, serving: Iterable[Backend], now: float) -> bool:
         """Set the shares of all that have begun of late. Returns whether some have ended.
 
         Args:

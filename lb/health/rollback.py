@@ -246,7 +246,7 @@ class VariantJudge:
         self._errors = _Excess(_ALARM_ERRORS, _TOO_MANY_ERRORS)
         self._slow = [_Slowness(each) for each in _QUANTILES]
 
-    def look(self, variant: Counts, first: Counts, baseline: Baseline) -> str:
+    def verdict(self, variant: Counts, first: Counts, baseline: Baseline) -> str:
         """Take a second's worth of requests.
 
         Args:

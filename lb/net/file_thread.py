@@ -48,7 +48,7 @@ class FileStalled(LoadBalancerError):
 class Follower(Protocol):
     """Something that is made from files and goes along with their changes."""
 
-    def look(self) -> Callable[[], None] | None:
+    def poll(self) -> Callable[[], None] | None:
         """Read what has changed. Runs in the thread and changes nothing that others see.
 
         Returns:
@@ -173,7 +173,7 @@ class FileThread:
 
     async def _follow(self, follower: Follower) -> None:
         try:
-            apply = await self.run(follower, follower.look)
+            apply = await self.run(follower, follower.poll)
         except FileStalled:
             return  # it is in the log, and the next look follows
         if apply is not None:

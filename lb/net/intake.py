@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from lb.net.stored import Pipe, Store, StoredBytes
+from lb.net.stored import KernelPipe, Store, StoredBytes
 
 READ_BYTES: Final = 1 << 18
 """Read at once at most, as a transport of uvloop does. With 1 MiB a batch of 38 MB took 7 % more
@@ -54,7 +54,7 @@ class Intake:
         self._fd = fd
         self._left = size
         self._store = store
-        self._pipe: Pipe | None = None
+        self._pipe: KernelPipe | None = None
         """Gets what comes, while it has room."""
         self._take = take
         self._over = over
@@ -120,7 +120,7 @@ class Intake:
         self._pipe = pipe = self._store.new_pipe()
         return None if pipe is None else self._filled(pipe)
 
-    def _filled(self, pipe: Pipe) -> StoredBytes | None:
+    def _filled(self, pipe: KernelPipe) -> StoredBytes | None:
         before = pipe.size
         if not pipe.fill(self._fd, self._left):
             return None

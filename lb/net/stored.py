@@ -29,7 +29,7 @@ _FLAGS: Final = 2
 """SPLICE_F_NONBLOCK."""
 
 
-class Pipe:
+class KernelPipe:
     """A pipe whose bytes are kept until nobody has any of them."""
 
     __slots__ = ("_store", "end", "size", "start")
@@ -82,7 +82,7 @@ class StoredBytes:
 
     __slots__ = ("_begin", "_end", "_pipe", "_store")
 
-    def __init__(self, store: Store, pipe: Pipe, begin: int, end: int) -> None:
+    def __init__(self, store: Store, pipe: KernelPipe, begin: int, end: int) -> None:
         self._store = store
         self._pipe = pipe
         self._begin = begin
@@ -127,18 +127,18 @@ class Store:
 
     def __init__(self) -> None:
         self.pipes = 0
-        self._copy: Pipe | None = None
+        self._copy: KernelPipe | None = None
         """References to bytes of a pipe on their way out; empty otherwise."""
         self._sink = -1
         """/dev/null, which takes references as well."""
         self._tee: Any = None
 
-    def new_pipe(self) -> Pipe | None:
+    def new_pipe(self) -> KernelPipe | None:
         """An empty pipe; None where there are enough, or no more can be made."""
         if self.pipes >= MOST_PIPES or not self._prepare():
             return None
         try:
-            return Pipe(self)
+            return KernelPipe(self)
         except OSError:
             return None
 
@@ -151,13 +151,13 @@ class Store:
         try:
             self._tee = ctypes.CDLL(None, use_errno=True).tee
             self._sink = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            self._copy = Pipe(None)
+            self._copy = KernelPipe(None)
         except (AttributeError, OSError):
             self.close()
             return False
         return True
 
-    def copy(self, pipe: Pipe, begin: int, end: int) -> int:
+    def copy(self, pipe: KernelPipe, begin: int, end: int) -> int:
         """Have references to bytes of a pipe at hand, to be used at once.
 
         Returns:

@@ -3,7 +3,7 @@
 An exchange that is sampled has a `Recording`; others have none, and cost one draw. Payload is noted
 as it passes; when the exchange is over, the record goes to the writer's thread. Of a stream each
 message is a record as soon as it is whole, since streams may be open for days. Whatever is held is
-on the ledger of the process, as long as that has room for what nobody waits for.
+in the memory budget of the process, as long as that has room for what nobody waits for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lb.telemetry.sampling import RECORDED, Draw, drawing
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.grpc.status import GrpcStatus
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -96,11 +96,11 @@ class Recorder(Protocol):
     """Of one request or response."""
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; they are on the ledger then."""
+        """Whether there is room for so many bytes more; they are in the memory budget then."""
         ...
 
     def release(self, size: int) -> None:
-        """Take bytes off the ledger that are not kept any more."""
+        """Take bytes out of the memory budget that are not kept any more."""
         ...
 
     def drop(self, recording: Recording) -> None:
@@ -224,7 +224,7 @@ class PayloadLog:
 
     def __init__(
         self,
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         call_soon: Callable[[Callable[[PayloadRecord, bool], None], PayloadRecord, bool], object],
         rng: Random,
         *,
@@ -234,7 +234,7 @@ class PayloadLog:
         """Log nothing until `configure`.
 
         Args:
-            ledger: has the bytes held.
+            memory_budget: has the bytes held.
             call_soon: has a function called in the event loop, from any thread; RuntimeError when
                 that is closed.
             rng: draws the sample, and makes ids for requests that have none.
@@ -242,13 +242,13 @@ class PayloadLog:
             wall: Unix time in seconds.
         """
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self.max_payload_bytes = 0
         """Of one request or response."""
         self.dropped = 0
         """Inferences that were sampled and are not logged."""
-        self._ledger = ledger
-        ledger.spares += (self,)
+        self._memory_budget = memory_budget
+        memory_budget.spares += (self,)
         self._call_soon = call_soon
         self._rng = rng
         self._clock = clock
@@ -413,19 +413,19 @@ class PayloadLog:
     # Memory
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; they are on the ledger then."""
-        rules, ledger = self._rules, self._ledger
+        """Whether there is room for so many bytes more; they are in the memory budget then."""
+        rules, memory_budget = self._rules, self._memory_budget
         return (
             rules is not None
             and self.held + size <= rules.memory_bytes
-            and ledger.held + size <= ledger.keep_up_to
-            and ledger.take(self, size)
+            and memory_budget.held + size <= memory_budget.keep_up_to
+            and memory_budget.take(self, size)
         )
 
     def release(self, size: int) -> None:
-        """Take bytes off the ledger that are not kept any more."""
+        """Take bytes out of the memory budget that are not kept any more."""
         if size:
-            self._ledger.release(self, size)
+            self._memory_budget.release(self, size)
 
     def drop(self, recording: Recording) -> None:
         """Give a recording up: there is no room for it."""

@@ -17,16 +17,24 @@ from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.net.dial import connect_failure
 from lb.net.tls.contexts import describe
-from lb.probes.plan import READY, Answer, Conversation
+from lb.probes.plan import READY, Conversation, ProbeAnswer
 
 _READ_BYTES: Final = 65_536
 
 
-class BriefTalk:
+class BriefClientCall:
     """One conversation with an address that is numeric. `close` has to follow."""
 
     __slots__ = (
-        "_address", "_fd", "_heard", "_loop", "_outcome", "_socket", "_talk", "_unsent", "_waits",
+        "_address",
+        "_client_call",
+        "_fd",
+        "_heard",
+        "_loop",
+        "_outcome",
+        "_socket",
+        "_unsent",
+        "_waits",
     )  # fmt: skip
 
     def __init__(
@@ -34,8 +42,8 @@ class BriefTalk:
         loop: asyncio.AbstractEventLoop,
         address: Address,
         opening: bytes,
-        talk: Conversation | None,
-        outcome: asyncio.Future[Answer],
+        client_call: Conversation | None,
+        outcome: asyncio.Future[ProbeAnswer],
     ) -> None:
         """Prepare it.
 
@@ -43,7 +51,7 @@ class BriefTalk:
             loop: the running one.
             address: whom to call.
             opening: what to send when the connection stands.
-            talk: what listens; None when connecting is the whole of it.
+            client_call: what listens; None when connecting is the whole of it.
             outcome: gets the answer, or an UpstreamError where there is no connection.
 
         Raises:
@@ -52,7 +60,7 @@ class BriefTalk:
         self._loop = loop
         self._address = address
         self._unsent = opening
-        self._talk = talk
+        self._client_call = client_call
         self._outcome = outcome
         self._heard = False
         self._waits = False
@@ -85,10 +93,10 @@ class BriefTalk:
         if error:
             failure = OSError(error, os.strerror(error))
             self._outcome.set_exception(connect_failure(self._address, failure))
-        elif self._talk is None:
+        elif self._client_call is None:
             self._settle(READY)
         else:
-            self._loop.add_reader(self._fd, self._read, self._talk)
+            self._loop.add_reader(self._fd, self._read, self._client_call)
             self._write()
 
     def _write(self) -> None:
@@ -106,7 +114,7 @@ class BriefTalk:
             self._waits = False
             self._loop.remove_writer(self._fd)
 
-    def _read(self, talk: Conversation) -> None:
+    def _read(self, client_call: Conversation) -> None:
         if self._outcome.done():
             return  # whoever waits for it has not hung up yet
         try:
@@ -120,21 +128,21 @@ class BriefTalk:
             self._settle(answer_of_loss(None, heard=self._heard))
             return
         self._heard = True
-        reply = talk.receive(data)
-        if talk.answer is not None:
-            self._settle(talk.answer)
+        reply = client_call.receive(data)
+        if client_call.answer is not None:
+            self._settle(client_call.answer)
         elif reply:
             self._unsent += reply
             self._write()
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: ProbeAnswer) -> None:
         if not self._outcome.done():
             self._outcome.set_result(answer)
 
 
-def answer_of_loss(error: Exception | None, *, heard: bool) -> Answer:
+def answer_of_loss(error: Exception | None, *, heard: bool) -> ProbeAnswer:
     """What it means that a connection was lost before the answer: a reset right away refuses."""
     if isinstance(error, ConnectionError) and not heard:
-        return Answer(Finding.REFUSED, "connection reset")
+        return ProbeAnswer(Finding.REFUSED, "connection reset")
     why = f": {describe(error)}" if isinstance(error, SSLError) else ""
-    return Answer(Finding.ERROR, f"connection closed without an answer{why}")
+    return ProbeAnswer(Finding.ERROR, f"connection closed without an answer{why}")

@@ -7,14 +7,21 @@ from typing import Final
 
 from lb.health.port import Finding
 from lb.kserve.tfserving import shows_available
-from lb.probes.plan import NO_BACKEND_READY, READY, READY_PATH, Answer, ProbePlan, Question
+from lb.probes.plan import (
+    NO_BACKEND_READY,
+    READY,
+    READY_PATH,
+    ProbeAnswer,
+    ProbePlan,
+    ProbeQuestion,
+)
 from lb.wire.hops import HOPS, READY_THROUGH, passed
 from lb.wire.http1.limits import INTERIM_RESPONSES
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
 _NOT_READY: Final = 400
-_MODELS_NOT_READY: Final = Answer(Finding.MODELS_NOT_READY, f"HTTP status {_NOT_READY}")
+_MODELS_NOT_READY: Final = ProbeAnswer(Finding.MODELS_NOT_READY, f"HTTP status {_NOT_READY}")
 _LOOP: Final = 508
 _HEAD_LIMIT: Final = 16_384
 """An interim answer's head must end within this many bytes."""
@@ -31,7 +38,7 @@ class HttpGet:
     __slots__ = ("_interim", "_plan", "_received", "answer")
 
     def __init__(self, plan: ProbePlan) -> None:
-        self.answer: Answer | None = None
+        self.answer: ProbeAnswer | None = None
         self._plan = plan
         self._received = b""
         self._interim = 0
@@ -59,16 +66,16 @@ class HttpGet:
         while self.answer is None and len(self._received) >= _LONGEST_START:
             match = _STATUS_LINE.match(self._received)
             if match is None:
-                self.answer = Answer(Finding.ERROR, "the answer is not HTTP/1.1")
+                self.answer = ProbeAnswer(Finding.ERROR, "the answer is not HTTP/1.1")
             elif match[1][0] == ord("1"):
                 head, end, rest = self._received.partition(b"\r\n\r\n")
                 self._interim += bool(end)
                 if len(head) > _HEAD_LIMIT or self._interim > INTERIM_RESPONSES:
-                    self.answer = Answer(Finding.ERROR, "endless interim answers")
+                    self.answer = ProbeAnswer(Finding.ERROR, "endless interim answers")
                 if not end:
                     break
                 self._received = rest
-            elif self._plan.question is Question.MODEL_STATUS_GET and match[1] == b"200":
+            elif self._plan.question is ProbeQuestion.MODEL_STATUS_GET and match[1] == b"200":
                 self.answer = self._judge_state()
                 break
             elif int(match[1]) in self._plan.expected_status:
@@ -81,32 +88,34 @@ class HttpGet:
                 self.answer = _not_ready(int(match[1]))
         return b""
 
-    def _judge_state(self) -> Answer | None:
+    def _judge_state(self) -> ProbeAnswer | None:
         """Look for an available version; None while there may be one to come."""
         head, end, body = self._received.partition(b"\r\n\r\n")
         if end and shows_available(body):
             return READY
         if len(self._received) > _STATUS_LIMIT:
-            return Answer(Finding.ERROR, "endless answer")
+            return ProbeAnswer(Finding.ERROR, "endless answer")
         length = _LENGTH.search(head + b"\r\n")
         is_whole = body.endswith(_LAST_CHUNK) if length is None else len(body) >= int(length[1])
         if not end or not is_whole:
             return None
-        return Answer(Finding.NOT_READY, "no version of the model is available")
+        return ProbeAnswer(Finding.NOT_READY, "no version of the model is available")
 
-    def _judge_head(self, answer: Answer) -> Answer | None:
+    def _judge_head(self, answer: ProbeAnswer) -> ProbeAnswer | None:
         """Take an answer about readiness, once its head is complete: a balancer says there through
         which other balancers it is ready, and that it is one."""
         head, end, _ = self._received.partition(b"\r\n\r\n")
         if len(head) > _HEAD_LIMIT:
-            return Answer(Finding.ERROR, "endless head of an answer")
+            return ProbeAnswer(Finding.ERROR, "endless head of an answer")
         if not end:
             return None
         through = _THROUGH.search(head)
         if through is None:
             return answer
         return (
-            Answer(Finding.READY, "", passed(through[1])) if answer is READY else NO_BACKEND_READY
+            ProbeAnswer(Finding.READY, "", passed(through[1]))
+            if answer is READY
+            else NO_BACKEND_READY
         )
 
     def _says_not_ready(self, status: int) -> bool:
@@ -114,6 +123,6 @@ class HttpGet:
         return status == _NOT_READY and self._plan.path == READY_PATH
 
 
-def _not_ready(status: int) -> Answer:
+def _not_ready(status: int) -> ProbeAnswer:
     detail = f"HTTP status {status}"
-    return Answer(Finding.NOT_READY, f"{detail}: loop detected" if status == _LOOP else detail)
+    return ProbeAnswer(Finding.NOT_READY, f"{detail}: loop detected" if status == _LOOP else detail)

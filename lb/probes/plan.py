@@ -31,7 +31,7 @@ class ProbeKind(Enum):
     TCP = "tcp"
 
 
-class Question(Enum):
+class ProbeQuestion(Enum):
     """What one probe asks."""
 
     HTTP_GET = "http_get"
@@ -46,7 +46,7 @@ class Question(Enum):
     CONNECT = "connect"
 
 
-_OVER_HTTP: Final = frozenset({Question.HTTP_GET, Question.MODEL_STATUS_GET})
+_OVER_HTTP: Final = frozenset({ProbeQuestion.HTTP_GET, ProbeQuestion.MODEL_STATUS_GET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ProbeChoice:
 class ProbePlan:
     """Everything that one probe needs."""
 
-    question: Question
+    question: ProbeQuestion
     address: Address
     path: str = READY_PATH
     model: str = ""
@@ -86,7 +86,7 @@ class ProbePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What was found, and why, in words for people."""
 
     finding: Finding
@@ -95,8 +95,8 @@ class Answer:
     """Identities of the balancers through which it is ready; none for a server."""
 
 
-READY: Final = Answer(Finding.READY)
-NO_BACKEND_READY: Final = Answer(
+READY: Final = ProbeAnswer(Finding.READY)
+NO_BACKEND_READY: Final = ProbeAnswer(
     Finding.NO_BACKEND_READY, "it is a load balancer, and no backend of its is ready"
 )
 
@@ -104,7 +104,7 @@ NO_BACKEND_READY: Final = Answer(
 class Conversation(Protocol):
     """One question in one language, without IO: bytes in, bytes out, at last an answer."""
 
-    answer: Answer | None
+    answer: ProbeAnswer | None
     """Set once the question is answered; nothing is fed after that."""
 
     def opening(self) -> bytes:
@@ -137,7 +137,7 @@ def plan_probe(
     tls = None
     match kind:
         case ProbeKind.HTTP:
-            question = _tf_http(choice) if is_tfserving else Question.HTTP_GET
+            question = _tf_http(choice) if is_tfserving else ProbeQuestion.HTTP_GET
             address = spec.http or own
             tls = spec.tls_of(BackendPort.HTTP if spec.http else BackendPort.GRPC)
         case ProbeKind.GRPC:
@@ -145,7 +145,7 @@ def plan_probe(
             address = spec.grpc or own
             tls = spec.tls_of(BackendPort.GRPC if spec.grpc else BackendPort.HTTP)
         case ProbeKind.TCP:
-            question, address = Question.CONNECT, own
+            question, address = ProbeQuestion.CONNECT, own
     return ProbePlan(
         question=question,
         address=address,
@@ -153,27 +153,27 @@ def plan_probe(
         model=choice.model or "",
         expected_status=choice.expected_status,
         headers=spec.headers,
-        tls=None if question is Question.CONNECT else tls,
+        tls=None if question is ProbeQuestion.CONNECT else tls,
         identity=identity,
     )
 
 
-def _grpc(spec: BackendSpec, choice: ProbeChoice) -> Question:
+def _grpc(spec: BackendSpec, choice: ProbeChoice) -> ProbeQuestion:
     ask_health = choice.grpc_health or spec.kind not in _KSERVE
-    return Question.GRPC_HEALTH if ask_health else Question.SERVER_READY
+    return ProbeQuestion.GRPC_HEALTH if ask_health else ProbeQuestion.SERVER_READY
 
 
-def _tf_http(choice: ProbeChoice) -> Question:
+def _tf_http(choice: ProbeChoice) -> ProbeQuestion:
     """A TF Serving has no readiness of its own: without a model, that it accepts must do."""
     if choice.http_path is not None:
-        return Question.HTTP_GET
-    return Question.CONNECT if choice.model is None else Question.MODEL_STATUS_GET
+        return ProbeQuestion.HTTP_GET
+    return ProbeQuestion.CONNECT if choice.model is None else ProbeQuestion.MODEL_STATUS_GET
 
 
-def _tf_grpc(choice: ProbeChoice) -> Question:
+def _tf_grpc(choice: ProbeChoice) -> ProbeQuestion:
     if choice.grpc_health:
-        return Question.GRPC_HEALTH
-    return Question.CONNECT if choice.model is None else Question.MODEL_STATUS_CALL
+        return ProbeQuestion.GRPC_HEALTH
+    return ProbeQuestion.CONNECT if choice.model is None else ProbeQuestion.MODEL_STATUS_CALL
 
 
 def _path(spec: BackendSpec, choice: ProbeChoice) -> str:

@@ -18,10 +18,10 @@ from lb.net.dial import connect_failure, dial, is_numeric
 from lb.net.iteration import IterationBudget
 from lb.net.timeouts import FairTimer, fair_timeout
 from lb.net.tls.client import ClientTlsBook
-from lb.probes.brief import BriefTalk, answer_of_loss
+from lb.probes.brief import BriefClientCall, answer_of_loss
 from lb.probes.grpc import GrpcCall
 from lb.probes.http import HttpGet
-from lb.probes.plan import READY, Answer, Conversation, ProbePlan, Question
+from lb.probes.plan import READY, Conversation, ProbeAnswer, ProbePlan, ProbeQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ProbeResult:
     """Why, in words for people; empty when it is ready."""
     latency_s: float = 0.0
     ready_through: tuple[bytes, ...] = ()
-    """See `Answer`."""
+    """See `ProbeAnswer`."""
 
 
 class Probe(Protocol):
@@ -56,8 +56,8 @@ class NetworkProbe:
         self._plan = plan
         self._tls = tls or ClientTlsBook()
         self._iteration = iteration
-        talk = _conversation(plan)
-        self._opening = b"" if talk is None else talk.opening()
+        client_call = _conversation(plan)
+        self._opening = b"" if client_call is None else client_call.opening()
         self._is_plain = plan.tls is None and is_numeric(plan.address.host)
 
     async def check(self, timeout_s: float) -> ProbeResult:
@@ -67,15 +67,15 @@ class NetworkProbe:
             ask = self._ask_briefly if self._is_plain else self._ask
             answer = await ask(asyncio.get_running_loop(), timeout_s)
         except UpstreamError as error:
-            answer = Answer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
+            answer = ProbeAnswer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
         latency_s = monotonic() - began
         return ProbeResult(answer.finding, answer.detail, latency_s, answer.ready_through)
 
-    async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
-        outcome: asyncio.Future[Answer] = loop.create_future()
-        talk, address = _conversation(self._plan), self._plan.address
+    async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> ProbeAnswer:
+        outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
+        client_call, address = _conversation(self._plan), self._plan.address
         try:
-            call = BriefTalk(loop, address, self._opening, talk, outcome)
+            call = BriefClientCall(loop, address, self._opening, client_call, outcome)
         except OSError as error:
             raise connect_failure(address, error) from error
         timer = FairTimer(loop, timeout_s, lambda: _time_out(outcome, timeout_s))
@@ -86,15 +86,15 @@ class NetworkProbe:
             timer.cancel()
             call.close()
 
-    async def _ask(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
-        outcome: asyncio.Future[Answer] = loop.create_future()
-        talk = _conversation(self._plan)
+    async def _ask(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> ProbeAnswer:
+        outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
+        client_call = _conversation(self._plan)
         try:
             async with fair_timeout(loop, timeout_s):
                 transport, _ = await dial(
                     loop,
                     self._plan.address,
-                    lambda: _Connection(self._opening, talk, outcome),
+                    lambda: _Connection(self._opening, client_call, outcome),
                     timeout_s,
                     tls=self._tls.find(self._plan.tls, self._plan.protocol),
                     handshake_s=timeout_s,
@@ -108,11 +108,11 @@ class NetworkProbe:
             return _silence(timeout_s)
 
 
-def _silence(timeout_s: float) -> Answer:
-    return Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g}s")
+def _silence(timeout_s: float) -> ProbeAnswer:
+    return ProbeAnswer(Finding.TIMEOUT, f"no answer within {timeout_s:g}s")
 
 
-def _time_out(outcome: asyncio.Future[Answer], timeout_s: float) -> None:
+def _time_out(outcome: asyncio.Future[ProbeAnswer], timeout_s: float) -> None:
     if not outcome.done():
         outcome.set_result(_silence(timeout_s))
 
@@ -126,11 +126,13 @@ _CONNECT_FINDINGS = {
 def _conversation(plan: ProbePlan) -> Conversation | None:
     """The language of the question; None when connecting is the whole of it."""
     match plan.question:
-        case Question.HTTP_GET | Question.MODEL_STATUS_GET:
+        case ProbeQuestion.HTTP_GET | ProbeQuestion.MODEL_STATUS_GET:
             return HttpGet(plan)
-        case Question.SERVER_READY | Question.GRPC_HEALTH | Question.MODEL_STATUS_CALL:
+        case (
+            ProbeQuestion.SERVER_READY | ProbeQuestion.GRPC_HEALTH | ProbeQuestion.MODEL_STATUS_CALL
+        ):
             return GrpcCall(plan)
-        case Question.CONNECT:
+        case ProbeQuestion.CONNECT:
             return None
 
 
@@ -138,10 +140,10 @@ class _Connection(asyncio.Protocol):
     """Carries bytes between a transport and a conversation until that has its answer."""
 
     def __init__(
-        self, opening: bytes, talk: Conversation | None, outcome: asyncio.Future[Answer]
+        self, opening: bytes, client_call: Conversation | None, outcome: asyncio.Future[ProbeAnswer]
     ) -> None:
         self._opening = opening
-        self._talk = talk
+        self._client_call = client_call
         self._outcome = outcome
         self._transport: asyncio.Transport | None = None
         self._heard = False
@@ -150,7 +152,7 @@ class _Connection(asyncio.Protocol):
         """Say the opening."""
         # Not an isinstance: uvloop's transports are not asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
-        if self._talk is None:
+        if self._client_call is None:
             self._settle(READY)
         else:
             self._transport.write(self._opening)
@@ -158,12 +160,12 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the conversation."""
         self._heard = True
-        talk = self._talk
-        if talk is None or self._transport is None or self._outcome.done():
+        client_call = self._client_call
+        if client_call is None or self._transport is None or self._outcome.done():
             return
-        reply = talk.receive(data)
-        if talk.answer is not None:
-            self._settle(talk.answer)
+        reply = client_call.receive(data)
+        if client_call.answer is not None:
+            self._settle(client_call.answer)
         elif reply:
             self._transport.write(reply)
 
@@ -171,6 +173,6 @@ class _Connection(asyncio.Protocol):
         """The backend closed before it answered."""
         self._settle(answer_of_loss(exc, heard=self._heard))
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: ProbeAnswer) -> None:
         if not self._outcome.done():
             self._outcome.set_result(answer)

@@ -18,7 +18,7 @@ from lb.domain.retry import LOSSES, REPLAY_TABLE, Ran
 from lb.proxy.blame import Blame
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.queue import Queue
-from lb.proxy.reruns import Reruns
+from lb.proxy.reruns import RerunLimits
 from lb.proxy.steps import Steps
 from lb.proxy.tracing import TracedRequests, Tracer
 from lb.telemetry.record import RequestSink
@@ -42,7 +42,7 @@ class Accounts:
         *,
         queue: Queue,
         steps: Steps,
-        reruns: Reruns,
+        reruns: RerunLimits,
         blame: Blame,
     ) -> None:
         """
@@ -137,11 +137,11 @@ class Accounts:
             now = self.clock()
         if self.tracer is not None:
             self.tracer.attempt_ended(attempt, outcome, code, now)
-        particulars = exchange.particulars
-        if particulars is not None and particulars.step is not None:
-            self._steps.ended(attempt, particulars, outcome, code, now)
-        if attempt.underway is not None:
-            attempt.underway.close(now)
+        hints = exchange.hints
+        if hints is not None and hints.step is not None:
+            self._steps.ended(attempt, hints, outcome, code, now)
+        if attempt.in_flight_messages is not None:
+            attempt.in_flight_messages.close(now)
         if attempt.ticket is not None:
             self.queue.ended(attempt, outcome, code, now)
         if outcome is _ANSWERED:

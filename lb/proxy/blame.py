@@ -15,7 +15,7 @@ from lb.domain.fault import Fault
 from lb.domain.hedge import Durations
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ConductSink
+from lb.domain.pool import PassiveHealthSink
 from lb.kserve.faults import fault_of_answer
 from lb.proxy.exchange import Attempt, Exchange, Suspicion
 
@@ -54,8 +54,8 @@ def _is_good(exchange: Exchange, code: int) -> bool:
 
 def _has_no_choice(exchange: Exchange) -> bool:
     """Whether it could not have gone elsewhere: then nothing can be compared."""
-    particulars = exchange.particulars
-    return particulars is not None and bool(particulars.step or particulars.regions)
+    hints = exchange.hints
+    return hints is not None and bool(hints.step or hints.regions)
 
 
 def _is_judged(exchange: Exchange) -> bool:
@@ -66,15 +66,15 @@ def _is_judged(exchange: Exchange) -> bool:
 class Blame:
     """What is known of the requests of one process."""
 
-    __slots__ = ("_clock", "_conduct", "_culprits", "durations")
+    __slots__ = ("_clock", "_culprits", "_passive_health", "durations")
 
-    def __init__(self, conduct: ConductSink, clock: Callable[[], float]) -> None:
+    def __init__(self, passive_health: PassiveHealthSink, clock: Callable[[], float]) -> None:
         """
         Args:
-            conduct: judges backends.
+            passive_health: judges backends.
             clock: monotonic seconds.
         """
-        self._conduct = conduct
+        self._passive_health = passive_health
         self._clock = clock
         self._culprits: dict[bytes, float] = {}
         """When a request was last found to be at fault, by the name of its model."""
@@ -101,7 +101,9 @@ class Blame:
         if fault is None or (fault is Fault.ERROR and _has_no_choice(exchange)):
             return False
         now = self._clock()
-        self._conduct.failed(attempt.backend, exchange.model, fault, now - attempt.began_at, now)
+        self._passive_health.failed(
+            attempt.backend, exchange.model, fault, now - attempt.began_at, now
+        )
         attempt.erred = True
         return fault is Fault.DEVICE
 
@@ -118,7 +120,7 @@ class Blame:
         if attempt.outcome is None and _is_judged(exchange):
             now = self._clock()
             took = now - attempt.began_at
-            self._conduct.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
+            self._passive_health.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
 
     # What accounts and retry tell
 
@@ -139,9 +141,9 @@ class Blame:
         if outcome in _PERHAPS_THE_REQUEST[exchange.protocol] and not attempt.first_byte_at:
             self.suspect(attempt, fault, took, now)
         elif fault is not None:
-            self._conduct.failed(attempt.backend, exchange.model, fault, took, now)
+            self._passive_health.failed(attempt.backend, exchange.model, fault, took, now)
         elif outcome in _ABANDONED and not attempt.first_byte_at:
-            self._conduct.abandoned(attempt.backend, exchange.model, took, now)
+            self._passive_health.abandoned(attempt.backend, exchange.model, took, now)
 
     def mended(self, exchange: Exchange, code: int, now: float) -> None:
         """A backend answers what another one has reset, before or beside it."""
@@ -157,11 +159,13 @@ class Blame:
         model = attempt.exchange.model
         took_s = (attempt.first_byte_at or now) - attempt.began_at
         self.durations.add(model, took_s)
-        self._conduct.answered(attempt.backend, model, took_s, now)
+        self._passive_health.answered(attempt.backend, model, took_s, now)
 
     def _accuse(self, exchange: Exchange, found: Suspicion | None, now: float) -> None:
         if found is not None and found.backend is not None and found.fault is not None:
-            self._conduct.failed(found.backend, exchange.model, found.fault, found.took_s, now)
+            self._passive_health.failed(
+                found.backend, exchange.model, found.fault, found.took_s, now
+            )
 
     # Suspicions
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Final
 
 from lb.access.disclosure import Disclosure
-from lb.access.gate import Claim
+from lb.access.gate import Credentials
 from lb.proxy.exchange import Exchange
 
 REQUEST_ID: Final = b"x-request-id"
@@ -34,17 +34,17 @@ def new_request_id() -> bytes:
 
 
 def facts_of(
-    exchange: Exchange, disclosure: Disclosure, claim: Claim | None, now: float
+    exchange: Exchange, disclosure: Disclosure, credentials: Credentials | None, now: float
 ) -> list[tuple[bytes, bytes]]:
     """The fields for the client of a request, in the order of `FIELDS`; none if it may not know.
 
     Args:
         exchange: the request. It gets an id if it has none.
         disclosure: who may know.
-        claim: of its head; the gate has admitted it.
+        credentials: of its head; the gate has admitted it.
         now: monotonic seconds.
     """
-    if not disclosure.concerns(claim):
+    if not disclosure.concerns(credentials):
         return []
     if not exchange.request_id:
         exchange.request_id = new_request_id()

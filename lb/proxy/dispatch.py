@@ -1,8 +1,8 @@
 """What becomes of requests once their heads are read: the parts that decide, made as one.
 
 `placement.Placer` says which backend an attempt goes to, `accounts.Accounts` count what is under
-way and how it ended, `retry.Retry` decides whether there is another attempt. Both protocols go by
-the same three. Whether a request is let in at all is the gate's to say.
+way and how it ended, `retry.RetryPolicy` decides whether there is another attempt. Both protocols
+go by the same three. Whether a request is let in at all is the gate's to say.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from lb.access.gate import Claim, Gate
+from lb.access.gate import Credentials, Gate
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
 from lb.domain.client import Client
 from lb.domain.fault import Fault
-from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
+from lb.domain.pool import OutcomeSink, PassiveHealthSink, PoolRef
 from lb.domain.retry import RetryRules
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.exchange import Exchange
 from lb.proxy.placement import Placer
 from lb.proxy.queue import Queue, QueueOptions, queue_options
-from lb.proxy.reruns import Reruns
-from lb.proxy.retry import Misplaced, Retry, retry_rules
+from lb.proxy.reruns import RerunLimits
+from lb.proxy.retry import Misplaced, RetryPolicy, retry_rules
 from lb.proxy.split import SplitRule, Splits, split_rules
 from lb.proxy.steps import SequenceRules, Steps, sequence_rules
 from lb.proxy.tracing import Tracer, TraceRules, trace_rules
@@ -32,7 +32,7 @@ from lb.proxy.variants import VariantBook, VariantOptions, variant_options
 from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
 from lb.telemetry.spans import SpanQueue
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
     """There is no table of models."""
 
 
-class NoConduct:
+class NoPassiveHealth:
     """Nobody judges backends by how requests fare."""
 
     def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
@@ -89,16 +89,16 @@ class Dispatcher:
         requests: RequestSink,
         *,
         clock: Callable[[], float],
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         options: DispatchOptions | None = None,
         gate: Gate | None = None,
         identity: bytes = b"",
         tracer: Tracer | None = None,
-        conduct: ConductSink | None = None,
+        passive_health: PassiveHealthSink | None = None,
         misplaced: Misplaced = _nobody_cares,
         queue: Queue | None = None,
         scheduler: Scheduler | None = None,
-        reruns: Reruns | None = None,
+        reruns: RerunLimits | None = None,
     ) -> None:
         """
         Args:
@@ -106,12 +106,12 @@ class Dispatcher:
             outcomes: is told of attempts that ended without an answer.
             requests: is told of finished requests.
             clock: monotonic seconds.
-            ledger: of all bytes held.
+            memory_budget: of all bytes held.
             options: those in force until `configure`.
             gate: who may do what; otherwise everybody may do everything.
             identity: ours in hop markers; empty: requests get none.
             tracer: traces requests, once it has rules; otherwise none is traced.
-            conduct: is told how requests fare.
+            passive_health: is told how requests fare.
             misplaced: is told of a backend, a model and a version that it says it does not have
                 ready.
             queue: in place of one that waits on the running event loop.
@@ -138,25 +138,25 @@ class Dispatcher:
         """Names that several models serve."""
         variants.configure(options.variants)
         if queue is None:
-            queue = Queue(scheduler or Scheduler(), pool, clock, ledger, options.queue)
+            queue = Queue(scheduler or Scheduler(), pool, clock, memory_budget, options.queue)
         self.queue = queue
         """Requests that wait for their turn, or for a backend."""
         if reruns is None:
-            reruns = Reruns(pool, clock, options.retry)
+            reruns = RerunLimits(pool, clock, options.retry)
         self.reruns = reruns
         """Requests that may have run and go again."""
         self.splits = Splits(pool, queue, clock)
         """Batches that are cut."""
         self.splits.configure(options.splits)
-        self.blame = blame = Blame(conduct or NoConduct(), clock)
+        self.blame = blame = Blame(passive_health or NoPassiveHealth(), clock)
         """How requests fare, and whose fault resets are."""
-        self.placer = Placer(pool, clock, ledger, queue, steps, reruns)
+        self.placer = Placer(pool, clock, memory_budget, queue, steps, reruns)
         """Which backend an attempt goes to."""
         self.accounts = Accounts(
             outcomes, requests, clock, queue=queue, steps=steps, reruns=reruns, blame=blame
         )
         """What is open and in flight, and how it ended."""
-        self.retry = Retry(
+        self.retry = RetryPolicy(
             pool,
             clock,
             options.retry,
@@ -198,7 +198,7 @@ class Dispatcher:
         self.exiting = True
         self.pool.announce()
 
-    def admit(self, exchange: Exchange, claim: Claim, client: Client) -> None:
+    def admit(self, exchange: Exchange, credentials: Credentials, client: Client) -> None:
         """Let a request pass the gate, whose claim its head has. What it then holds of limits
         is given back when it ends.
 
@@ -206,11 +206,11 @@ class Dispatcher:
             RequestRefused: it may not.
         """
         gate = self.gate
-        token = gate.identify(claim)
+        token = gate.identify(credentials)
         if token is not None:
             exchange.token = token.name
         if client.is_trusted_proxy:
-            address = gate.address(claim, client)
+            address = gate.address(credentials, client)
             if address != client.address:
                 exchange.client = str(address)
-        exchange.permit = gate.admit(claim, token, client, self.clock())
+        exchange.permit = gate.admit(credentials, token, client, self.clock())

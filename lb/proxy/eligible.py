@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.pool import Placement, PoolRef
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 
-NO_PARTICULARS: Final = Particulars()
+NO_HINTS: Final = RoutingHints()
 
 
 def placement_of(exchange: Exchange, pool: PoolRef) -> Placement:
@@ -16,13 +16,13 @@ def placement_of(exchange: Exchange, pool: PoolRef) -> Placement:
     snapshot = pool.current
     protocol = exchange.protocol
     placement = snapshot.placements[protocol]
-    particulars = exchange.particulars or NO_PARTICULARS
+    hints = exchange.hints or NO_HINTS
     route = snapshot.routes.get(exchange.model)
     if route is not None:
-        special = route.versions.get(particulars.version, route.placements)
+        special = route.versions.get(hints.version, route.placements)
         if special is not None:
             placement = special[protocol]
-    for region in particulars.regions:
+    for region in hints.regions:
         owners = snapshot.regions.get(region)
         if owners is not None:
             both = tuple(b for b in placement.eligible if b in owners[protocol].eligible)

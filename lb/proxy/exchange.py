@@ -20,8 +20,8 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.kserve.work import UNSAID
+from lb.proxy.request_class import QueueRequestClass
 from lb.proxy.request_trace import RequestTrace
-from lb.proxy.terms import QueueTerms
 from lb.telemetry.record import RequestRecord
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.trace_context import TraceContext
@@ -53,13 +53,21 @@ class Closing(Protocol):
         ...
 
 
-class Particulars:
+class RoutingHints:
     """What beside its protocol and model decides where a request may go. Most have none.
 
     Requests of a scheduled model that begin alike share one."""
 
     __slots__ = (
-        "is_shared", "pin", "priority", "regions", "rows", "size", "starts", "step", "terms",
+        "is_shared",
+        "pin",
+        "priority",
+        "regions",
+        "request_class",
+        "rows",
+        "size",
+        "starts",
+        "step",
         "version",
     )  # fmt: skip
 
@@ -75,8 +83,8 @@ class Particulars:
         """Bytes of the request, as far as they are announced. 0: as many as have come."""
         self.is_shared = False
         """They are those of other requests, too: nothing of them changes but the terms."""
-        self.terms: QueueTerms | None = None
-        """Of the last request that had them. They belong to the `TermsBook`."""
+        self.request_class: QueueRequestClass | None = None
+        """Of the last request that had them. They belong to the `RequestClasses`."""
         self.step: SequenceStep | None = None
         """Of a sequence."""
         self.pin: Pin | None = None
@@ -92,12 +100,12 @@ class Particulars:
         return ""
 
 
-class SplitParticulars(Particulars):
+class SplitHints(RoutingHints):
     """Those of a whole batch that was cut."""
 
     __slots__ = ("parts",)
 
-    def __init__(self, whole: Particulars | None, parts: int) -> None:
+    def __init__(self, whole: RoutingHints | None, parts: int) -> None:
         if whole is None:
             super().__init__()
         else:
@@ -143,13 +151,25 @@ class Exchange(RequestRecord):
     it.
 
     The parts of `Dispatcher` own `attempt`, `backend`, `attempts`, `tried`, `may_have_run`,
-    `finished`, `ticket`, `token` and `permit`; the relay sets `particulars` before it has the
+    `finished`, `ticket`, `token` and `permit`; the relay sets `hints` before it has the
     exchange placed.
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_for", "held_until", "is_part", "loss", "may_have_run",
-        "particulars", "permit", "suspicion", "ticket", "trace", "tried",
+        "attempt",
+        "finished",
+        "hedge",
+        "held_for",
+        "held_until",
+        "hints",
+        "is_part",
+        "loss",
+        "may_have_run",
+        "permit",
+        "suspicion",
+        "ticket",
+        "trace",
+        "tried",
     )  # fmt: skip
 
     def __init__(
@@ -174,7 +194,7 @@ class Exchange(RequestRecord):
         """The last connection that was lost with it."""
         self.suspicion: Suspicion | None = None
         """Who may be to blame for an attempt that was reset."""
-        self.particulars: Particulars | None = None
+        self.hints: RoutingHints | None = None
         self.ticket: Ticket | None = None
         """Once it was offered to the scheduler. It belongs to the queue."""
         self.placed_at = self.ended_at = self.held_until = 0.0
@@ -245,25 +265,25 @@ class Exchange(RequestRecord):
     @property
     def may_run_twice(self) -> bool:
         """Whether it can be sent again without harm when it may have run."""
-        particulars = self.particulars
-        return self.operation.may_run_twice and (particulars is None or particulars.step is None)
+        hints = self.hints
+        return self.operation.may_run_twice and (hints is None or hints.step is None)
 
     @property
     def sequence(self) -> int | str | None:
         """The id of the sequence that it is a step of."""
-        particulars = self.particulars
-        return particulars.step.key.id if particulars and particulars.step else None
+        hints = self.hints
+        return hints.step.key.id if hints and hints.step else None
 
     @property
     def variant(self) -> str:
         """See `RequestRecord`."""
-        return "" if self.particulars is None else self.particulars.variant
+        return "" if self.hints is None else self.hints.variant
 
     @property
     def parts(self) -> int:
         """See `RequestRecord`."""
-        particulars = self.particulars
-        return particulars.parts if isinstance(particulars, SplitParticulars) else 0
+        hints = self.hints
+        return hints.parts if isinstance(hints, SplitHints) else 0
 
     @property
     def queue_position(self) -> int | None:
@@ -319,8 +339,16 @@ class Attempt:
     """
 
     __slots__ = (
-        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "outcome",
-        "port", "ticket", "underway",
+        "backend",
+        "began_at",
+        "connected_at",
+        "erred",
+        "exchange",
+        "first_byte_at",
+        "in_flight_messages",
+        "outcome",
+        "port",
+        "ticket",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
@@ -336,7 +364,7 @@ class Attempt:
         self.erred = False
         self.ticket: Ticket | None = None
         """What it is counted by, where its model is scheduled; None while it does not count."""
-        self.underway: Closing | None = None
+        self.in_flight_messages: Closing | None = None
         """Requests within it, where it is a stream; closed when it is over."""
 
     erred: bool

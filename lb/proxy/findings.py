@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lb.domain.operation import OperationKind
 from lb.domain.pool import ModelRoute, Placements
 from lb.kserve.inspect import Findings
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 
 
 def note_findings(
@@ -31,13 +31,13 @@ def note_findings(
     named = tuple([name for name in found.regions if name in regions]) if regions else ()
     if step is None and not named and (route is None or route.is_plain):
         return
-    exchange.particulars = particulars = Particulars(found.version)
-    particulars.step = step
-    particulars.regions = named
+    exchange.hints = hints = RoutingHints(found.version)
+    hints.step = step
+    hints.regions = named
     if (
         route is not None
         and route.plan is not None
         and step is None
         and exchange.operation.kind is OperationKind.INFERENCE
     ):
-        particulars.rows, particulars.priority, particulars.size = found.rows, found.priority, size
+        hints.rows, hints.priority, hints.size = found.rows, found.priority, size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from lb.net.crowd import Crowd
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -14,7 +14,7 @@ from lb.payloads.log import PayloadLog
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.shadow import Shadows
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class RelayParts:
     loop: asyncio.AbstractEventLoop
     dispatcher: Dispatcher
     timers: TimerWheel
-    ledger: Ledger
+    memory_budget: MemoryBudget
     tasks: TaskOwner
     iteration: IterationBudget
     """For costly work."""
-    crowd: Crowd
+    connection_limiter: ConnectionLimiter
     """How many connections each client has."""
     tls: ClientTlsBook
     """For connections to backends."""

@@ -17,12 +17,12 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
 from lb.domain.why import Why
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints, Waiting
 from lb.proxy.queue import NO_BACKEND, Queue, no_backend
-from lb.proxy.reruns import Reruns
+from lb.proxy.reruns import RerunLimits
 from lb.proxy.steps import Steps
 from lb.proxy.tracing import Tracer
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 AnyAttempt = TypeVar("AnyAttempt", bound=Attempt)
 Make = Callable[[Any, Backend, Port, float], AnyAttempt]
@@ -40,31 +40,31 @@ class Placer:
     """Begins attempts. To be used from one event loop."""
 
     __slots__ = (
-        "_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing", "on_shortage",
-        "tracer", "wanted",
+        "_clock", "_memory_budget", "_pool", "_queue", "_reruns", "_steps", "on_placing",
+        "on_shortage", "tracer", "wanted",
     )  # fmt: skip
 
     def __init__(
         self,
         pool: PoolRef,
         clock: Callable[[], float],
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         queue: Queue,
         steps: Steps,
-        reruns: Reruns,
+        reruns: RerunLimits,
     ) -> None:
         """
         Args:
             pool: the published pool.
             clock: monotonic seconds.
-            ledger: of all bytes held.
+            memory_budget: of all bytes held.
             queue: requests that wait.
             steps: of sequences.
             reruns: requests that may have run and go again.
         """
         self._pool = pool
         self._clock = clock
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._queue = queue
         self._steps = steps
         self._reruns = reruns
@@ -106,15 +106,15 @@ class Placer:
         # scheduled, and was nowhere yet, takes no call more; `_choose` is the reference.
         if self.on_placing is not None:
             self.on_placing()
-        if self._ledger.held >= self._ledger.short_at and (
+        if self._memory_budget.held >= self._memory_budget.short_at and (
             # What it holds is given back soonest when it goes on.
             exchange.ticket is None or exchange.ticket is not self._queue.turn
         ):
             if self.on_shortage is not None:
                 self.on_shortage()
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
-        particulars = exchange.particulars
-        if particulars is None and not exchange.tried:
+        hints = exchange.hints
+        if hints is None and not exchange.tried:
             picker = self._pool.current.placements[exchange.protocol].picker
             if picker is None:
                 self._hold(exchange, now, waiting)
@@ -126,13 +126,13 @@ class Placer:
             if now is None:
                 now = self._clock()
             if (
-                particulars is not None
-                and (terms := particulars.terms) is not None
-                and terms.snapshot is self._pool.current
+                hints is not None
+                and (request_class := hints.request_class) is not None
+                and request_class.snapshot is self._pool.current
                 and exchange.ticket is None
                 and not exchange.tried
             ):
-                backend = self._queue.offer(exchange, particulars, terms, now, waiting)
+                backend = self._queue.offer(exchange, hints, request_class, now, waiting)
             elif (ticket := exchange.ticket) is not None and ticket is self._queue.turn:
                 self._queue.turn = None
                 backend = ticket.backend
@@ -147,7 +147,7 @@ class Placer:
         if now is None:
             now = self._clock()
         attempt = make(exchange, backend, port, now)
-        if particulars is not None:
+        if hints is not None:
             ticket = exchange.ticket
             if ticket is not None and ticket.backend is not None:
                 attempt.ticket = ticket
@@ -204,18 +204,18 @@ class Placer:
         Raises:
             RequestRefused: no other backend can take it now.
         """
-        if self._ledger.is_short:
+        if self._memory_budget.is_short:
             raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
         here = exchange.backend
-        particulars = exchange.particulars
+        hints = exchange.hints
         ticket = exchange.ticket
-        terms = None
-        if particulars is not None and ticket is not None:
-            terms = self._queue.terms.find(exchange, particulars)
-        if ticket is not None and terms is not None:
+        request_class = None
+        if hints is not None and ticket is not None:
+            request_class = self._queue.request_class.find(exchange, hints)
+        if ticket is not None and request_class is not None:
             ticket = ticket.hedge()
             tried = () if here is None else (here,)
-            backend: Backend | None = self._queue.beside(ticket, terms, tried, now)
+            backend: Backend | None = self._queue.beside(ticket, request_class, tried, now)
         else:
             ticket = None
             placement = placement_of(exchange, self._pool)
@@ -256,7 +256,7 @@ class Placer:
     def _take_turn(
         self,
         exchange: Exchange,
-        particulars: Particulars,
+        hints: RoutingHints,
         now: float,
         waiting: Waiting | None,
     ) -> Backend | None:
@@ -264,23 +264,23 @@ class Placer:
         scheduled any more: then it has no ticket."""
         queue = self._queue
         ticket = exchange.ticket
-        terms = queue.terms.find(exchange, particulars)
-        if terms is None:
+        request_class = queue.request_class.find(exchange, hints)
+        if request_class is None:
             exchange.ticket = None
             return None
         if exchange.tried:
             self._reruns.check(exchange)
-            if self._is_left_by_all(exchange, terms.placement, now):
+            if self._is_left_by_all(exchange, request_class.placement, now):
                 self._hold(exchange, now, waiting)
                 return None
-        if terms.trial is not None:
-            backend = terms.trial.take()
+        if request_class.trial is not None:
+            backend = request_class.trial.take()
             if backend is not None:
                 return backend
         if ticket is None:
-            return queue.offer(exchange, particulars, terms, now, waiting)
-        avoided = self._reruns.avoided(exchange, terms.eligible)
-        return queue.offer_again(exchange, ticket, terms, now, waiting, avoided)
+            return queue.offer(exchange, hints, request_class, now, waiting)
+        avoided = self._reruns.avoided(exchange, request_class.eligible)
+        return queue.offer_again(exchange, ticket, request_class, now, waiting, avoided)
 
     def _home(self, exchange: Exchange, now: float) -> Backend | None:
         """The backend of a step of a sequence; None leaves it to the policy."""
@@ -290,13 +290,13 @@ class Placer:
 
     def _choose(self, exchange: Exchange, now: float, waiting: Waiting | None) -> Backend | None:
         """As `place` for what needs a second look."""
-        particulars = exchange.particulars
-        if particulars is not None:
-            if particulars.rows:
-                chosen = self._take_turn(exchange, particulars, now, waiting)
+        hints = exchange.hints
+        if hints is not None:
+            if hints.rows:
+                chosen = self._take_turn(exchange, hints, now, waiting)
                 if chosen is not None or exchange.ticket is not None:
                     return chosen
-            elif particulars.step is not None:
+            elif hints.step is not None:
                 home = self._home(exchange, now)
                 if home is not None:
                     return home
@@ -340,6 +340,6 @@ class Placer:
     def _rest(self, exchange: Exchange, placement: Placement) -> Picker | None:
         """Picks among those that have not failed a request yet."""
         rest = tuple(b for b in placement.eligible if b not in exchange.tried)
-        # With none left `Retry` let it through: the same will do on a fresh connection.
+        # With none left `RetryPolicy` let it through: the same will do on a fresh connection.
         rest = self._reruns.spread(rest or placement.eligible)
         return placement.policy.build(rest) if rest else None

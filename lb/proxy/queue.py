@@ -29,24 +29,24 @@ from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
     POSITION_BOUNDS,
     Ending,
-    Plan,
     PositionHistogram,
-    Refusal,
+    QueuePlan,
+    RefusalReason,
     ScheduleRefused,
     Ticket,
     Wait,
 )
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Waiting
-from lb.proxy.hints import priority_of
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints, Waiting
 from lb.proxy.lost import report_lost
-from lb.proxy.terms import QueueTerms
-from lb.proxy.terms_book import TermsBook
+from lb.proxy.request_class import QueueRequestClass
+from lb.proxy.request_classes import RequestClasses
+from lb.proxy.urgency_headers import priority_of
 from lb.settings.model import Settings
 from lb.settings.scheduling import TenantBy
 from lb.settings.values import field_name
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _HELD_AT_MOST: Final = 1 << 20
 """Bytes of one waiting request that are held at most: the stream's window, or less."""
@@ -64,18 +64,18 @@ _BAD_ENDS: Final = frozenset({
     Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
 })  # fmt: skip
 _REASONS: Final = {
-    Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
-    Refusal.SHED: (
+    RefusalReason.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
+    RefusalReason.SHED: (
         Reason.QUEUE_SHED,
         "too many requests wait for this model, and others go before it",
     ),
-    Refusal.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
-    Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
+    RefusalReason.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
+    RefusalReason.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
 }
 _WHY: Final = {why: why.value for why in Wait}
 """Looked up for each request that waits: `value` is a call."""
 _LAST_POSITIONS: Final = len(POSITION_BOUNDS)
-_OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
+_OVERLOAD: Final = frozenset({RefusalReason.FULL, RefusalReason.SHED, RefusalReason.EXPIRED})
 _LOOK_S: Final = 0.1
 """How soon one that no backend would take goes to any of them again."""
 _APART_S: Final = 0.05
@@ -148,9 +148,26 @@ class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
-        "_anew", "_armed_for", "_backends", "_clock", "_held", "_is_soon", "_is_stale", "_later",
-        "_ledger", "_pool", "_timer", "_unplaced", "_unplaced_due", "_waiting", "options",
-        "positions", "scheduler", "terms", "turn", "wait_reasons",
+        "_anew",
+        "_armed_for",
+        "_backends",
+        "_clock",
+        "_held",
+        "_is_soon",
+        "_is_stale",
+        "_later",
+        "_memory_budget",
+        "_pool",
+        "_timer",
+        "_unplaced",
+        "_unplaced_due",
+        "_waiting",
+        "options",
+        "positions",
+        "request_class",
+        "scheduler",
+        "turn",
+        "wait_reasons",
     )  # fmt: skip
 
     def __init__(
@@ -158,7 +175,7 @@ class Queue:
         scheduler: Scheduler,
         pool: PoolRef,
         clock: Callable[[], float],
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         options: QueueOptions | None = None,
         *,
         later: Later | None = None,
@@ -168,7 +185,7 @@ class Queue:
             scheduler: decides; it belongs to this object.
             pool: the published pool.
             clock: monotonic seconds.
-            ledger: of all bytes held.
+            memory_budget: of all bytes held.
             options: what waiting requests go by until `configure`.
             later: for tests; otherwise it is the running event loop that waits.
         """
@@ -178,7 +195,7 @@ class Queue:
         self.options = options or QueueOptions()
         self._pool = pool
         self._clock = clock
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._later = later or _on_the_loop
         self.turn: Ticket | None = None
         """The one whose turn has come, until its exchange is placed at `Ticket.backend`."""
@@ -200,7 +217,7 @@ class Queue:
         self._backends: dict[Backend, int] = {}
         """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
         whose last requests will have it learnt again."""
-        self.terms = TermsBook(pool, self._placement, self._tell_usual)
+        self.request_class = RequestClasses(pool, self._placement, self._tell_usual)
         """What holds for scheduled requests."""
         self.positions: dict[bytes, PositionHistogram] = {}
         """How many waited before those that had to wait, by model."""
@@ -211,7 +228,7 @@ class Queue:
     def configure(self, options: QueueOptions) -> None:
         """Go by other options from now on."""
         self.options = options
-        self.terms.forget()
+        self.request_class.forget()
 
     def _placement(self, exchange: Exchange) -> Placement:
         """Where an exchange may go."""
@@ -239,8 +256,8 @@ class Queue:
     def offer(
         self,
         exchange: Exchange,
-        particulars: Particulars,
-        terms: QueueTerms,
+        hints: RoutingHints,
+        request_class: QueueRequestClass,
         now: float,
         waiting: Waiting | None,
     ) -> Backend | None:
@@ -248,8 +265,8 @@ class Queue:
 
         Args:
             exchange: to be placed.
-            particulars: of the exchange.
-            terms: of its model.
+            hints: of the exchange.
+            request_class: of its model.
             now: the time.
             waiting: goes on with it when it has waited; None: it does not wait.
 
@@ -259,24 +276,24 @@ class Queue:
         # HOT PATH (benchmarks/bench_schedule.py). Most begin at once: they are counted here,
         # without a search for how long they waited; and nothing says how urgent they are. `_began`
         # and `_name_urgency` are the reference.
-        size = particulars.size or exchange.bytes_in
-        ticket = Ticket(terms, now, particulars.rows, size, exchange.due, terms.priority)
+        size = hints.size or exchange.bytes_in
+        ticket = Ticket(request_class, now, hints.rows, size, exchange.due, request_class.priority)
         if exchange.tried:
             ticket.tried = exchange.tried
-        if particulars.priority or terms.is_urgency_named:
-            self._name_urgency(exchange, ticket, particulars.priority)
+        if hints.priority or request_class.is_urgency_named:
+            self._name_urgency(exchange, ticket, hints.priority)
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:
             raise self._refusal(refused) from refused
         exchange.ticket = ticket
         if backend is None:
-            backend = self._wait(exchange, waiting, ticket, terms)
+            backend = self._wait(exchange, waiting, ticket, request_class)
             if not self.scheduler.is_as_before:
                 self._look_in_time(now)
             return backend
         if not ticket.tried:
-            terms.waits.counts[0] += 1
+            request_class.waits.counts[0] += 1
         if self._waiting:
             self._look_in_time(now)
         return backend
@@ -304,18 +321,18 @@ class Queue:
     def _ticket_to_divide(self, exchange: Exchange, rows: int, size: int) -> Ticket | None:
         """The ticket of a batch that may be cut. None: its model is not scheduled, or nobody has
         it."""
-        particulars = exchange.particulars
-        asked = Particulars(b"" if particulars is None else particulars.version)
-        if particulars is not None:
-            asked.regions = particulars.regions
-        terms = self.terms.find(exchange, asked)
-        return None if terms is None else Ticket(terms, self._clock(), rows, size)
+        hints = exchange.hints
+        asked = RoutingHints(b"" if hints is None else hints.version)
+        if hints is not None:
+            asked.regions = hints.regions
+        request_class = self.request_class.find(exchange, asked)
+        return None if request_class is None else Ticket(request_class, self._clock(), rows, size)
 
     def offer_again(
         self,
         exchange: Exchange,
         ticket: Ticket,
-        terms: QueueTerms,
+        request_class: QueueRequestClass,
         now: float,
         waiting: Waiting | None,
         tried: tuple[Backend, ...],
@@ -325,7 +342,7 @@ class Queue:
         Args:
             exchange: to be placed.
             ticket: of the exchange.
-            terms: of its model.
+            request_class: of its model.
             now: the time.
             waiting: goes on with it when it has waited; None: it does not wait.
             tried: backends that it is to avoid.
@@ -333,13 +350,13 @@ class Queue:
         Raises:
             RequestRefused: it is not run.
         """
-        ticket.terms, ticket.tried = terms, tried
+        ticket.request_class, ticket.tried = request_class, tried
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:
             raise self._refusal(refused) from refused
         if backend is None:
-            backend = self._wait(exchange, waiting, ticket, terms)
+            backend = self._wait(exchange, waiting, ticket, request_class)
         else:
             self._began(ticket, now)
         if self._waiting:
@@ -347,13 +364,17 @@ class Queue:
         return backend
 
     def _wait(
-        self, exchange: Exchange, waiting: Waiting | None, ticket: Ticket, terms: QueueTerms
+        self,
+        exchange: Exchange,
+        waiting: Waiting | None,
+        ticket: Ticket,
+        request_class: QueueRequestClass,
     ) -> Backend | None:
         """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
         # HOT PATH (benchmarks/bench_schedule.py). `_forget` gives back what is counted here.
         size = ticket.size if ticket.size < _HELD_AT_MOST else _HELD_AT_MOST
         held = self._held + size
-        if waiting is not None and held <= self._ledger.keep_up_to:
+        if waiting is not None and held <= self._memory_budget.keep_up_to:
             self._waiting[ticket] = exchange, waiting
             self._held = held
             model = exchange.model
@@ -371,21 +392,25 @@ class Queue:
         # Rather too many at a backend than too much here.
         self.scheduler.drop(ticket)
         exchange.ticket = None
-        picker = terms.placement.picker
+        picker = request_class.placement.picker
         backend = picker.pick() if picker is not None else None
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
         return backend
 
     def beside(
-        self, ticket: Ticket, terms: QueueTerms, tried: tuple[Backend, ...], now: float
+        self,
+        ticket: Ticket,
+        request_class: QueueRequestClass,
+        tried: tuple[Backend, ...],
+        now: float,
     ) -> Backend:
         """Place a second attempt, which has a ticket, beside those at the backends tried.
 
         Raises:
             RequestRefused: it could not begin at once, and it does not wait.
         """
-        ticket.terms, ticket.tried = terms, tried
+        ticket.request_class, ticket.tried = request_class, tried
         backend = self.scheduler.hedge(ticket, now)
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
@@ -405,8 +430,8 @@ class Queue:
     def may_hold_again(self, exchange: Exchange, now: float) -> bool:
         """The same for an exchange that backends have failed: a step of a sequence has to stay
         where it is."""
-        particulars = exchange.particulars
-        has_step = particulars is not None and particulars.step is not None
+        hints = exchange.hints
+        has_step = hints is not None and hints.step is not None
         return not has_step and self.may_hold(exchange, now, self.on_demand_again(exchange))
 
     def hold(
@@ -489,22 +514,22 @@ class Queue:
     def count_again(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
         """Count an attempt that was set aside: all of its request has come. It stays uncounted
         where the backend is not eligible for the model any more."""
-        ticket, particulars = exchange.ticket, exchange.particulars
-        if ticket is None or particulars is None:
+        ticket, hints = exchange.ticket, exchange.hints
+        if ticket is None or hints is None:
             return
-        terms = self.terms.find(exchange, particulars)
-        if terms is not None and attempt.backend in terms.eligible:
-            ticket.terms = terms
+        request_class = self.request_class.find(exchange, hints)
+        if request_class is not None and attempt.backend in request_class.eligible:
+            ticket.request_class = request_class
             self.scheduler.start(ticket, attempt.backend, now)
             attempt.ticket = ticket
 
     # Tickets
 
-    def _tell_usual(self, terms: QueueTerms) -> None:
-        """Have new terms say what the options say of a model."""
+    def _tell_usual(self, request_class: QueueRequestClass) -> None:
+        """Have new request class say what the options say of a model."""
         options = self.options
-        terms.priority = options.priorities.get(terms.model, options.priority) - 1
-        terms.is_urgency_named = bool(
+        request_class.priority = options.priorities.get(request_class.model, options.priority) - 1
+        request_class.is_urgency_named = bool(
             options.priority_header or options.by_token or options.tenant_header
         )
 
@@ -550,11 +575,11 @@ class Queue:
     def _began(self, ticket: Ticket, now: float) -> None:
         if ticket.tried:
             return  # it goes again
-        terms = ticket.terms
-        if isinstance(terms, QueueTerms):
-            histogram = terms.waits
+        request_class = ticket.request_class
+        if isinstance(request_class, QueueRequestClass):
+            histogram = request_class.waits
         else:  # it was moved to another pool while it waited
-            histogram = self.terms.waits.setdefault(terms.model, Histogram())
+            histogram = self.request_class.waits.setdefault(request_class.model, Histogram())
         waited = now - ticket.arrived_at
         histogram.counts[bisect_left(LATENCY_BOUNDS_S, waited)] += 1
         histogram.sum += waited
@@ -575,7 +600,7 @@ class Queue:
     @property
     def waits(self) -> Mapping[bytes, Histogram]:
         """How long scheduled requests that began had waited, by model."""
-        return self.terms.waits
+        return self.request_class.waits
 
     @property
     def unplaced(self) -> int:
@@ -709,13 +734,13 @@ class Queue:
         backend would go there at once. It counts as one row, since nobody looked at it."""
         route = self._pool.current.routes.get(exchange.model)
         if (
-            exchange.particulars is None
+            exchange.hints is None
             and route is not None
             and route.plan is not None
             and exchange.operation.kind is OperationKind.INFERENCE
         ):
-            exchange.particulars = particulars = Particulars()
-            particulars.rows = 1
+            exchange.hints = hints = RoutingHints()
+            hints.rows = 1
 
     def on_demand_again(self, exchange: Exchange) -> OnDemand | None:
         """The same as `on_demand` for an exchange that was under way or held: that the only backend
@@ -759,7 +784,7 @@ class Queue:
                 exchange.ticket = None
                 self._unplaced[exchange] = _AT_ONCE, waiting
 
-    def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
+    def _renew(self, ticket: Ticket) -> tuple[QueuePlan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""
         route = self._pool.current.routes.get(ticket.model)
         held = self._waiting.get(ticket)

@@ -18,7 +18,7 @@ from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.domain.rerun import DeadlyModels, RerunBudget
+from lb.domain.rerun import PoisonModels, RerunBudget
 from lb.domain.retry import LOSSES, RetryRules
 from lb.proxy.exchange import Attempt, Exchange, Loss
 
@@ -84,7 +84,7 @@ class _Suspect:
         )
 
 
-class Reruns:
+class RerunLimits:
     """Those of one process. To be used from its event loop."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Reruns:
         self._rng = rng or Random()
         self._schedule = schedule
         self.budget = RerunBudget(rules.share, rules.floor, clock())
-        self.deadly = DeadlyModels()
+        self.poison_models = PoisonModels()
         self.refused: Counter[str] = Counter()
         """Requests that might have gone again and did not, by why."""
         self.count = 0
@@ -139,9 +139,9 @@ class Reruns:
             is_dead = before is not None and self._is_dead(before, exchange)
             exchange.loss = self._next_loss(exchange, outcome, now, is_doubtful=is_dead is None)
             if is_dead:
-                self.deadly.suspect(exchange.model, now)
+                self.poison_models.suspect(exchange.model, now)
                 return self.refuse("lost_twice")
-            if self.deadly.is_blocked(exchange.model, now, _began_at(exchange)):
+            if self.poison_models.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self.refuse("deadly_model")
         return self.budget.take(self.attempts, now) or self.refuse("budget")
 
@@ -186,7 +186,7 @@ class Reruns:
         loss = exchange.loss
         if loss is None or loss.doubted is None or loss.doubted.was_survived():
             return
-        self.deadly.suspect(exchange.model, loss.at)
+        self.poison_models.suspect(exchange.model, loss.at)
         self.refuse("lost_twice")
         raise RequestRefused(Reason.UPSTREAM_LOST, "two backends were lost with this request")
 

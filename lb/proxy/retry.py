@@ -20,11 +20,11 @@ from lb.domain.retry import MIN_RETRIES_PER_S, REPLAY_TABLE, Ran, RetryRules, Ve
 from lb.kserve.errors import Meaning
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
-from lb.proxy.eligible import NO_PARTICULARS, placement_of
+from lb.proxy.eligible import NO_HINTS, placement_of
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import upstream_detail
 from lb.proxy.queue import Queue
-from lb.proxy.reruns import Reruns
+from lb.proxy.reruns import RerunLimits
 from lb.proxy.steps import Steps
 from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
@@ -47,7 +47,7 @@ class Next(Enum):
     HEDGE = "hedge"
     """The attempt beside it has taken its place."""
     AGAIN = "again"
-    """The exchange is to be placed again, by `Retry.go_again`."""
+    """The exchange is to be placed again, by `RetryPolicy.go_again`."""
     NOTHING = "nothing"
     """The client is told."""
 
@@ -66,7 +66,7 @@ def retry_rules(settings: Settings) -> RetryRules:
     )
 
 
-class Retry:
+class RetryPolicy:
     """Decides for the requests of one process. To be used from one event loop."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Retry:
         *,
         queue: Queue,
         steps: Steps,
-        reruns: Reruns,
+        reruns: RerunLimits,
         blame: Blame,
         accounts: Accounts,
         misplaced: Misplaced,
@@ -219,7 +219,7 @@ class Retry:
     def _has_where_to_go(self, exchange: Exchange, outcome: Outcome) -> bool:
         if outcome in SAME_BACKEND_WILL_DO or self._is_patient(exchange):
             return True
-        step = exchange.particulars.step if exchange.particulars else None
+        step = exchange.hints.step if exchange.hints else None
         if step is not None:
             home = self._steps.home(step)
             if home is not None or self._steps.table.is_lost(step.key):
@@ -237,7 +237,7 @@ class Retry:
         backend = exchange.backend
         reason = OUTCOME_REASONS[outcome]
         text = upstream_detail(backend.name if backend else "-", exchange.protocol, outcome)
-        step = exchange.particulars.step if exchange.particulars else None
+        step = exchange.hints.step if exchange.hints else None
         if step is None or backend is None:
             return reason, text
         return self._steps.failure(step, backend, reason, text)
@@ -253,17 +253,17 @@ class Retry:
             body_retained: every byte of the request's body is still held.
         """
         backend = exchange.backend
-        particulars = exchange.particulars or NO_PARTICULARS
+        hints = exchange.hints or NO_HINTS
         if backend is None:
             return False
-        step = particulars.step
+        step = hints.step
         if meaning is Meaning.NO_SEQUENCE:
-            if particulars.pin is not None:
-                self._steps.table.unknown(particulars.pin)
+            if hints.pin is not None:
+                self._steps.table.unknown(hints.pin)
             may_search = step is not None and self._steps.may_search(step)
             return may_search and body_retained and self._may_ask_other(exchange, backend)
         if meaning in _MODEL_IS_ELSEWHERE:
-            self._misplaced(backend, exchange.model, particulars.version)
+            self._misplaced(backend, exchange.model, hints.version)
             if step is not None:
                 # There is none there; STARTs of what nobody has must not fill the table.
                 self._steps.table.forget(step.key, backend)
@@ -273,7 +273,7 @@ class Retry:
             or (step is not None and not step.is_start)
         ):
             return False
-        if meaning in _MODEL_IS_ELSEWHERE and self._is_loaded_again(exchange, particulars.version):
+        if meaning in _MODEL_IS_ELSEWHERE and self._is_loaded_again(exchange, hints.version):
             return True
         if meaning is Meaning.UNKNOWN_MODEL:
             snapshot = self._pool.current
@@ -303,13 +303,13 @@ class Retry:
 
     def may_hedge(self, exchange: Exchange, now: float) -> bool:
         """Whether a slow exchange may be sent to a second backend as well, and there is one."""
-        particulars = exchange.particulars
+        hints = exchange.hints
         if (
             not exchange.is_under_way
             or not exchange.may_run_twice
             or exchange.model in self.rules.never
-            or self._reruns.deadly.is_blocked(exchange.model, now, now)
-            or (particulars is not None and particulars.regions)
+            or self._reruns.poison_models.is_blocked(exchange.model, now, now)
+            or (hints is not None and hints.regions)
         ):
             return False
         here = exchange.backend

@@ -19,9 +19,9 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.roles import ControlSide
 from lb.domain.schedule import ModelBackendView, ModelQueueView
-from lb.net.ask.asker import Asker
-from lb.net.ask.talk import ANSWER_BYTES
-from lb.net.crowd import Crowd
+from lb.net.ask.backend_client import BackendClient
+from lb.net.ask.client_call import ANSWER_BYTES
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.process_parts import ProcessParts
 from lb.payloads.log import PayloadLog, payload_rules
 from lb.payloads.writer import PayloadWriter
@@ -51,7 +51,7 @@ from lb.telemetry.record import RequestSink, combine
 from lb.telemetry.sampling import both
 from lb.telemetry.slow_models import SlowModels
 from lb.telemetry.spans import SpanQueue
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _MENDED_BY_BACKENDS = frozenset({
     Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.QUEUE_FULL, Reason.QUEUE_SHED,
@@ -88,25 +88,25 @@ class RelayRole:
         self.slow_models = SlowModels(meter, time.monotonic)
         tracer = Tracer(parts.rng, self.spans, time.monotonic)
         tracer.slow = self.slow_models.limits
-        self.ledger = ledger = Ledger(ceiling(0))
-        self.crowd = Crowd()
-        self.payload_log = PayloadLog(ledger, parts.loop.call_soon_threadsafe, parts.rng)
+        self.memory_budget = memory_budget = MemoryBudget(ceiling(0))
+        self.connection_limiter = ConnectionLimiter()
+        self.payload_log = PayloadLog(memory_budget, parts.loop.call_soon_threadsafe, parts.rng)
         self.dispatcher = dispatcher = Dispatcher(
             control.pool,
             control.outcomes,
             meter,
             clock=time.monotonic,
-            ledger=ledger,
+            memory_budget=memory_budget,
             identity=parts.identity,
             tracer=tracer,
-            conduct=control.conduct,
+            passive_health=control.passive_health,
             misplaced=control.misplaced,
             scheduler=scheduler,
         )
         dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
         dispatcher.variants.keep(parts.timers)
-        self.asker = Asker(
+        self.backend_client = BackendClient(
             parts.tls,
             answer_bytes=ANSWER_BYTES,
             identity=parts.identity,
@@ -115,14 +115,14 @@ class RelayRole:
         """Makes the calls of the fan-out."""
         self.fan_out = BackendFanOut(
             control.roster,
-            self.asker,
+            self.backend_client,
             parts.tasks,
-            ledger,
+            memory_budget,
             FanOutOptions(),
             clock=time.monotonic,
         )
         self.fan_out.news = control.news
-        self._copier = Asker(
+        self._copier = BackendClient(
             parts.tls,
             answer_bytes=ANSWER_BYTES,
             identity=parts.identity,
@@ -131,7 +131,7 @@ class RelayRole:
         )
         self.shadows = Shadows(
             control.pool,
-            ledger,
+            memory_budget,
             self._copier,
             parts.tasks,
             parts.rng,
@@ -143,10 +143,10 @@ class RelayRole:
             loop=parts.loop,
             dispatcher=dispatcher,
             timers=parts.timers,
-            ledger=ledger,
+            memory_budget=memory_budget,
             tasks=parts.tasks,
             iteration=parts.iteration,
-            crowd=self.crowd,
+            connection_limiter=self.connection_limiter,
             tls=parts.tls,
             payloads=self.payload_log,
             shadows=self.shadows,
@@ -181,10 +181,10 @@ class RelayRole:
             payloads: writes the payload log; None where that is off.
         """
         is_other_gate = gate is not self.dispatcher.gate
-        self.ledger.resize(self._ceiling(settings.limits.memory_bytes))
+        self.memory_budget.resize(self._ceiling(settings.limits.memory_bytes))
         self.meter.configure(settings.metrics)
         self._limit_connections(settings.limits.max_connections_per_client)
-        self.asker.configure(settings.timeouts)
+        self.backend_client.configure(settings.timeouts)
         self._copier.configure(settings.timeouts)
         self.payload_log.configure(payload_rules(settings.payload_log), payloads)
         if payloads is not None:
@@ -204,10 +204,10 @@ class RelayRole:
         self.monitor.wake()
 
     def _limit_connections(self, limit: int) -> None:
-        if self.crowd.limit != limit:
+        if self.connection_limiter.limit != limit:
             present = [server.client.address for server in self.http1.servers]
             present += [server.client.address for server in self.http2.servers]
-            self.crowd.resize(limit, present)
+            self.connection_limiter.resize(limit, present)
 
     # What the control role asks for: see `RelaySide`
 
@@ -325,8 +325,8 @@ class RelayRole:
         return RerunCounts(
             count=reruns.count,
             refused=reruns.refused,
-            blocked_models=len(reruns.deadly.blocked(time.monotonic())),
-            unkept_bodies=self.ledger.unkept,
+            blocked_models=len(reruns.poison_models.blocked(time.monotonic())),
+            unkept_bodies=self.memory_budget.unkept,
             hedges=hedger.count,
             hedges_won=hedger.won,
             hedges_refused=hedger.refused,

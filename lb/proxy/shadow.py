@@ -23,7 +23,7 @@ from random import Random
 from typing import Final
 
 from lb.comparison.child import ComparisonProcess
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import UpstreamError
@@ -32,8 +32,8 @@ from lb.domain.pool import PoolRef
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.kserve.names import renamed_request
 from lb.kserve.regions import KEY
-from lb.net.ask.asker import Asker, Keep
-from lb.net.ask.talk import Fields
+from lb.net.ask.backend_client import BackendClient, Keep
+from lb.net.ask.client_call import Fields
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.payloads.log import Recording
@@ -44,7 +44,7 @@ from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
 from lb.wire.cache import HeadCache
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Kind(Enum):
     """That of the same model."""
 
 
-class Fate(Enum):
+class CopyFate(Enum):
     """What became of a copy."""
 
     ANSWERED = "answered"
@@ -173,17 +173,17 @@ class Shadow:
         self.baseline = Baseline()
         self.judge = VariantJudge(None, rules.p99)
 
-    def count(self, kind: Kind, fate: Fate) -> None:
+    def count(self, kind: Kind, fate: CopyFate) -> None:
         """Count what became of a copy."""
         key = kind.value, fate.value
         self.fates[key] = self.fates.get(key, 0) + 1
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Pause if the copies of the last seconds certainly made requests slower."""
         off, on = self.without_copies, self.with_copies
         self.without_copies, self.with_copies = Counts(), Counts()
         self.baseline.add(off)
-        if now >= self.paused_until and self.judge.look(on, off, self.baseline):
+        if now >= self.paused_until and self.judge.verdict(on, off, self.baseline):
             self.paused_until = now + _PAUSE_S
             self.why = f"requests are slower by more than {self.rules.p99:g} times with copies"
             self.judge, self.baseline = VariantJudge(None, self.rules.p99), Baseline()
@@ -205,7 +205,12 @@ class _Copy:
     )  # fmt: skip
 
     def __init__(
-        self, exchange: Exchange, recording: Recording, fields: Fields, body: bytes, answer: Reply
+        self,
+        exchange: Exchange,
+        recording: Recording,
+        fields: Fields,
+        body: bytes,
+        answer: ComparedAnswer,
     ) -> None:
         self.protocol = exchange.protocol
         self.is_grpc = exchange.protocol is AppProtocol.GRPC
@@ -238,8 +243,8 @@ class Shadows:
     def __init__(
         self,
         pool: PoolRef,
-        ledger: Ledger,
-        asker: Asker,
+        memory_budget: MemoryBudget,
+        backend_client: BackendClient,
         tasks: TaskOwner,
         rng: Random,
         *,
@@ -249,26 +254,26 @@ class Shadows:
         """
         Args:
             pool: the published pool.
-            ledger: has the bytes held.
-            asker: makes the calls, over connections that it keeps.
+            memory_budget: has the bytes held.
+            backend_client: makes the calls, over connections that it keeps.
             tasks: owns them.
             rng: draws the sample.
             clock: monotonic seconds.
             queued: counts requests that wait for a backend.
         """
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self.max_payload_bytes = 0
         """Of one request or answer."""
         self.sets: dict[bytes, Shadow] = {}
         """By the name that clients use."""
         self.metadata: HeadCache[Fields] = HeadCache()
         """That of calls by their header block."""
-        self.process = ComparisonProcess(ledger, tasks, self._found, clock)
+        self.process = ComparisonProcess(memory_budget, tasks, self._found, clock)
         self._pool = pool
-        self._ledger = ledger
-        ledger.spares += (self,)
-        self._asker = asker
+        self._memory_budget = memory_budget
+        memory_budget.spares += (self,)
+        self._backend_client = backend_client
         self._tasks = tasks
         self._rng = rng
         self._clock = clock
@@ -294,23 +299,23 @@ class Shadows:
 
     def keep(self, timers: TimerWheel) -> None:
         """Watch the latency of requests once a second."""
-        self.look()
+        self.check()
         timers.after(1.0, lambda: self.keep(timers))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Begin another second."""
         self._seconds += 1
-        self._asker.sweep(self._clock())
+        self._backend_client.sweep(self._clock())
         if self._seconds % _ONE_IN == 0:
             now = self._clock()
             for each in self.sets.values():
-                each.look(now)
+                each.check(now)
             present = self._pool.current.backends
             self._avoided = {b: each for b, each in self._avoided.items() if b in present}
 
     def close_idle(self, backend: Backend) -> None:
         """Close the idle connections to a backend."""
-        self._asker.close_idle(backend.spec)
+        self._backend_client.close_idle(backend.spec)
 
     @property
     def _is_control_second(self) -> bool:
@@ -338,9 +343,9 @@ class Shadows:
             return None
         rules = shadow.rules
         places = self._places(rules.model, rules.version, exchange.protocol)
-        if isinstance(places, Fate) or not self._with_room(places, rules):
+        if isinstance(places, CopyFate) or not self._with_room(places, rules):
             # Nothing is noted for a shadow that is dead, hangs or is behind.
-            shadow.count(Kind.SHADOW, places if isinstance(places, Fate) else Fate.BUSY)
+            shadow.count(Kind.SHADOW, places if isinstance(places, CopyFate) else CopyFate.BUSY)
             return None
         recording = Recording(self, 0.0, head)
         self._recordings[exchange] = shadow, recording
@@ -388,7 +393,7 @@ class Shadows:
             return
         shadow, recording = found
         if recording.is_dropped:
-            shadow.count(Kind.SHADOW, Fate.MEMORY)
+            shadow.count(Kind.SHADOW, CopyFate.MEMORY)
             return
         rules = shadow.rules
         is_shadowed = (model, version) != (rules.model, rules.version)
@@ -396,7 +401,7 @@ class Shadows:
             recording.forget()  # nothing to compare with
             return
         copy = self._copy(exchange, recording, fields(), status)
-        if isinstance(copy, Fate):
+        if isinstance(copy, CopyFate):
             shadow.count(Kind.SHADOW, copy)
             recording.forget()
             return
@@ -416,7 +421,7 @@ class Shadows:
         """
         rules = shadow.rules
         if copy.recording.is_dropped:
-            shadow.count(Kind.SHADOW, Fate.MEMORY)
+            shadow.count(Kind.SHADOW, CopyFate.MEMORY)
             self._copies.discard(copy)
             return
         copy.uses = 1  # until all have begun
@@ -428,46 +433,46 @@ class Shadows:
 
     def _copy(
         self, exchange: Exchange, recording: Recording, fields: Fields, status: int
-    ) -> _Copy | Fate:
+    ) -> _Copy | CopyFate:
         """Make a copy of a request, or say why there is none."""
         request, answer = recording.request.pieces, recording.response.pieces
         if request is None or answer is None:
-            return Fate.MEMORY
+            return CopyFate.MEMORY
         body = b"".join(request)
-        particulars = exchange.particulars
-        if particulars is not None and particulars.step is not None:
-            return Fate.UNFIT
+        hints = exchange.hints
+        if hints is not None and hints.step is not None:
+            return CopyFate.UNFIT
         encodings = [value.lower() for name, value in fields if name == _ENCODING]
         is_compressed = bool(encodings)
         if is_compressed and not (len(encodings) == 1 and encodings[0] in _INFLATED):
-            return Fate.UNFIT
+            return CopyFate.UNFIT
         if exchange.protocol is AppProtocol.GRPC:
             size = int.from_bytes(body[1:PREFIX_SIZE], "big")
             if len(body) != PREFIX_SIZE + size:
-                return Fate.UNFIT
+                return CopyFate.UNFIT
             is_compressed = bool(body[0])
             body = body[PREFIX_SIZE:]
         if is_compressed:
             # The copy goes out plain: what it asks for has to be looked into.
             opened = inflated(body, self.max_payload_bytes)
             if opened is None:
-                return Fate.UNFIT
+                return CopyFate.UNFIT
             recording.replace_request(opened)
             if recording.is_dropped:
-                return Fate.MEMORY
+                return CopyFate.MEMORY
             body = opened
         if exchange.protocol is AppProtocol.GRPC:
             if KEY in body:
-                return Fate.UNFIT
+                return CopyFate.UNFIT
             reply = _grpc_reply(status, b"".join(answer))
         else:
             json_size = _json_size(fields)
             text = body if json_size < 0 else body[:json_size]
             if KEY in text or _ESCAPE in text:
-                return Fate.UNFIT  # the answer might go to memory of the client
+                return CopyFate.UNFIT  # the answer might go to memory of the client
             reply = _http_reply(status, recording.response.head, b"".join(answer))
         if reply is None:
-            return Fate.UNFIT
+            return CopyFate.UNFIT
         kept = tuple(field for field in fields if field[0] not in _NOT_COPIED)
         return _Copy(exchange, recording, kept, body, reply)
 
@@ -476,7 +481,7 @@ class Shadows:
     def _begin(self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes) -> None:
         """Send a copy to a backend that is idle, or drop it."""
         backend = self._pick(shadow, copy, kind, model, version)
-        if isinstance(backend, Fate):
+        if isinstance(backend, CopyFate):
             shadow.count(kind, backend)
             return
         self._running[backend] = self._running.get(backend, 0) + 1
@@ -486,31 +491,31 @@ class Shadows:
 
     def _pick(
         self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
-    ) -> Backend | Fate:
+    ) -> Backend | CopyFate:
         places = self._places(model, version, copy.protocol)
-        if isinstance(places, Fate):
+        if isinstance(places, CopyFate):
             return places
         if self._queued():
-            return Fate.BUSY
+            return CopyFate.BUSY
         if kind is Kind.NOISE:
             places = tuple(each for each in places if each is not copy.backend) or places
         idle = [each for each in self._with_room(places, shadow.rules) if not each.in_flight]
         if not idle:
-            return Fate.BUSY
+            return CopyFate.BUSY
         return min(idle, key=lambda each: self._running.get(each, 0))
 
     def _places(
         self, model: bytes, version: bytes, protocol: AppProtocol
-    ) -> tuple[Backend, ...] | Fate:
+    ) -> tuple[Backend, ...] | CopyFate:
         """The backends that a model may be copied to, or why there are none."""
         snapshot = self._pool.current
         route = snapshot.routes.get(model)
         placements = snapshot.placements
         if snapshot.is_served(model, version, protocol) is False:
-            return Fate.NOT_READY
+            return CopyFate.NOT_READY
         if route is not None:
             if route.facts.is_stateful or route.facts.is_decoupled:
-                return Fate.UNFIT
+                return CopyFate.UNFIT
             placements = route.versions.get(version) or route.placements or placements
         return placements[protocol].eligible
 
@@ -535,30 +540,30 @@ class Shadows:
         model: bytes,
         version: bytes,
     ) -> None:
-        ledger = self._ledger
-        account = AnswerAccount(ledger)
+        memory_budget = self._memory_budget
+        account = AnswerAccount(memory_budget)
 
         def keep(size: int) -> bool:
-            return ledger.held + size <= ledger.keep_up_to and account.keep(size)
+            return memory_budget.held + size <= memory_budget.keep_up_to and account.keep(size)
 
         began = self._clock()
-        reply: Reply | None = None
+        reply: ComparedAnswer | None = None
         try:
             reply = await self._ask(shadow.rules, copy, backend, model, version, keep)
         except UpstreamError as error:
-            fate = Fate.FAILED
+            fate = CopyFate.FAILED
             if error.outcome is Outcome.CANCELLED:
-                fate = Fate.MEMORY
+                fate = CopyFate.MEMORY
             else:
                 self._avoid(backend)
                 if error.outcome is Outcome.DEADLINE:
-                    fate = Fate.TIMEOUT
+                    fate = CopyFate.TIMEOUT
             shadow.count(kind, fate)
         except asyncio.CancelledError:
-            shadow.count(kind, Fate.MEMORY)
+            shadow.count(kind, CopyFate.MEMORY)
             raise
         except LookupError:  # it has no port for the protocol any more
-            shadow.count(kind, Fate.NOT_READY)
+            shadow.count(kind, CopyFate.NOT_READY)
         finally:
             task = asyncio.current_task()
             if task is not None:
@@ -583,7 +588,7 @@ class Shadows:
         model: bytes,
         version: bytes,
         keep: Keep,
-    ) -> Reply | None:
+    ) -> ComparedAnswer | None:
         """
         Raises:
             UpstreamError: there is no answer.
@@ -592,12 +597,12 @@ class Shadows:
         if copy.is_grpc:
             message = renamed_request(copy.body, len(copy.body), model, version)
             fields = tuple(field for field in copy.fields if field[0] != _CONTENT_TYPE)
-            said = await self._asker.grpc(
+            said = await self._backend_client.grpc(
                 backend.spec, _PATH, message, fields, timeout_s=rules.timeout_s, keep=keep
             )
-            return Reply(status=said.status, body=said.message)
+            return ComparedAnswer(status=said.status, body=said.message)
         target = b"/v2/models/%b%b/infer" % (model, b"/versions/%b" % version if version else b"")
-        answer = await self._asker.http(
+        answer = await self._backend_client.http(
             backend.spec,
             b"POST",
             target,
@@ -607,7 +612,7 @@ class Shadows:
             keep=keep,
         )
         json_size = _json_size(answer.fields)
-        return Reply(status=answer.status, body=answer.body, json_size=json_size)
+        return ComparedAnswer(status=answer.status, body=answer.body, json_size=json_size)
 
     def _avoid(self, backend: Backend) -> None:
         """It has not answered: leave it alone for a while."""
@@ -618,10 +623,10 @@ class Shadows:
             avoided.pause_s = min(_MAX_AVOIDED_S, 2 * avoided.pause_s)
 
     def _on_reply(
-        self, shadow: Shadow, copy: _Copy, kind: Kind, reply: Reply, took_s: float
+        self, shadow: Shadow, copy: _Copy, kind: Kind, reply: ComparedAnswer, took_s: float
     ) -> None:
         is_good = not reply.status if copy.is_grpc else reply.status < 400
-        shadow.count(kind, Fate.ANSWERED if is_good else Fate.ERROR)
+        shadow.count(kind, CopyFate.ANSWERED if is_good else CopyFate.ERROR)
         if is_good:
             _note(shadow.durations[kind.value], took_s)
         rules = shadow.rules.compare
@@ -655,13 +660,15 @@ class Shadows:
 
     def takes(self, size: int) -> bool:
         """See `Recorder`."""
-        ledger = self._ledger
-        return ledger.held + size <= ledger.keep_up_to and ledger.take(self, size)
+        memory_budget = self._memory_budget
+        return memory_budget.held + size <= memory_budget.keep_up_to and memory_budget.take(
+            self, size
+        )
 
     def release(self, size: int) -> None:
         """See `Recorder`."""
         if size:
-            self._ledger.release(self, size)
+            self._memory_budget.release(self, size)
 
     def drop(self, recording: Recording) -> None:
         """See `Recorder`."""
@@ -722,24 +729,24 @@ def _results(tallies: Mapping[str, Tally]) -> Iterable[tuple[tuple[str, str], in
         yield (kind, "unreadable"), tally.unreadable
 
 
-def _grpc_reply(status: int, body: bytes) -> Reply | None:
+def _grpc_reply(status: int, body: bytes) -> ComparedAnswer | None:
     """What a client got over gRPC; None where it cannot be read."""
     if status:
-        return Reply(status=status, body=b"")
+        return ComparedAnswer(status=status, body=b"")
     message: bytes | None = body[PREFIX_SIZE:]
     if len(body) < PREFIX_SIZE:
         return None
     if body[0]:
         message = inflated(body[PREFIX_SIZE:], _INFLATED_ANSWER)
-    return None if message is None else Reply(status=0, body=message)
+    return None if message is None else ComparedAnswer(status=0, body=message)
 
 
-def _http_reply(status: int, head: bytes, body: bytes) -> Reply | None:
+def _http_reply(status: int, head: bytes, body: bytes) -> ComparedAnswer | None:
     """What a client got over HTTP; None where it cannot be read."""
     fields = head_fields(head)
     if any(name == _ENCODING for name, _ in fields):
         return None
-    return Reply(status=status, body=body, json_size=_json_size(fields))
+    return ComparedAnswer(status=status, body=body, json_size=_json_size(fields))
 
 
 def _json_size(fields: Fields) -> int:

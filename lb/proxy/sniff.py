@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from lb.domain.client import IpAddress
 from lb.net.client import client_of
-from lb.net.crowd import Crowd
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.timers import Timer, TimerWheel
 from lb.wire.http2.frames import PREFACE
 
@@ -41,7 +41,7 @@ class Sniffer:
         self.make_http2 = make_http2
         self.timers = timers
         self.head_timeout_s = head_timeout_s
-        self.crowd = Crowd()
+        self.connection_limiter = ConnectionLimiter()
         """How many connections each client has, those that wait here included."""
         self.on_crowded: Callable[[], None] = _ignore
         """Called for each that is one too many."""
@@ -75,7 +75,7 @@ class SniffProtocol(asyncio.Protocol):
         sniffer = self._sniffer
         sniffer.waiting.add(self)
         self._address = client_of(transport).address
-        if not sniffer.crowd.enter(self._address):
+        if not sniffer.connection_limiter.enter(self._address):
             sniffer.on_crowded()
             self._transport.abort()
             return
@@ -95,7 +95,7 @@ class SniffProtocol(asyncio.Protocol):
         if self in sniffer.waiting:
             sniffer.waiting.remove(self)
             # The protocol counts it anew.
-            sniffer.crowd.leave(self._address)
+            sniffer.connection_limiter.leave(self._address)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
 from lb.net.iteration import IterationBudget
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import SplitMode
 from lb.telemetry.counts import SplitCounts
 from lb.wire.http2.codec import COPY_BELOW
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from lb.wire.rope import Held, Rope, Stored, in_memory
 
 _log = logging.getLogger(__name__)
@@ -228,8 +228,8 @@ class Splits:
         self, exchange: Exchange, rows: int, size: int, facts: ModelFacts, rule: SplitRule
     ) -> None:
         """Note that a batch stays whole, unless others of as many rows may be divided soon."""
-        particulars = exchange.particulars
-        if particulars is not None and particulars.version:
+        hints = exchange.hints
+        if hints is not None and hints.version:
             return
         if not self._divider.may_divide(exchange, rows, size, facts, rule.at_once):
             self._whole[exchange.model] = _Whole(rows, self._clock() + _WHOLE_S)
@@ -295,9 +295,9 @@ class SplitPlan:
         return sum(self.parts)
 
 
-def part_particulars(
-    whole: Particulars | None, plan: SplitPlan, rows: int, size: int
-) -> Particulars | None:
+def part_hints(
+    whole: RoutingHints | None, plan: SplitPlan, rows: int, size: int
+) -> RoutingHints | None:
     """What decides where a part goes.
 
     Args:
@@ -308,23 +308,23 @@ def part_particulars(
     """
     if whole is None and not plan.is_scheduled:
         return None
-    particulars = Particulars()
+    hints = RoutingHints()
     if whole is not None:
-        particulars.version, particulars.priority = whole.version, whole.priority
-        particulars.regions = whole.regions
-    particulars.rows = rows if plan.is_scheduled else 0
-    particulars.size = size
-    return particulars
+        hints.version, hints.priority = whole.version, whole.priority
+        hints.regions = whole.regions
+    hints.rows = rows if plan.is_scheduled else 0
+    hints.size = size
+    return hints
 
 
-def pinned(whole: Particulars | None, version: bytes) -> Particulars:
+def pinned(whole: RoutingHints | None, version: bytes) -> RoutingHints:
     """What decides where the parts of a batch go that all ask for a version of the model.
 
     Args:
         whole: the same of the whole batch, which asks for none.
         version: of the model.
     """
-    found = Particulars(version)
+    found = RoutingHints(version)
     if whole is not None:
         found.priority, found.regions = whole.priority, whole.regions
     return found
@@ -419,15 +419,25 @@ class HeldOwner(Protocol):
 
 
 class HeldBytes:
-    """Bytes of a request or an answer that are held whole, as they were read, on the ledger."""
+    """Bytes of a request or an answer that are held whole, as they were read, in the memory
+    budget."""
 
-    __slots__ = ("_buffer", "_first", "_ledger", "_owner", "_pieces", "_tail", "held", "size")
+    __slots__ = (
+        "_buffer",
+        "_first",
+        "_memory_budget",
+        "_owner",
+        "_pieces",
+        "_tail",
+        "held",
+        "size",
+    )
 
-    def __init__(self, ledger: Ledger, owner: HeldOwner) -> None:
-        self._ledger = ledger
+    def __init__(self, memory_budget: MemoryBudget, owner: HeldOwner) -> None:
+        self._memory_budget = memory_budget
         self._owner = owner
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -445,7 +455,7 @@ class HeldBytes:
         size = len(payload)
         if not size:
             return True
-        if not self._ledger.take(self, size):
+        if not self._memory_budget.take(self, size):
             return False
         self.size += size
         if not isinstance(payload, bytes | memoryview):
@@ -506,14 +516,14 @@ class HeldBytes:
         return Rope(self._pieces)
 
     def evict(self) -> None:
-        """The ledger wants these bytes back."""
+        """The memory budget wants these bytes back."""
         self._owner.evict()
 
     def drop(self) -> None:
         """Hold nothing any more."""
         self._begin()
         if self.held:
-            self._ledger.release(self, self.held)
+            self._memory_budget.release(self, self.held)
 
 
 def units_at_once(size: int) -> int:

@@ -19,7 +19,7 @@ from lb.domain.pool import Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
-from lb.proxy.exchange import Attempt, Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.settings.model import Settings
 from lb.wire.grpc.status import GrpcStatus
 
@@ -112,8 +112,8 @@ class Steps:
             RequestRefused: the sequence is lost, its backend cannot take the step, or the model
                 knows no such ids.
         """
-        particulars = exchange.particulars
-        if particulars is None or (step := particulars.step) is None:
+        hints = exchange.hints
+        if hints is None or (step := hints.step) is None:
             return None
         check_id(step, facts)
         backend, pin = self.table.place(
@@ -125,20 +125,20 @@ class Steps:
         if refused is not None:
             self.table.ended(step, pin, pin.starts, now, surely_not_run=True)
             raise refused
-        particulars.pin = pin
-        particulars.starts = pin.starts
+        hints.pin = pin
+        hints.starts = pin.starts
         return backend
 
     def ended(
         self,
         attempt: Attempt,
-        particulars: Particulars,
+        hints: RoutingHints,
         outcome: Outcome,
         code: int,
         now: float,
     ) -> None:
         """The attempt at a step is over."""
-        pin, step = particulars.pin, particulars.step
+        pin, step = hints.pin, hints.step
         if pin is None or step is None:
             return
         is_good = outcome is Outcome.ANSWERED and (
@@ -147,13 +147,13 @@ class Steps:
         self.table.ended(
             step,
             pin,
-            particulars.starts,
+            hints.starts,
             now,
             surely_not_run=REPLAY_TABLE[outcome].ran is Ran.NO,
             is_refused=outcome is Outcome.ANSWERED and code in _REFUSED[attempt.exchange.protocol],
             began_at=attempt.began_at if is_good else 0.0,
         )
-        particulars.pin = None
+        hints.pin = None
 
     def home(self, step: SequenceStep) -> Backend | None:
         """The backend that a step must go to; None where it is free to choose."""

@@ -222,12 +222,12 @@ class Tracer:
                 elif not trace.is_noted(attempt):
                     code = exchange.grpc_status if exchange.protocol else exchange.status
                     self._note_attempt(trace, attempt, _ANSWERED, code, exchange.ended_at)
-        ticket, particulars = exchange.ticket, exchange.particulars
+        ticket, hints = exchange.ticket, exchange.hints
         rare: RareFacts | None = None
         if (
             (ticket is not None and ticket.wait is not _NO_WAIT)
             or exchange.held_until > 0.0
-            or (particulars is not None and not particulars.is_shared)
+            or (hints is not None and not hints.is_shared)
             or (exchange.variant if trace.is_late or not is_answered else "")
         ):
             rare = self._rare_facts(exchange)

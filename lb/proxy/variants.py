@@ -23,7 +23,7 @@ from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.settings.model import Settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.values import field_name
@@ -180,7 +180,7 @@ class VariantHolder(Protocol):
         ...
 
 
-class VariantParticulars(Particulars):
+class VariantHints(RoutingHints):
     """Those of a request that a variant serves."""
 
     __slots__ = ("_label", "holder")
@@ -196,7 +196,7 @@ class VariantParticulars(Particulars):
 
     @property
     def variant(self) -> str:
-        """See `Particulars`."""
+        """See `RoutingHints`."""
         return self._label
 
 
@@ -342,7 +342,7 @@ class VariantSet:
 
     # Ramp and rollback
 
-    def look(self, now: float, is_ready: Callable[[VariantRules], bool]) -> bool:
+    def check(self, now: float, is_ready: Callable[[VariantRules], bool]) -> bool:
         """Go on with the ramp, and judge. Whether a variant was rolled back."""
         self._go_on_with_ramp(now)
         return self.rules.rollback is not None and self._judge(self.rules.rollback[2], is_ready)
@@ -388,7 +388,7 @@ class VariantSet:
                 return True
             if self._judged < least or each.judge is None:
                 continue
-            why = each.judge.look(recent, baseline, self._baseline)
+            why = each.judge.verdict(recent, baseline, self._baseline)
             if why:
                 self._roll_back(index, "errors" if "failed" in why else "p99", why)
                 return True
@@ -592,14 +592,14 @@ class VariantBook:
 
     def keep(self, timers: TimerWheel) -> None:
         """Go on with ramps, and judge, once a second."""
-        self.look()
+        self.check()
         timers.after(_LOOK_S, lambda: self.keep(timers))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Go on with ramps, and judge."""
         now = self.clock()
         for each in self.sets.values():
-            each.look(now, self._is_ready)
+            each.check(now, self._is_ready)
 
     def __contains__(self, model: object) -> bool:
         """Whether a name has variants."""

@@ -55,7 +55,7 @@ class TokenKeeper:
         self.failures = 0
         """Counter: changed files that could not be used."""
 
-    def look(self) -> Callable[[], None]:
+    def poll(self) -> Callable[[], None]:
         """Read all files; see `Follower`."""
         seen = tuple(map(_read, self.files))
         return lambda: self._take(seen)

@@ -49,7 +49,7 @@ class ConfigurationWatch:
         self._changed = changed
         self._told = self._seen = file.state
 
-    def look(self) -> Callable[[], None]:
+    def poll(self) -> Callable[[], None]:
         """See which state the file is in; see `Follower`."""
         seen = print_of(self._file.path)
         return lambda: self._take(seen)

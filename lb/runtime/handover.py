@@ -112,13 +112,13 @@ class SequenceNews:
     def follow(self, tell: Tell) -> None:
         """Tell somebody of what begins or ends from now on."""
         self._others.append(tell)
-        self._balancer.relay.dispatcher.steps.table.told = self._say
+        self._balancer.relay.dispatcher.steps.table.on_change = self._say
 
     def forget(self, tell: Tell) -> None:
         """Tell them no more."""
         self._others = [each for each in self._others if each != tell]
         if not self._others:
-            self._balancer.relay.dispatcher.steps.table.told = None
+            self._balancer.relay.dispatcher.steps.table.on_change = None
 
     def hear(self, rows: Sequence[Sequence[Any]], speaker: Tell | None = None) -> None:
         """Take over what somebody tells.

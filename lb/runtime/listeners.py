@@ -24,13 +24,13 @@ from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.http1.front import Front
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http1.sagemaker import SageMakerFront
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.http1.vertex import VertexFront
-from lb.proxy.http2.server import ServerLink
+from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.sniff import Sniffer
 from lb.runtime.limits import Budget, DescriptorUse
 from lb.runtime.predecessor import Inherited
-from lb.runtime.sockets import OWN, Bound, Endpoint, Listeners
+from lb.runtime.sockets import OWN, Bound, Listeners, ListeningSocket
 from lb.runtime.wiring import RelayHost
 from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
@@ -42,7 +42,7 @@ _IDLE_CLOSED: Final = 32
 _ANY: Final = ("0.0.0.0", "::")
 
 
-class Doors:
+class ListenerSet:
     """All listening sockets of the process while it runs."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Doors:
     def _factory(self, name: str) -> Callable[[], Any]:
         return self._own[name] if name in self._own else self._pipelines[name].factory
 
-    def _put_behind(self, endpoint: Endpoint) -> None:
+    def _put_behind(self, endpoint: ListeningSocket) -> None:
         self._pipelines[endpoint.name] = ConnectionPipeline(self._balancer, endpoint)
 
     def _shut(self, bound: Bound) -> None:
@@ -181,11 +181,11 @@ class Doors:
         for server in self._servers(bound):
             server.limit_age(drawn_age(limit_s, self._balancer.parts.rng))
 
-    def _servers(self, bound: Bound) -> list[ServerConnection | ServerLink]:
+    def _servers(self, bound: Bound) -> list[Http1ServerConnection | Http2ServerConnection]:
         """The connections that came through a socket."""
         local = bound.socket.getsockname()
         balancer = self._balancer
-        servers: tuple[ServerConnection | ServerLink, ...]
+        servers: tuple[Http1ServerConnection | Http2ServerConnection, ...]
         servers = (*balancer.relay.http1.servers, *balancer.relay.http2.servers)
         return [server for server in servers if _came_through(server.transport, local)]
 
@@ -254,7 +254,7 @@ def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFacto
 class ConnectionPipeline:
     """The stages of an endpoint's connections, from the first byte to the protocol."""
 
-    def __init__(self, balancer: RelayHost, endpoint: Endpoint) -> None:
+    def __init__(self, balancer: RelayHost, endpoint: ListeningSocket) -> None:
         """
         A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
         it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.
@@ -307,7 +307,7 @@ class ConnectionPipeline:
 
         for stage in (self.sniffer, self.tls):
             if stage is not None:
-                stage.crowd = balancer.relay.http1.parts.crowd
+                stage.connection_limiter = balancer.relay.http1.parts.connection_limiter
                 stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
 
     def __len__(self) -> int:
@@ -328,7 +328,7 @@ VERTEX: Final = "vertex"
 
 def front_factory(
     fronts: FrontSettings, name: str, relay: Http1Relay
-) -> Callable[[], ServerConnection] | None:
+) -> Callable[[], Http1ServerConnection] | None:
     """What accepts connections at the listener `name`; None where it is no front's."""
     front: Front
     if name == SAGEMAKER:
@@ -337,7 +337,7 @@ def front_factory(
         front = VertexFront(relay, _vertex(fronts.vertex), _model(fronts.vertex.default_model))
     else:
         return None
-    return lambda: ServerConnection(relay, front)
+    return lambda: Http1ServerConnection(relay, front)
 
 
 def _sagemaker(settings: SageMakerSettings) -> SageMakerRoutes:

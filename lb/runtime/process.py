@@ -35,7 +35,7 @@ from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
 from lb.runtime.draining import FLUSH_TURNS, GOODBYE_S, STEP_S, Drain, unless
 from lb.runtime.handover import Peer, resume_operator_state
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import Inherited, Predecessor
 from lb.runtime.reload import ChangeRefused, Reloader
@@ -152,7 +152,7 @@ class Process:
         self._successor = 0
         """Id of the process that has taken over."""
         self._own_servers = OwnServers()
-        self._doors: Doors | None = None
+        self._listener_set: ListenerSet | None = None
         self._reloader: Reloader | None = None
         self._upgrader: Upgrader | None = None
         self._succession: Succession | None = None
@@ -169,15 +169,17 @@ class Process:
         balancer = LoadBalancer(self._settings, self._logs, self._start.digest)
         self._ending = Drain(balancer.relay, self._force)
         self._handle_signals()
-        doors = Doors(balancer, self._listeners, await self._start_own_servers(balancer))
-        self._doors = doors
+        listener_set = ListenerSet(
+            balancer, self._listeners, await self._start_own_servers(balancer)
+        )
+        self._listener_set = listener_set
         try:
-            reloader = Reloader(balancer, doors, self._start.file, self._pass_on)
+            reloader = Reloader(balancer, listener_set, self._start.file, self._pass_on)
             upgrader = Upgrader(
                 balancer,
-                doors,
+                listener_set,
                 reloader,
-                partial(self._give_way, balancer, doors),
+                partial(self._give_way, balancer, listener_set),
                 self._stop_service,
             )
             self._reloader, self._upgrader = reloader, upgrader
@@ -186,7 +188,7 @@ class Process:
             watches = self._watches(balancer, reloader)
             balancer.parts.tasks.spawn(watch_files(balancer, watches), name="files")
             if self._start.predecessor is None:
-                await doors.open_own()
+                await listener_set.open_own()
             else:  # what operators added is probed with the rest
                 resume_operator_state(balancer, self._start.predecessor.operator)
                 self._succession = Succession(
@@ -197,7 +199,7 @@ class Process:
                     lambda why: self._ask_to_reload(balancer, reloader, why),
                 )
             await unless(self._stop, balancer.control.start())
-            await self._begin(balancer, doors)
+            await self._begin(balancer, listener_set)
             if not self._accepting:
                 reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
             reloader.begun.set()  # those that wait for it are refused, at the least
@@ -205,16 +207,16 @@ class Process:
             if self._accepting:
                 await self._stop.wait()
                 reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
-                await self._shut_down(balancer, doors)
+                await self._shut_down(balancer, listener_set)
                 if self._successor:
-                    await self._vanish(doors)
+                    await self._vanish(listener_set)
         finally:
             await self._remove_pid_file(balancer)
             if self._upgrader is not None:
                 await self._upgrader.aclose()
             if self._succession is not None:
                 self._succession.close()
-            doors.close()
+            listener_set.close()
             await balancer.aclose()
             await self._own_servers.close(self._ending)
         _log.info("stopped")
@@ -303,10 +305,12 @@ class Process:
 
     def _listening(self) -> Mapping[str, Address]:
         """Where the process listens now, by listener."""
-        listeners = self._listeners if self._doors is None else self._doors.listeners
+        listeners = self._listeners if self._listener_set is None else self._listener_set.listeners
         return listeners.addresses
 
-    async def _give_way(self, balancer: LoadBalancer, doors: Doors, successor: int) -> None:
+    async def _give_way(
+        self, balancer: LoadBalancer, listener_set: ListenerSet, successor: int
+    ) -> None:
         """Another process accepts at our sockets.
 
         Raises:
@@ -319,7 +323,7 @@ class Process:
         self._successor = successor
         if self._reloader is not None:  # from now on, not only once the shutdown begins
             self._reloader.closed = f"process {successor} has taken over"
-        doors.give_way()
+        listener_set.give_way()
         self._stop.set()
 
     async def _start_own_servers(self, balancer: LoadBalancer) -> Mapping[str, web.Server]:
@@ -329,7 +333,7 @@ class Process:
         }
         return await self._own_servers.start(apps)
 
-    async def _begin(self, balancer: LoadBalancer, doors: Doors) -> None:
+    async def _begin(self, balancer: LoadBalancer, listener_set: ListenerSet) -> None:
         """Accept, unless told to stop; take over from the process before, if there is one.
 
         Raises:
@@ -348,12 +352,12 @@ class Process:
                 succession.decline("it was told to stop")
             return
         if succession is not None:
-            await doors.open_own()
-        await doors.open()
+            await listener_set.open_own()
+        await listener_set.open()
         quiet_the_collector()
         self._accepting = True
         if succession is None:
-            self._announce(balancer, doors)
+            self._announce(balancer, listener_set)
             return
         succession.accepts()
         await unless(self._stop, succession.answer())
@@ -362,14 +366,14 @@ class Process:
         if not succession.is_done:  # the process before goes on, or ends with us
             self._stop.set()
             return
-        doors.own(succession.predecessor.inherited)
+        listener_set.own(succession.predecessor.inherited)
         if self._is_stopping:  # the process before has not heard of it
             self._stop_service(None, self._force.is_set())
         try:
             await unless(self._stop, self._write_pid_file(balancer, os.getpid()))
         except (PidFileError, FileStalled) as error:
             _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
-        self._announce(balancer, doors)
+        self._announce(balancer, listener_set)
 
     async def _unless_late(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -378,9 +382,9 @@ class Process:
         except TimeoutError:
             return
 
-    def _announce(self, balancer: LoadBalancer, doors: Doors) -> None:
+    def _announce(self, balancer: LoadBalancer, listener_set: ListenerSet) -> None:
         """Say that this process serves."""
-        addresses = doors.listeners.addresses
+        addresses = listener_set.listeners.addresses
         records = balancer.control.directory.records
         others = [
             (each.backend.name, each.state.value)
@@ -395,7 +399,7 @@ class Process:
             facts = {
                 "up": up,
                 "backends": len(records),
-                "connections": doors.budget.clients,
+                "connections": listener_set.budget.clients,
                 "compiled": is_compiled(),
             }
             _log.info("serving", extra={**{k: str(v) for k, v in addresses.items()}, **facts})
@@ -439,18 +443,18 @@ class Process:
 
     # Shutdown
 
-    async def _shut_down(self, balancer: LoadBalancer, doors: Doors) -> None:
+    async def _shut_down(self, balancer: LoadBalancer, listener_set: ListenerSet) -> None:
         shutdown = balancer.settings.shutdown
         self._accepting = False
         balancer.control.standby.is_leaving = True
         if self._successor:
-            await self._leave(balancer, doors)
+            await self._leave(balancer, listener_set)
         else:
-            await self._drain(balancer, doors)
+            await self._drain(balancer, listener_set)
         limit_s = shutdown.pre_stop_delay + shutdown.drain + GOODBYE_S
         await self._ending.until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
 
-    async def _drain(self, balancer: LoadBalancer, doors: Doors) -> None:
+    async def _drain(self, balancer: LoadBalancer, listener_set: ListenerSet) -> None:
         """Finish what we have, while nobody takes what is new."""
         shutdown = balancer.settings.shutdown
         if self._succession is None or self._succession.is_done:
@@ -461,10 +465,10 @@ class Process:
             # Clients that send requests meanwhile lose none on a connection that is just closed.
             balancer.relay.http1.begin_drain(gently=True)
             await self._ending.until(lambda: False, shutdown.pre_stop_delay)
-        doors.stop()
+        listener_set.stop()
         await self._ending.finish(shutdown.drain)
 
-    async def _leave(self, balancer: LoadBalancer, doors: Doors) -> None:
+    async def _leave(self, balancer: LoadBalancer, listener_set: ListenerSet) -> None:
         """Finish what we have, while the next process takes what is new. A client's connection
         closes with the answer to its next request, so that none is lost on one that has just been
         closed. Once the service is told to stop, nobody takes what is new."""
@@ -474,7 +478,7 @@ class Process:
         balancer.relay.begin_drain(gently=True)
 
         def is_over() -> bool:
-            return self._is_stopping or (balancer.relay.idle and not doors.clients)
+            return self._is_stopping or (balancer.relay.idle and not listener_set.clients)
 
         await self._ending.until(lambda: self._is_stopping, _LINGER_S)
         await self._ending.until(is_over, drain_s)
@@ -494,10 +498,10 @@ class Process:
             succession is not None and succession.peer is not None and not succession.peer.is_gone
         )
 
-    async def _vanish(self, doors: Doors) -> None:
+    async def _vanish(self, listener_set: ListenerSet) -> None:
         """End a process that has given way, without the interpreter's own clean-up. That takes a
         tenth of a second in which no signal is heard, and a stop would end this process alone."""
-        doors.close()
+        listener_set.close()
         _log.info("stopped")
         await asyncio.to_thread(self._logs.close)
         for _ in range(FLUSH_TURNS):  # signals that came meanwhile are passed on

@@ -28,7 +28,7 @@ from lb.net.file_thread import FileStalled
 from lb.net.listeners import ListenErrors
 from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import LogFiles, Logs, open_log_files
 from lb.runtime.security import Security, make_security
 from lb.runtime.signals import ready, reloading
@@ -67,7 +67,7 @@ class Change:
     listeners: Listeners
 
     def apply(self, balancer: RelayHost) -> LogFiles:
-        """Bring all parts in line, but the listening sockets (`Doors.replace`).
+        """Bring all parts in line, but the listening sockets (`ListenerSet.replace`).
 
         Returns:
             The log files until now; those that are used no more are to be closed.
@@ -159,20 +159,20 @@ class Reloader:
     def __init__(
         self,
         balancer: RelayHost,
-        doors: Doors,
+        listener_set: ListenerSet,
         file: ConfigurationFile | None,
         pass_on: Callable[[str], bool] = _nobody,
     ) -> None:
         """
         Args:
             balancer: what is to be changed.
-            doors: its sockets.
+            listener_set: its sockets.
             file: None when the process was started with flags alone.
             pass_on: asks the process that has taken over to reload, telling who asked for it;
                 False when there is none.
         """
         self._balancer = balancer
-        self._doors = doors
+        self._listener_set = listener_set
         self._file = file
         self._pass_on = pass_on
         self._lock = asyncio.Lock()
@@ -294,8 +294,8 @@ class Reloader:
         Raises:
             ChangeRefused: with every reason; nothing has changed.
         """
-        balancer, doors = self._balancer, self._doors
-        known = tuple(doors.listeners.bound.values())
+        balancer, listener_set = self._balancer, self._listener_set
+        known = tuple(listener_set.listeners.bound.values())
         change = await self._in_thread(
             partial(prepare, balancer, known, settings),
             discard=lambda late: late.discard(balancer.logs),
@@ -304,7 +304,7 @@ class Reloader:
             change.discard(balancer.logs)
             raise ChangeRefused([self.closed])
         before = change.apply(balancer)
-        doors.replace(change.listeners)
+        listener_set.replace(change.listeners)
         if before != change.log_files:
             try:
                 await asyncio.to_thread(before.close, change.log_files)

@@ -11,7 +11,7 @@ from lb.net.file_thread import FileThread
 from lb.net.tls.client import ClientTls, ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch, Watched
-from lb.runtime.sockets import Endpoint, endpoints
+from lb.runtime.sockets import ListeningSocket, endpoints
 from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
 from lb.settings.model import Settings
 
@@ -21,9 +21,9 @@ _MODES: Final = {
 }
 
 
-def look_now(watched: Watched) -> None:
+def poll_now(watched: Watched) -> None:
     """Read changed files at once, before there is a thread for that."""
-    apply = watched.look()
+    apply = watched.poll()
     if apply is not None:
         apply()
 
@@ -36,7 +36,7 @@ class Security:
     """By name of the endpoint; plain ones are missing."""
     clients: ClientTlsBook
     watch: FileWatch
-    look_soon: Callable[[Watched], None] = look_now
+    look_soon: Callable[[Watched], None] = poll_now
     """Has files read that are needed from now on: in a thread, once the process has one."""
 
     def __post_init__(self) -> None:
@@ -96,7 +96,9 @@ def make_security(settings: Settings, before: Security | None = None) -> Securit
     return Security(servers, clients, watch)
 
 
-def _server(endpoint: Endpoint, tls: ListenerTlsSettings, known: ServerTls | None) -> ServerTls:
+def _server(
+    endpoint: ListeningSocket, tls: ListenerTlsSettings, known: ServerTls | None
+) -> ServerTls:
     options, protocols = _options(tls), _protocols(endpoint)
     if known is not None and (known.options, known.alpn) == (options, protocols):
         return known
@@ -120,7 +122,7 @@ def _options(tls: ListenerTlsSettings) -> ServerTlsOptions:
     )
 
 
-def _protocols(endpoint: Endpoint) -> tuple[str, ...]:
+def _protocols(endpoint: ListeningSocket) -> tuple[str, ...]:
     """HTTP/1.1 comes first: curl and browsers can speak both, but only gRPC is spoken over `h2`
     here, and gRPC clients offer nothing else."""
     return tuple(protocol.alpn for protocol in endpoint.protocols)

@@ -32,7 +32,7 @@ OWN: Final = ("metrics", "admin")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListeningSocket:
     """One listening socket for requests."""
 
     name: str
@@ -48,14 +48,14 @@ class Endpoint:
     """Seconds after which clients are asked to connect anew; 0 is never."""
 
 
-def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
+def endpoints(settings: Settings) -> tuple[ListeningSocket, ...]:
     """Where requests are accepted."""
     listen = settings.listen
     return (
         *_pair("http", listen.http, "grpc", listen.grpc),
         *_pair("https", listen.https, "grpcs", listen.grpcs),
         *(
-            Endpoint(name, (name,), address, (AppProtocol.HTTP,), None)
+            ListeningSocket(name, (name,), address, (AppProtocol.HTTP,), None)
             for name, address in settings.fronts.addresses.items()
         ),
     )
@@ -66,16 +66,16 @@ def _pair(
     http: RelayListenerSettings | None,
     grpc_name: str,
     grpc: RelayListenerSettings | None,
-) -> tuple[Endpoint, ...]:
+) -> tuple[ListeningSocket, ...]:
     if http is not None and grpc is not None and http.address == grpc.address:
         names = (http_name, grpc_name)
         is_proxied = http.proxy_protocol or grpc.proxy_protocol
         tls = http.tls or grpc.tls
         age_s = http.max_connection_age or grpc.max_connection_age
         both = tuple(AppProtocol)
-        return (Endpoint(http_name, names, http.address, both, tls, is_proxied, age_s),)
+        return (ListeningSocket(http_name, names, http.address, both, tls, is_proxied, age_s),)
     return tuple(
-        Endpoint(
+        ListeningSocket(
             name,
             (name,),
             listener.address,
@@ -203,7 +203,7 @@ def claim(inherited: Iterable[Inherited], settings: Settings) -> tuple[Bound, ..
 
     A socket whose name is that of a listener is that listener's, whatever address the settings
     give it, if a service manager bound it; the process before us says which address was asked for.
-    Others go by their address. Files of Unix sockets are not ours yet: see `Doors.own`.
+    Others go by their address. Files of Unix sockets are not ours yet: see `ListenerSet.own`.
     """
     wanted = wanted_sockets(settings)
     found = []

@@ -45,7 +45,7 @@ from lb.runtime.handover import (
     resume_operator_state,
     sequence_parts,
 )
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.predecessor import VARIABLE, Predecessor
 from lb.runtime.reload import Reloader
 from lb.runtime.signals import ready, reloading
@@ -78,7 +78,7 @@ class Upgrader:
     def __init__(
         self,
         balancer: LoadBalancer,
-        doors: Doors,
+        listener_set: ListenerSet,
         reloader: Reloader,
         give_way: Callable[[int], Awaitable[None]],
         stop: Callable[[Peer, bool], None],
@@ -88,7 +88,7 @@ class Upgrader:
         """
         Args:
             balancer: its state is handed over.
-            doors: its sockets likewise.
+            listener_set: its sockets likewise.
             reloader: reloads nothing during an upgrade.
             give_way: called with the id of the new process once that accepts. It may raise
                 LoadBalancerError, and then the upgrade has failed.
@@ -98,7 +98,7 @@ class Upgrader:
         """
         self._ready_timeout_s = ready_timeout_s
         self._balancer = balancer
-        self._doors = doors
+        self._listener_set = listener_set
         self._reloader = reloader
         self._give_way = give_way
         self._stop = stop
@@ -260,7 +260,7 @@ class Upgrader:
         Raises:
             OSError: they do not fit the buffer of the socket.
         """
-        bound = self._doors.listeners.bound.values()
+        bound = self._listener_set.listeners.bound.values()
         listeners = [
             {"name": each.name, "wanted": str(each.wanted), "is_ours": each.is_ours}
             for each in bound

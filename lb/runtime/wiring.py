@@ -22,7 +22,7 @@ from lb.admin.models import Reload, Upgrade
 from lb.balancing.scheduler import Scheduler
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.role import ControlRole
-from lb.control.statuses import conduct_statuses, port_statuses
+from lb.control.statuses import outlier_statuses, port_statuses
 from lb.domain.backend import Address, AppProtocol, BackendPort
 from lb.domain.pool import PoolSnapshot
 from lb.domain.roles import ControlSide
@@ -270,7 +270,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
         tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: relay.dispatcher.open_exchanges,
-        held_bytes=lambda: relay.ledger.held,
+        held_bytes=lambda: relay.memory_budget.held,
         dropped_lines=balancer.dropped_lines,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
@@ -286,7 +286,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         reruns=relay.rerun_counts,
         splits=relay.dispatcher.splits.counts,
         own_calls=relay.fan_out.own_calls,
-        conduct=lambda: conduct_statuses(directory),
+        outliers=lambda: outlier_statuses(directory),
         discovery=control.discovery.statuses,
         reloads=balancer.reloads,
         scaling=control.scaling.status,

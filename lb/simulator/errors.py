@@ -7,7 +7,7 @@ from enum import Enum
 import grpc
 
 
-class Fault(Enum):
+class ErrorKind(Enum):
     """Kind of error: HTTP status and gRPC code, as Triton pairs them."""
 
     INVALID_ARGUMENT = (400, grpc.StatusCode.INVALID_ARGUMENT)
@@ -30,7 +30,7 @@ class Fault(Enum):
 class TritonError(Exception):
     """A request that the simulated Triton refuses; the text is what the client reads."""
 
-    def __init__(self, fault: Fault, text: str) -> None:
+    def __init__(self, fault: ErrorKind, text: str) -> None:
         super().__init__(text)
         self.fault = fault
         self.text = text
@@ -38,4 +38,4 @@ class TritonError(Exception):
 
 def invalid(text: str) -> TritonError:
     """Return the error of a request that makes no sense."""
-    return TritonError(Fault.INVALID_ARGUMENT, text)
+    return TritonError(ErrorKind.INVALID_ARGUMENT, text)

@@ -13,7 +13,7 @@ from lb.kserve import messages
 from lb.kserve.health import Serving, health_message
 from lb.kserve.messages import Method, Request, Response
 from lb.simulator import grpc_infer
-from lb.simulator.errors import Fault, TritonError
+from lb.simulator.errors import ErrorKind, TritonError
 from lb.simulator.grpc_stream import InferStream
 from lb.simulator.models import config_of, metadata_of
 from lb.simulator.server import (
@@ -68,7 +68,7 @@ def _unary(
         except TritonError as error:
             await context.abort(error.fault.grpc_code, error.text)
         except DecodeError:
-            await context.abort(Fault.INTERNAL.grpc_code, "Unable to parse request")
+            await context.abort(ErrorKind.INTERNAL.grpc_code, "Unable to parse request")
         raise AssertionError("abort always raises")
 
     return grpc.unary_unary_rpc_method_handler(
@@ -177,7 +177,7 @@ class _GrpcService:
     async def _infer(self, message: pb.ModelInferRequest) -> pb.ModelInferResponse:
         if self._triton.find(message.model_name, message.model_version).decoupled:
             raise TritonError(
-                Fault.UNSUPPORTED,
+                ErrorKind.UNSUPPORTED,
                 "ModelInfer RPC doesn't support models with decoupled transaction policy",
             )
         request = grpc_infer.parse(message)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from lb.simulator.errors import Fault, TritonError, invalid
+from lb.simulator.errors import ErrorKind, TritonError, invalid
 from lb.simulator.http_json import Json, dumps
 from lb.simulator.models import VERSION, InferRequest, Model, Parameter
 from lb.simulator.tensors import (
@@ -255,7 +255,7 @@ def _refuse_missing(name: str) -> NoReturn:
 
 def _unparsable(text: str) -> TritonError:
     """Return the error of a body that is not what it should be: an internal one, in Triton 2.51."""
-    return TritonError(Fault.INTERNAL, text)
+    return TritonError(ErrorKind.INTERNAL, text)
 
 
 def _flat(data: object) -> Iterator[object]:

@@ -15,7 +15,7 @@ from aiohttp import web
 from google.protobuf.message import Message
 
 from lb.simulator import http_generate, http_infer
-from lb.simulator.errors import Fault, TritonError, invalid
+from lb.simulator.errors import ErrorKind, TritonError, invalid
 from lb.simulator.http_json import Json, as_json, dumps
 from lb.simulator.models import Model, config_of, metadata_of
 from lb.simulator.server import (
@@ -148,7 +148,7 @@ class _HttpService:
         try:
             model = self._http_model(match)
             if encoding not in ("identity", *_WINDOW_BITS):
-                raise TritonError(Fault.UNSUPPORTED, "Unsupported compression type")
+                raise TritonError(ErrorKind.UNSUPPORTED, "Unsupported compression type")
             body = _decompressed(encoding, await request.read())
             json_size = _json_size(request, len(body))
         except TritonError as error:
@@ -171,7 +171,7 @@ class _HttpService:
         model = self._model(match)
         if model.decoupled:
             raise TritonError(
-                Fault.UNSUPPORTED,
+                ErrorKind.UNSUPPORTED,
                 "HTTP end point doesn't support models with decoupled transaction policy",
             )
         return model

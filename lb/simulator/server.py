@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from lb.kserve import inference_pb2 as pb
-from lb.simulator.errors import Fault, TritonError, invalid
+from lb.simulator.errors import ErrorKind, TritonError, invalid
 from lb.simulator.gpu import MODEL_BYTES, SimulatedGpu
 from lb.simulator.models import MODELS, VERSION, InferRequest, Model, Respond
 from lb.simulator.statistics import ModelCounters, statistics_of
@@ -97,10 +97,12 @@ class SimulatedTriton:
             )
         model = self._models.get(name)
         if model is None or name not in self._loaded:
-            raise TritonError(Fault.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+            raise TritonError(
+                ErrorKind.NOT_FOUND, f"Request for unknown model: '{name}' is not found"
+            )
         if version not in ("", VERSION):
             raise TritonError(
-                Fault.NOT_FOUND,
+                ErrorKind.NOT_FOUND,
                 f"Request for unknown model: '{name}' version {version} is not found",
             )
         return model
@@ -114,7 +116,7 @@ class SimulatedTriton:
         try:
             self.find(name, version)
         except TritonError as error:
-            if error.fault is Fault.NOT_FOUND:
+            if error.fault is ErrorKind.NOT_FOUND:
                 return False
             raise
         return True
@@ -140,7 +142,7 @@ class SimulatedTriton:
         self._check_explicit()
         if name not in self._models:
             text = f"failed to load '{name}', failed to poll from model repository"
-            raise TritonError(Fault.INTERNAL, text)
+            raise TritonError(ErrorKind.INTERNAL, text)
         if name not in self._loaded:
             self._loaded.add(name)
             if self.gpu is not None:
@@ -161,7 +163,7 @@ class SimulatedTriton:
     def _check_explicit(self) -> None:
         if not self._is_explicit:
             text = "explicit model load / unload is not allowed if polling is enabled"
-            raise TritonError(Fault.UNAVAILABLE, text)
+            raise TritonError(ErrorKind.UNAVAILABLE, text)
 
     def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
         """Return the statistics of one model, or of all for an empty name.

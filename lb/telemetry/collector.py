@@ -86,7 +86,7 @@ class PortStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConductStatus:
+class OutlierStatus:
     """What live traffic says of one backend."""
 
     backend: str
@@ -171,7 +171,7 @@ class Sources:
     """By kind and result."""
     placement: Callable[[], PlacementCounts] = PlacementCounts
     own_calls: OwnCalls = field(default_factory=OwnCalls)
-    conduct: Callable[[], Iterable[ConductStatus]]
+    outliers: Callable[[], Iterable[OutlierStatus]]
     discovery: Callable[[], Iterable[SourceStatus]]
     open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
     """Backend, model, and how many run there."""
@@ -321,7 +321,7 @@ class LoadBalancerCollector:
             "triton_lb_backend_up": self._up,
             "triton_lb_backend_state": self._states,
             "triton_lb_backend_state_changes_total": self._state_changes,
-            **self._conduct_rows(),
+            **self._outlier_rows(),
             "triton_lb_backend_models_ready": self._tables("ready"),
             "triton_lb_backend_model_table_age_seconds": self._tables("age_s"),
             "triton_lb_backend_models_missing": self._tables("missing"),
@@ -508,7 +508,7 @@ class LoadBalancerCollector:
         for status in self._sources.statuses():
             yield (status.backend, status.protocol.label), status.changes
 
-    def _conduct_rows(self) -> dict[str, Rows]:
+    def _outlier_rows(self) -> dict[str, Rows]:
         return {
             "triton_lb_backend_ejections_total": self._ejections,
             "triton_lb_backend_ejected": self._conduct("is_ejected"),
@@ -517,13 +517,13 @@ class LoadBalancerCollector:
         }
 
     def _ejections(self) -> Iterator[Row]:
-        for status in self._sources.conduct():
+        for status in self._sources.outliers():
             for reason, count in status.ejections.items():
                 yield (status.backend, reason), count
 
     def _conduct(self, attribute: str) -> Rows:
-        read: Callable[[ConductStatus], float] = attrgetter(attribute)
-        return lambda: (((each.backend,), float(read(each))) for each in self._sources.conduct())
+        read: Callable[[OutlierStatus], float] = attrgetter(attribute)
+        return lambda: (((each.backend,), float(read(each))) for each in self._sources.outliers())
 
     def _tables(self, attribute: str) -> Rows:
         read: Callable[[ModelTableStatus], float] = attrgetter(attribute)

@@ -216,7 +216,7 @@ class AnswerTimes:
         self.last_at = asked_at
         """When the last answer came, or else the first request."""
 
-    def came(self, now: float) -> None:
+    def on_answer(self, now: float) -> None:
         """A good answer came."""
         # HOT PATH (benchmarks/bench_stream_relay.py). Once per read of a stream of answers.
         histogram = self._histogram

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "benchmarks/workers.py": _BENCHMARK,
 }
 """Beside unit tests and the factory, with reasons."""
-FAKES_OF_UNIT_TESTS = {"tests/fakes/links.py", "tests/fakes/http1_sides.py"}
+FAKES_OF_UNIT_TESTS = {"tests/fakes/http2_connections.py", "tests/fakes/http1_sides.py"}
 """They hand the classes of a relay on to unit tests."""
 CONTAINERS = {"parts", "relay", "paper", "bench"}
 """Names of relays in tests; what they have under `relay`, `http1` and `http2` is not for guards."""
@@ -79,9 +79,15 @@ def inner_attributes(source: str) -> Iterator[str]:
         if (
             node.attr == "dispatcher"
             or (name in CONTAINERS and node.attr in {"relay", "http1", "http2"})
-            or (name == "link" and isinstance(holder, ast.Attribute))
+            or (name == "connection" and isinstance(holder, ast.Attribute) and _is_of_relay(holder))
         ):
             yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def _is_of_relay(attribute: ast.Attribute) -> bool:
+    """Whether it is one of a call or an attempt."""
+    owner = attribute.value
+    return getattr(owner, "attr", getattr(owner, "id", "")) in {"call", "attempt"}
 
 
 def test_guards_do_not_name_the_classes_of_the_relay() -> None:
@@ -114,7 +120,7 @@ paper.relay.flush()
 running.relay.relay.servers
 sides.parts.http1.upstreams
 self.product.dispatcher
-side.link.streams
+side.call.connection.streams
 """
     assert len(inner_imports(source)) == 4
     assert len(list(inner_attributes(source))) == 5

@@ -16,7 +16,7 @@ from lb.settings.section import Section, key_of
 from tests.fakes.configured import configuration_of
 
 READ_WHEN_NEEDED = {
-    "listen",  # compared as sockets: tests/unit/runtime/test_doors.py
+    "listen",  # compared as sockets: tests/unit/runtime/test_listener_set.py
     "fronts",  # likewise
     "limits.max_connections",  # budget of the doors
     "timeouts.handshake",  # also of every new door

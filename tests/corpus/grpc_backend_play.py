@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.corpus.grpc_backends import BackendRow
-from tests.corpus.http2_play import PAUSE_S, Ledger, connected, hear, send_in_pieces
+from tests.corpus.http2_play import PAUSE_S, MemoryBudget, connected, hear, send_in_pieces
 from tests.corpus.http2_process import PACES, Served, serving
 from tests.corpus.http2_row import TOKEN_FIELD
 from tests.wire import frames as fr
@@ -28,7 +28,7 @@ Verdicts = Mapping[tuple[str, str], BaseException | None]
 """What was wrong, by row and pace; None where all was right."""
 
 
-class BadBackend(Ledger):
+class BadBackend(MemoryBudget):
     """Answers calls as a good one does, but plays a row on the next connection when it has one."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class BadBackend(Ledger):
 class Round:
     """One process with the bad and the good backend behind it, one row after the other."""
 
-    def __init__(self, served: Served, bad: BadBackend, good: Ledger) -> None:
+    def __init__(self, served: Served, bad: BadBackend, good: MemoryBudget) -> None:
         self.served = served
         self.bad = bad
         self.good = good
@@ -173,7 +173,7 @@ class Round:
 async def _play_some(folder: Path, rows: Iterable[BackendRow], head_timeout_s: int) -> Verdicts:
     """Play rows at both paces, one after the other against one process."""
     verdicts: dict[tuple[str, str], BaseException | None] = {}
-    bad, good = BadBackend(), Ledger()
+    bad, good = BadBackend(), MemoryBudget()
     async with AsyncExitStack() as stack:
         behind = [
             await stack.enter_async_context(raw_backend(one.script, greets=one is good))

@@ -1,5 +1,5 @@
-"""How rows of HTTP/1.1 are played: bytes in, answers and the backend's ledger against the row, and
-then a clean request on the same connection, where it lives, and on one of its own."""
+"""How rows of HTTP/1.1 are played: bytes in, answers and the backend's memory budget against the
+row, and then a clean request on the same connection, where it lives, and on one of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.corpus.clients import corpus_client, pieces_of, send_wire
 from tests.corpus.http1_rows import Row
-from tests.corpus.observer import Ledger, Seen, told
+from tests.corpus.observer import MemoryBudget, Seen, told
 from tests.corpus.serving import Serving
 from tests.wire.http1 import Answer, RawClient
 
@@ -33,7 +33,7 @@ class Stage:
     """The process and what it relays to."""
 
     balancer: Serving
-    ledger: Ledger
+    memory_budget: MemoryBudget
     trusting: ssl.SSLContext
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -53,18 +53,18 @@ class Stage:
 
 async def play_all(stage: Stage, rows: Sequence[Row], *, secure: bool, bytewise: bool) -> None:
     """Play rows, many at a time, and assert that each got its answer and nothing else happened."""
-    stage.ledger.clear()
+    stage.memory_budget.clear()
     wrong: dict[str, list[str]] = {}
     for at in range(0, len(rows), _AT_ONCE):
         part = rows[at : at + _AT_ONCE]
         found = await asyncio.gather(*(_play(stage, row, secure, bytewise) for row in part))
         wrong |= {str(row): problems for row, problems in zip(part, found, strict=True) if problems}
     assert not wrong, "\n".join(f"{row}: {'; '.join(found)}" for row, found in wrong.items())
-    assert stage.ledger.violations == []
+    assert stage.memory_budget.violations == []
     own = {row.name_at_backend(b"") for row in rows}
     others = [
         seen.head
-        for seen in stage.ledger.requests
+        for seen in stage.memory_budget.requests
         if seen.host.partition(b"-")[0] not in (b"row", b"clean")
         and seen.host not in own
         and not _is_own_question(seen)
@@ -100,8 +100,8 @@ async def _play(stage: Stage, row: Row, secure: bool, bytewise: bool) -> list[st
         problems += await _ask_cleanly(other, b"clean-%d" % number)
     may_begin = row.late and (bytewise or row.half_close or len(row.wire) > _ONE_READ)
     reads = sum(1 for _ in pieces_of(wire)) if bytewise else 1
-    return problems + _look_at_ledger(
-        stage.ledger, row, row.name_at_backend(host), may_begin=may_begin, reads=reads
+    return problems + _look_at_memory_budget(
+        stage.memory_budget, row, row.name_at_backend(host), may_begin=may_begin, reads=reads
     )
 
 
@@ -170,11 +170,11 @@ async def _ask_cleanly(client: RawClient, host: bytes) -> list[str]:
     return []
 
 
-def _look_at_ledger(
-    ledger: Ledger, row: Row, host: bytes, *, may_begin: bool, reads: int
+def _look_at_memory_budget(
+    memory_budget: MemoryBudget, row: Row, host: bytes, *, may_begin: bool, reads: int
 ) -> list[str]:
     """What is wrong at the backend with a row that came in at most so many reads."""
-    seen = ledger.of(host)
+    seen = memory_budget.of(host)
     complete = [request for request in seen if request.is_complete]
     if host == row.name_at_backend(b""):
         complete = complete[-row.reaches :]  # a Host of its own, which other paces use as well

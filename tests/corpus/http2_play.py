@@ -66,7 +66,7 @@ class Arrival:
         return self.complete or self.reset is not None
 
 
-class Ledger:
+class MemoryBudget:
     """Everything that reached a backend, by the token in its head."""
 
     def __init__(self) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from tests.corpus import serving as process
-from tests.corpus.http2_play import PAUSE_S, Ledger, check_arrivals, connected, good_call, play
+from tests.corpus.http2_play import (
+    PAUSE_S,
+    MemoryBudget,
+    check_arrivals,
+    connected,
+    good_call,
+    play,
+)
 from tests.corpus.http2_row import Row
 from tests.corpus.serving import Serving
 from tests.fakes.tls import World
@@ -87,7 +94,7 @@ async def play_all(
     """
     verdicts: dict[tuple[str, str, str], BaseException | None] = {}
     free = asyncio.Semaphore(_AT_ONCE)
-    ledger = Ledger()
+    memory_budget = MemoryBudget()
 
     async def judge(served: Served, row: Row, transport: str, pace: str) -> None:
         token = b"%010d" % len(verdicts)
@@ -99,11 +106,11 @@ async def play_all(
                 async with connected(port, tls) as peer:
                     await play(row, peer, token, piecewise=pace == PACES[1], pause_s=PAUSE_S)
                 await good_call(port, tls)
-                await check_arrivals(row, ledger.arrivals[token])
+                await check_arrivals(row, memory_budget.arrivals[token])
             except (AssertionError, OSError, TimeoutError) as error:
                 verdicts[key] = error
 
-    async with raw_backend(ledger.script) as backend:
+    async with raw_backend(memory_budget.script) as backend:
         backends = [{"name": "only", "grpc": backend.target}]
         sections["limits"] = {"max_concurrent_streams": 100, **sections.get("limits", {})}
         async with (

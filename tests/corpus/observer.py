@@ -1,4 +1,4 @@
-"""A backend that reads what reaches it with two independent parsers, and keeps a ledger.
+"""A backend that reads what reaches it with two independent parsers, and keeps a memory budget.
 
 h11 and httptools must agree on every request; what only one of them accepts is a finding, since
 some backend will be like the other.
@@ -72,7 +72,7 @@ class _Second:
         self.is_complete = True
 
 
-class Ledger:
+class MemoryBudget:
     """All that reached a backend."""
 
     def __init__(self) -> None:
@@ -94,8 +94,8 @@ class Ledger:
 class _Connection(asyncio.Protocol):
     """One connection from the balancer."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, memory_budget: MemoryBudget) -> None:
+        self._memory_budget = memory_budget
         self._transport: Any = None
         self._raw = b""
         self._begin()
@@ -107,7 +107,7 @@ class _Connection(asyncio.Protocol):
         self._seen: Seen | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._ledger.connections += 1
+        self._memory_budget.connections += 1
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -147,13 +147,13 @@ class _Connection(asyncio.Protocol):
                 fields = [(bytes(name), bytes(value)) for name, value in event.headers]
                 host = next((value for name, value in fields if name == b"host"), b"")
                 self._seen = Seen(head, bytes(event.method), bytes(event.target), host, fields)
-                self._ledger.requests.append(self._seen)
+                self._memory_budget.requests.append(self._seen)
             elif isinstance(event, h11.Data) and self._seen is not None:
                 self._seen.body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage) and self._seen is not None:
                 self._seen.is_complete = True
                 if event.headers:
-                    self._ledger.violations.append(f"trailers: {event.headers!r}")
+                    self._memory_budget.violations.append(f"trailers: {event.headers!r}")
             else:
                 return
 
@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self._begin()
 
     def _violation(self, what: str) -> None:
-        self._ledger.violations.append(f"{what} in {self._raw[:300]!r}")
+        self._memory_budget.violations.append(f"{what} in {self._raw[:300]!r}")
         if self._transport is not None:
             self._transport.abort()
 
@@ -188,12 +188,12 @@ def told(host: bytes, target: bytes, body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def observing_backend(port: int = 0) -> AsyncIterator[tuple[int, Ledger]]:
-    """Listen on loopback; gives the port and the ledger."""
-    ledger = Ledger()
+async def observing_backend(port: int = 0) -> AsyncIterator[tuple[int, MemoryBudget]]:
+    """Listen on loopback; gives the port and the memory budget."""
+    memory_budget = MemoryBudget()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(ledger), "127.0.0.1", port)
+    server = await loop.create_server(lambda: _Connection(memory_budget), "127.0.0.1", port)
     try:
-        yield server.sockets[0].getsockname()[1], ledger
+        yield server.sockets[0].getsockname()[1], memory_budget
     finally:
         server.close()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lb.domain.schedule import ModelBackendView
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.sockets import Listeners
 from lb.runtime.wiring import LoadBalancer
@@ -21,7 +21,7 @@ class Balancer:
     def __init__(self, settings: Settings) -> None:
         self.logs = Logs(settings)
         self.product: LoadBalancer = LoadBalancer(settings, self.logs)
-        self.doors = Doors(self.product, Listeners(settings), {})
+        self.listener_set = ListenerSet(self.product, Listeners(settings), {})
 
     @property
     def accepted(self) -> int:
@@ -34,12 +34,12 @@ class Balancer:
 
     def address(self, listener: str) -> str:
         """HOST:PORT of a listener."""
-        return str(self.doors.listeners.addresses[listener])
+        return str(self.listener_set.listeners.addresses[listener])
 
     def reload(self, settings: Settings) -> None:
         """Listen as other settings say."""
         self.product.settings = settings
-        self.doors.replace(Listeners(settings, self.doors.listeners.bound.values()))
+        self.listener_set.replace(Listeners(settings, self.listener_set.listeners.bound.values()))
 
 
 @asynccontextmanager
@@ -49,9 +49,9 @@ async def running_balancer(tree: dict[str, Any]) -> AsyncIterator[Balancer]:
     product = balancer.product
     try:
         await product.control.start()
-        await balancer.doors.open()
+        await balancer.listener_set.open()
         yield balancer
     finally:
-        balancer.doors.close()
+        balancer.listener_set.close()
         await product.aclose()
         balancer.logs.close()

@@ -9,7 +9,7 @@ from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.wire.frames import settings
 
 WINDOW = 2000
@@ -31,7 +31,7 @@ class NotingCodec(Http2Codec):
         self.events: list[Event] = []
         self.now = 0.0
         self._window = window
-        self._ledger = Ledger(2**20)
+        self._memory_budget = MemoryBudget(2**20)
         self.receive(settings())
         self.events.clear()
         self.out.clear()
@@ -39,8 +39,8 @@ class NotingCodec(Http2Codec):
 
     def open(self, stream_id: int) -> Pipe[Any]:
         """Open a stream; both its pipes belong to its id."""
-        inbound: Pipe[Any] = Pipe(stream_id, self._ledger, self._window, self._window)
-        outbound: Pipe[Any] = Pipe(stream_id, self._ledger, self._window, self._window)
+        inbound: Pipe[Any] = Pipe(stream_id, self._memory_budget, self._window, self._window)
+        outbound: Pipe[Any] = Pipe(stream_id, self._memory_budget, self._window, self._window)
         inbound.opposite, outbound.opposite = outbound, inbound
         outbound.credit = self.peer_window
         self.streams[stream_id] = inbound

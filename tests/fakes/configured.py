@@ -27,14 +27,16 @@ def configuration_of(product: LoadBalancer) -> dict[str, Any]:
         "members": [record.member for record in product.control.directory.records],
         "policy": type(product.control.directory.policy),
         "pickers": [type(each.policy) for each in product.control.directory.ref.current.placements],
-        "ceiling": (product.relay.ledger.ceiling, product.relay.ledger.short_at),
+        "ceiling": (product.relay.memory_budget.ceiling, product.relay.memory_budget.short_at),
         "models": product.relay.meter.max_models,
         "scaling": (product.control.scaling.options, product.control.scaling.scaling.budget_s),
         "standby": product.control.standby.options,
         "table": (product.control.models.options, product.control.restorer.options),
         "judgement": product.control.directory.passive.rules,
         "ramps": product.control.directory.ramps.rules,
-        "askers": [role.asker.connect_timeout_s for role in (product.control, product.relay)],
+        "askers": [
+            role.backend_client.connect_timeout_s for role in (product.control, product.relay)
+        ],
         "gate": (
             rules.control,
             rules.needs_token,

@@ -13,7 +13,7 @@ import grpc
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.domain.schedule import Capacity, Plan, QueueRules
+from lb.domain.schedule import Capacity, QueuePlan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from lb.telemetry.record import RequestRecord
 from tests.fakes.clock import FakeLoop
@@ -113,7 +113,7 @@ class Side:
     def records(self) -> list[RequestRecord]:
         return self.relay.finished.records
 
-    def snapshot(self, plan: Plan | None, *backends: Backend) -> PoolSnapshot:
+    def snapshot(self, plan: QueuePlan | None, *backends: Backend) -> PoolSnapshot:
         route = ModelRoute(
             facts=FACTS, plan=plan, is_uniform=True, ready_versions=frozenset({b"1"}),
             is_plain=plan is None,
@@ -122,7 +122,7 @@ class Side:
 
     def schedule(self, concurrency: int = 1, *backends: Backend, **rules: object) -> None:
         """Publish a plan; for all backends unless some are named."""
-        plan = Plan(
+        plan = QueuePlan(
             limits={},
             default=Capacity(concurrency, instances=concurrency),
             rules=QueueRules(**rules),

@@ -135,4 +135,4 @@ class Sides(Relay):
 
     def is_clean(self) -> bool:
         """Nothing is left of any request; closed transports may not have been reported yet."""
-        return not (self.in_flight or self.open_requests or self.ledger.held)
+        return not (self.in_flight or self.open_requests or self.memory_budget.held)

@@ -9,9 +9,9 @@ from lb.domain.backend import Backend
 from lb.domain.pool import Placement, PoolSnapshot
 from lb.telemetry.collector import (
     BuildInfo,
-    ConductStatus,
     LoadBalancerCollector,
     ModelTableStatus,
+    OutlierStatus,
     PortStatus,
     Sources,
     SourceStatus,
@@ -86,8 +86,8 @@ class Counters:
                         name="file:/b", backends=0, updates=0, failures=1, age_s=None, error="bad"
                     ),
                 ],
-                conduct=lambda: [
-                    ConductStatus(
+                outliers=lambda: [
+                    OutlierStatus(
                         backend="b0", is_ejected=True, models=1, share=0.5, ejections={"device": 2}
                     )
                 ],

@@ -7,8 +7,8 @@ from random import Random
 
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 
 USUAL_S = 0.02
 
@@ -56,7 +56,7 @@ class FakePool:
         """One request: `answer` says how it fails, or how long its answer takes."""
         if self.now >= self.look_at:
             self.look_at = self.now + 0.1
-            self.outliers.look(self.backends, self.now)
+            self.outliers.judge(self.backends, self.now)
         backend = self._target(model)
         found = answer(backend)
         self.now += self.step_s

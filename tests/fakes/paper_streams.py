@@ -10,7 +10,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.relay import Options
 from tests.fakes.stream_backend import step
 from tests.wire.frames import (

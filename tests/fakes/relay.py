@@ -34,9 +34,9 @@ from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import (
-    ConductSink,
     ModelRoute,
     OutcomeSink,
+    PassiveHealthSink,
     Placement,
     Policy,
     PoolRef,
@@ -44,8 +44,8 @@ from lb.domain.pool import (
 )
 from lb.domain.schedule import ModelBackendView, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
-from lb.net.ask.asker import Asker
-from lb.net.crowd import Crowd
+from lb.net.ask.backend_client import BackendClient
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -55,23 +55,23 @@ from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptCheck, AttemptScan
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.dead_peers import DeadPeerDetector
-from lb.proxy.dispatch import Dispatcher, DispatchOptions, NoConduct
-from lb.proxy.exchange import Attempt, Exchange, Particulars
+from lb.proxy.dispatch import Dispatcher, DispatchOptions, NoPassiveHealth
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.proxy.fan_out.account import AnswerAccount
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.hedging import Hedger
-from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.heads import HeadReader
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http2.client import ClientLink
+from lb.proxy.http2.client import Http2ClientConnection
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.relay import Http2Relay
-from lb.proxy.http2.server import ServerLink
+from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.queue import Queue, QueueOptions
-from lb.proxy.reruns import Reruns
+from lb.proxy.reruns import RerunLimits
 from lb.proxy.retry import Misplaced
 from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
 from lb.proxy.sniff import Sniffer
@@ -85,7 +85,7 @@ from lb.telemetry.record import RequestRecord, RequestSink, combine
 from lb.telemetry.sampling import both
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from lb.wire.trace_context import Traces
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
@@ -199,17 +199,17 @@ def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapsho
 class RecordedFanOut:
     """Answers every fan-out request with `reply`, once `may_answer` is set."""
 
-    def __init__(self, reply: Reply, ledger: Ledger | None = None) -> None:
+    def __init__(self, reply: FanOutReply, memory_budget: MemoryBudget | None = None) -> None:
         self.reply = reply
-        self.ledger = Ledger(1 << 30) if ledger is None else ledger
-        self.questions: list[Question] = []
+        self.memory_budget = MemoryBudget(1 << 30) if memory_budget is None else memory_budget
+        self.questions: list[FanOutRequest] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """See `lb.proxy.fan_out.question.FanOut`."""
         self.questions.append(question)
-        account = AnswerAccount(self.ledger)
+        account = AnswerAccount(self.memory_budget)
         account.keep(len(question.body))
         try:
             await self.may_answer.wait()
@@ -368,7 +368,7 @@ class HedgeView:
 # Reference forms of HTTP/2 connections: plain where the product has a short way
 
 
-class SingleFrameServer(ServerLink):
+class SingleFrameServer(Http2ServerConnection):
     """Sends every frame by itself."""
 
     __slots__ = ()
@@ -377,7 +377,7 @@ class SingleFrameServer(ServerLink):
         return 0
 
 
-class SingleFrameClient(ClientLink):
+class SingleFrameClient(Http2ClientConnection):
     """Sends every frame by itself."""
 
     __slots__ = ()
@@ -386,7 +386,7 @@ class SingleFrameClient(ClientLink):
         return 0
 
 
-class PlainServer(ServerLink):
+class PlainServer(Http2ServerConnection):
     """Knows no short way for whole small messages."""
 
     __slots__ = ()
@@ -398,7 +398,7 @@ class PlainServer(ServerLink):
         return 0
 
 
-class PlainClient(ClientLink):
+class PlainClient(Http2ClientConnection):
     """Knows no short way for whole small messages."""
 
     __slots__ = ()
@@ -414,8 +414,8 @@ class PlainClient(ClientLink):
 class Form:
     """How the connections of a relay are made."""
 
-    server: Callable[..., ServerLink] = ServerLink
-    client: Callable[..., ClientLink] = ClientLink
+    server: Callable[..., Http2ServerConnection] = Http2ServerConnection
+    client: Callable[..., Http2ClientConnection] = Http2ClientConnection
 
 
 USUAL = Form()
@@ -426,7 +426,7 @@ WITHOUT_SHORT_WAYS = Form(PlainServer, PlainClient)
 def counts_runs() -> tuple[Form, Callable[[], int]]:
     """A form that counts the frames that pass in runs toward clients, and the count."""
 
-    class Counting(ServerLink):
+    class Counting(Http2ServerConnection):
         __slots__ = ()
         runs = 0
 
@@ -491,7 +491,7 @@ class Relay:
         self.pool = PoolRef(snapshot or snapshot_of(backends))
         self.outcomes = Outcomes()
         self.finished = Finished()
-        self.ledger = Ledger(ceiling)
+        self.memory_budget = MemoryBudget(ceiling)
         self.timers = TimerWheel(asyncio.get_running_loop()) if timers is None else timers
         self.tasks = TaskOwner()
         self._judges = _Judges()
@@ -502,30 +502,32 @@ class Relay:
             _IgnoredOutcomes() if forgets else self.outcomes,
             sink or (self.finished.meter if forgets else self.finished),
             clock=clock,
-            ledger=self.ledger,
+            memory_budget=self.memory_budget,
             gate=gate,
             identity=identity,
-            conduct=self._judges,
+            passive_health=self._judges,
             misplaced=lambda backend, model, version: self.misplaced(backend, model, version),
             reruns=None
             if retry_loop is None
-            else Reruns(self.pool, retry_loop.time, schedule=retry_loop.call_later, rng=Random(1)),
+            else RerunLimits(
+                self.pool, retry_loop.time, schedule=retry_loop.call_later, rng=Random(1)
+            ),
             queue=None
             if queue_loop is None
             else Queue(
                 Scheduler(),
                 self.pool,
                 queue_loop.time,
-                self.ledger,
+                self.memory_budget,
                 later=queue_loop.call_later,
             ),
         )
         loop = asyncio.get_running_loop()
-        self.payload_log = PayloadLog(self.ledger, loop.call_soon_threadsafe, Random(1))
-        self._copier = Asker(clock=clock)
+        self.payload_log = PayloadLog(self.memory_budget, loop.call_soon_threadsafe, Random(1))
+        self._copier = BackendClient(clock=clock)
         self.shadows = Shadows(
             self.pool,
-            self.ledger,
+            self.memory_budget,
             self._copier,
             self.tasks,
             Random(1),
@@ -536,10 +538,10 @@ class Relay:
             loop=loop,
             dispatcher=dispatcher,
             timers=self.timers,
-            ledger=self.ledger,
+            memory_budget=self.memory_budget,
             tasks=self.tasks,
             iteration=IterationBudget(loop),
-            crowd=Crowd(),
+            connection_limiter=ConnectionLimiter(),
             tls=ClientTlsBook(),
             payloads=self.payload_log,
             shadows=self.shadows,
@@ -685,18 +687,18 @@ class Relay:
         """
         if protocol is AppProtocol.HTTP:
             relay = self.parts.http1
-            connection = ClientConnection(relay, backend, backend.port(protocol))
+            connection = Http1ClientConnection(relay, backend, backend.port(protocol))
             connection.connection_made(transport_of(connection))
             connection.is_reused = is_reused
             relay.upstreams.put(connection)
             return connection
         pool = self.parts.http2.pool(backend)
-        link = self.form.client(pool)
-        link.connection_made(transport_of(link))
+        connection = self.form.client(pool)
+        connection.connection_made(transport_of(connection))
         self.flush()
-        pool.discard(link)  # it waits for its greeting no more
-        pool.links.append(link)
-        return link
+        pool.discard(connection)  # it waits for its greeting no more
+        pool.connections.append(connection)
+        return connection
 
     def stand_still(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use another event loop from now on: for benchmarks, one that does nothing."""
@@ -709,25 +711,25 @@ class Relay:
         self.parts.dispatcher.queue._later = turns.later
         return turns.give
 
-    def read_on(self, link: Any) -> None:
+    def read_on(self, connection: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
-        link.relay.iteration.renew()
+        connection.relay.iteration.renew()
 
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
 
     # What a test sees
 
-    def http2_facts(self, link: Any) -> Http2Facts:
+    def http2_facts(self, connection: Any) -> Http2Facts:
         """The state of an HTTP/2 connection."""
         return Http2Facts(
-            last_peer_stream=link.last_peer_id,
-            next_stream=link.next_id if isinstance(link, ClientLink) else 0,
-            streams=link.streams,
-            credit=link.credit,
-            owed=link.owed,
-            is_paused=link.congested,
-            waiting=len(link.waiting),
+            last_peer_stream=connection.last_peer_id,
+            next_stream=connection.next_id if isinstance(connection, Http2ClientConnection) else 0,
+            streams=connection.streams,
+            credit=connection.credit,
+            owed=connection.owed,
+            is_paused=connection.congested,
+            waiting=len(connection.waiting),
         )
 
     def serving(self, connection: Any) -> object | None:
@@ -736,7 +738,7 @@ class Relay:
         return found
 
     def evict(self, connection: Any) -> None:
-        """Cut a client's HTTP/1.1 connection for want of memory, as the ledger does."""
+        """Cut a client's HTTP/1.1 connection for want of memory, as the memory budget does."""
         connection.evict()
 
     @property
@@ -763,8 +765,8 @@ class Relay:
     def upstream_transports(self) -> list[asyncio.Transport]:
         """The transports of connections to backends."""
         pools = self.parts.http2.pools.values()
-        links = [link for pool in pools for link in pool.all_links()]
-        both = (*self.parts.http1.upstreams.open, *links)
+        connections = [connection for pool in pools for connection in pool.all_links()]
+        both = (*self.parts.http1.upstreams.open, *connections)
         return [each.transport for each in both if each.transport]
 
     @property
@@ -784,19 +786,19 @@ class Relay:
         ]
         return views + [
             ClientView(
-                transport=link.transport,
-                is_paused=link.congested,
-                is_busy=bool(link.streams),
+                transport=connection.transport,
+                is_paused=connection.congested,
+                is_busy=bool(connection.streams),
                 is_answering=False,
                 has_ended=False,
                 is_leaving=False,
                 streams=tuple(
                     ClientStream(pipe.opposite.held, pipe.opposite.window_size)
-                    for pipe in link.streams.values()
+                    for pipe in connection.streams.values()
                 ),
             )
-            for link in self.parts.http2.servers
-            if link.transport is not None
+            for connection in self.parts.http2.servers
+            if connection.transport is not None
         ]
 
     @property
@@ -832,7 +834,7 @@ class Relay:
     @property
     def blocked_models(self) -> bool:
         """Whether a model is suspected to have killed a backend."""
-        return bool(self.parts.dispatcher.reruns.deadly.seen)
+        return bool(self.parts.dispatcher.reruns.poison_models.seen)
 
     @property
     def open_sequences(self) -> int:
@@ -853,8 +855,8 @@ class Relay:
         http1, http2 = self.parts.http1, self.parts.http2
         return {
             "open": self.open_requests,
-            "held": self.ledger.held,
-            "holders": len(self.ledger),
+            "held": self.memory_budget.held,
+            "holders": len(self.memory_budget),
             "in_flight": self.in_flight,
             "tasks": len(self.tasks),
             "busy": sum(server.exchange is not None for server in http1.servers),
@@ -903,17 +905,17 @@ class Relay:
         retry.configure(replace(retry.rules, **rules))
 
     @property
-    def judge(self) -> ConductSink:
+    def judge(self) -> PassiveHealthSink:
         """Who is told how requests fare, as passive health is in the product."""
         return self._judges.judge
 
     @judge.setter
-    def judge(self, judge: ConductSink) -> None:
+    def judge(self, judge: PassiveHealthSink) -> None:
         self._judges.judge = judge
 
     def record_fan_out(self, **reply: Any) -> RecordedFanOut:
         """Answer requests that concern all backends with `reply`, without asking any."""
-        recorded = RecordedFanOut(Reply(**reply))
+        recorded = RecordedFanOut(FanOutReply(**reply))
         for relay in (self.parts.http1, self.parts.http2):
             relay.parts = replace(relay.parts, fan_out=recorded)
         return recorded
@@ -925,8 +927,8 @@ class Relay:
 
     def skip_streams(self, at: int, next_id: int) -> None:
         """Have the only HTTP/2 connection to a backend open its next stream with this number."""
-        (link,) = self.parts.http2.pool(self.backends[at]).links
-        link.next_id = next_id
+        (connection,) = self.parts.http2.pool(self.backends[at]).connections
+        connection.next_id = next_id
 
     def limit_attempts(self, common_s: float = 0.0) -> None:
         """Give an attempt up that has no response after so long; 0: none."""
@@ -993,7 +995,7 @@ class Desk:
             outcomes,
             Finished(),
             clock=clock,
-            ledger=Ledger(2**20),
+            memory_budget=MemoryBudget(2**20),
             options=DispatchOptions(sequences=SequenceRules(limit=max_sequences)),
         )
 
@@ -1028,8 +1030,8 @@ class Desk:
     def step(self, sequence: SequenceStep) -> Backend | None:
         """Place a step of a sequence, which is answered at once; None: it was refused."""
         exchange = self._exchange(AppProtocol.GRPC)
-        exchange.particulars = Particulars()
-        exchange.particulars.step = sequence
+        exchange.hints = RoutingHints()
+        exchange.hints.step = sequence
         try:
             attempt = self._dispatcher.placer.place(exchange, Attempt)
         except RequestRefused:
@@ -1108,20 +1110,20 @@ class _Judges:
     """Tells how requests fare to whom a test names."""
 
     def __init__(self) -> None:
-        self.judge: ConductSink = NoConduct()
+        self.judge: PassiveHealthSink = NoPassiveHealth()
 
     def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         self.judge.answered(backend, model, took_s, now)
 
     def failed(
         self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
     ) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         self.judge.failed(backend, model, fault, took_s, now)
 
     def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         self.judge.abandoned(backend, model, waited_s, now)
 
 
@@ -1144,7 +1146,10 @@ def relay_configuration(product: LoadBalancer) -> dict[str, Any]:
         "http2": product.relay.http2.options,
         "fan_out": product.relay.fan_out.options,
         "kinds": (product.relay.http1.kinds, product.relay.http2.kinds),
-        "crowd": (product.relay.http1.parts.crowd.limit, product.relay.http2.parts.crowd.limit),
+        "connection_limiter": (
+            product.relay.http1.parts.connection_limiter.limit,
+            product.relay.http2.parts.connection_limiter.limit,
+        ),
         "retry": dispatcher.retry.rules,
         "traces": dispatcher.tracer.rules,
         "sequences": (dispatcher.steps.rules, table.limit, table.affinity, table.bound),

@@ -71,10 +71,10 @@ class World:
         return context
 
 
-def look(watch: FileWatch) -> None:
+def poll(watch: FileWatch) -> None:
     """Have everything that is watched look at its files, and put the news in force."""
     for watched in watch:
-        apply = watched.look()
+        apply = watched.poll()
         if apply is not None:
             apply()
 

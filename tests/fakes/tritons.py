@@ -1,6 +1,6 @@
 """Tritons in memory: models, regions, settings. Loads come over gRPC, all else over HTTP.
 
-Stands where `Asker` does, so that what is built on it can be tested without sockets.
+Stands where `BackendClient` does, so that what is built on it can be tested without sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lb.domain.backend import BackendSpec
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 
@@ -67,7 +67,7 @@ class FakeTriton:
 Content = tuple[int, Any]
 
 
-class FakeTritons(Asker):
+class FakeTritons(BackendClient):
     """Answers for all of them, by the name of the backend."""
 
     def __init__(self, **tritons: FakeTriton) -> None:

@@ -12,8 +12,8 @@ import pytest
 from lb.domain.backend import BackendSpec, BackendTls, parse_address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask import asker as asker_module
-from lb.net.ask.asker import Asker
+from lb.net.ask import backend_client as backend_client_module
+from lb.net.ask.backend_client import BackendClient
 from tests.fakes.grpc_server import grpc_server, path
 from tests.fakes.tls import World
 from tests.wire.http1 import Peer, reply, scripted_backend
@@ -40,7 +40,7 @@ async def test_a_long_body_is_not_copied_into_buffers_of_the_transport(
         await peer.body(received)
         await peer.send(reply(b"%d" % len(received.body)))
 
-    class Watched(asker_module._Connection[Any]):
+    class Watched(backend_client_module._Connection[Any]):
         def pause_writing(self) -> None:
             nonlocal largest
             assert self._transport is not None
@@ -48,10 +48,10 @@ async def test_a_long_body_is_not_copied_into_buffers_of_the_transport(
             super().pause_writing()
             may_read.set()
 
-    monkeypatch.setattr(asker_module, "_Connection", Watched)
+    monkeypatch.setattr(backend_client_module, "_Connection", Watched)
     async with scripted_backend(slow) as backend:
         spec = BackendSpec(name="a", http=parse_address(backend.target))
-        answer = await Asker().http(spec, b"POST", b"/", (), bytes(LONG), timeout_s=30)
+        answer = await BackendClient().http(spec, b"POST", b"/", (), bytes(LONG), timeout_s=30)
     assert answer.body == b"%d" % LONG
     assert 0 < largest < 1 << 20
 
@@ -64,11 +64,11 @@ async def test_http_is_asked_over_verified_connections(world: World) -> None:
     async with scripted_backend(count, tls=world.server_context()) as backend:
         address = parse_address(backend.target)
         spec = BackendSpec(name="a", http=address, tls=BackendTls(ca=world.ca))
-        answer = await Asker().http(spec, b"POST", b"/", (), bytes(LONG), timeout_s=30)
+        answer = await BackendClient().http(spec, b"POST", b"/", (), bytes(LONG), timeout_s=30)
         assert answer.body == b"%d" % LONG
         spec = BackendSpec(name="a", http=address, tls=BackendTls())
         with pytest.raises(UpstreamError, match="certificate verify failed") as error:
-            await Asker().http(spec, b"GET", b"/", timeout_s=30)
+            await BackendClient().http(spec, b"GET", b"/", timeout_s=30)
     assert error.value.outcome is Outcome.CONNECT_FAILED
 
 
@@ -78,7 +78,9 @@ async def test_grpc_is_asked_over_verified_connections(world: World) -> None:
     async with grpc_server(credentials) as (_, target):
         tls = BackendTls(ca=world.ca, server_name="localhost")
         spec = BackendSpec(name="a", grpc=parse_address(target), tls=tls)
-        answer = await Asker().grpc(spec, path("ModelInfer").encode(), bytes(LONG), timeout_s=30)
+        answer = await BackendClient().grpc(
+            spec, path("ModelInfer").encode(), bytes(LONG), timeout_s=30
+        )
     assert answer.status == 0
     assert len(answer.message) == LONG
 
@@ -86,10 +88,10 @@ async def test_grpc_is_asked_over_verified_connections(world: World) -> None:
 async def test_many_questions_at_once_are_answered_each() -> None:
     async with grpc_server() as (service, target):
         spec = BackendSpec(name="a", grpc=parse_address(target))
-        asker = Asker(connect_timeout_s=10.0)
+        backend_client = BackendClient(connect_timeout_s=10.0)
         call = path("ModelInfer").encode()
         answers = await asyncio.gather(
-            *(asker.grpc(spec, call, b"%d" % at, timeout_s=30) for at in range(100))
+            *(backend_client.grpc(spec, call, b"%d" % at, timeout_s=30) for at in range(100))
         )
     assert [answer.message for answer in answers] == [b"%d" % at for at in range(100)]
     assert service.calls == 100

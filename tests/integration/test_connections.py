@@ -180,11 +180,11 @@ def test_a_proxy_header_of_anyone_else_is_a_bad_request(tmp_path: Path, triton: 
 def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, triton: Ports) -> None:
     balancer = Balancer(tmp_path, triton, descriptors=256)
     good = balancer.connect()
-    crowd: list[socket.socket] = []
+    connection_limiter: list[socket.socket] = []
     try:
-        while len(crowd) < 400:
-            crowd.append(balancer.connect())
-            if len(crowd) % 10 == 0:
+        while len(connection_limiter) < 400:
+            connection_limiter.append(balancer.connect())
+            if len(connection_limiter) % 10 == 0:
                 good.sendall(GET)
                 assert answer(good) == b"HTTP/1.1 200 OK"
         assert "ok" in balancer.ask_metrics("/readyz").lower()
@@ -195,7 +195,7 @@ def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, trit
             time.sleep(0.05)
         assert _cpu_seconds(balancer.process.pid) - cpu_s < 0.5
         # Those that wait are served as others go, in their order.
-        for client in crowd:
+        for client in connection_limiter:
             client.sendall(GET)
             assert answer(client) == b"HTTP/1.1 200 OK"
             client.close()
@@ -203,7 +203,7 @@ def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, trit
         assert 1 <= log.count("no room for more connections") <= 5
         assert "Too many open files" not in log
     finally:
-        for client in (good, *crowd):
+        for client in (good, *connection_limiter):
             client.close()
         balancer.close()
 

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from tests.corpus.grpc import BODIES, BY_ID, DENIED, LIMIT, LIMITED, METADATA, NAMES, ROWS
-from tests.corpus.http2_play import Ledger, connected
+from tests.corpus.http2_play import MemoryBudget, connected
 from tests.corpus.http2_process import (
     PACES,
     TRANSPORTS,
@@ -86,7 +86,7 @@ def test_every_row_has_its_own_name() -> None:
 # G-18
 
 
-class Pouring(Ledger):
+class Pouring(MemoryBudget):
     """A backend that begins an answer to every request as soon as it begins, and never ends it."""
 
     def script(self, _: RawBackend) -> Script:
@@ -134,11 +134,11 @@ async def cancelled(
 
 @pytest.mark.parametrize("within", ["upload", "download"])
 async def test_backend_hears_at_once_that_a_client_left(tmp_path: Path, within: str) -> None:
-    ledger = Ledger() if within == "upload" else Pouring()
+    memory_budget = MemoryBudget() if within == "upload" else Pouring()
     head = fr.headers(1, fr.request_fields((TOKEN_FIELD, b"left"), path=HANG_PATH))
     sent = head + fr.data(1, bytes(5000))
     async with (
-        raw_backend(ledger.script) as backend,
+        raw_backend(memory_budget.script) as backend,
         serving(tmp_path, [{"grpc": backend.target}]) as served,
     ):
         for leave, transport in product(("reset", "connection lost"), TRANSPORTS):

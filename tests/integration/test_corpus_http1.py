@@ -25,10 +25,10 @@ _GROUPS = tuple(dict.fromkeys(row.id.split("-")[0] for row in ALL))
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder: Path = tmp_path_factory.mktemp("corpus")
     world = World(folder)
-    async with observing_backend() as (port, ledger):
+    async with observing_backend() as (port, memory_budget):
         backends = [{"name": "only", "http": f"127.0.0.1:{port}", "health": {"probe": "tcp"}}]
         async with serving(folder, backends, world) as balancer:
-            stage = Stage(balancer, ledger, world.client_context("http/1.1"))
+            stage = Stage(balancer, memory_budget, world.client_context("http/1.1"))
             yield stage
             await stage.check_idle()
 

@@ -43,10 +43,10 @@ async def stage(
     folder: Path = tmp_path_factory.mktemp("payloads")
     world = World(folder)
     rows, sections = _RULES[request.param]
-    async with observing_backend() as (port, ledger):
+    async with observing_backend() as (port, memory_budget):
         backends = [{"name": "only", "http": f"127.0.0.1:{port}", "health": {"probe": "tcp"}}]
         async with serving(folder, backends, world, **sections) as balancer:
-            stage = Stage(balancer, ledger, world.client_context("http/1.1"))
+            stage = Stage(balancer, memory_budget, world.client_context("http/1.1"))
             yield stage, rows
             await stage.check_idle()
 

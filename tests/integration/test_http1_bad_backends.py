@@ -351,7 +351,7 @@ async def test_large_upload_is_tried_elsewhere_when_connecting_fails(unused_tcp_
         await client.send(post(body))
         assert (await client.answer("POST")).body == b"ok"
         assert backend.requests[0].body == body
-        assert relay.ledger.held == 0
+        assert relay.memory_budget.held == 0
 
 
 async def test_no_backend_left_is_said(unused_tcp_port: int) -> None:

@@ -289,9 +289,9 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
         most = 65536 + 262_144
         assert max(waiting) <= most
         # Those whose answers are pumped leave what they do not take in the kernel's sockets.
-        assert (connections - MOST) * 65536 < relay.ledger.held <= connections * most
+        assert (connections - MOST) * 65536 < relay.memory_budget.held <= connections * most
     await eventually(relay.is_clean)
-    assert relay.ledger.held == 0
+    assert relay.memory_budget.held == 0
 
 
 async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
@@ -325,7 +325,7 @@ async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
     assert sent < size
     (upstream,) = relay.upstream_transports
     assert upstream.get_write_buffer_size() <= 65536 + 262_144
-    assert relay.ledger.held == 0
+    assert relay.memory_budget.held == 0
     gate.set()
     assert (await client.answer("POST")).status == 200
     await uploading
@@ -611,7 +611,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
     backend, relay, client = setup
-    relay.ledger.ceiling = relay.ledger.short_at = 100_000
+    relay.memory_budget.ceiling = relay.memory_budget.short_at = 100_000
     gate = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -624,7 +624,7 @@ async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
     body = b"x" * 60_000
     await client.send(post(b"", size=len(body)) + body)
     await eventually(lambda: len(backend.requests) == 1)
-    assert 60_000 < relay.ledger.held < 61_000
+    assert 60_000 < relay.memory_budget.held < 61_000
     async with raw_client(relay.port) as second:
         await second.send(post(b"", size=50_000) + body[:50_000])
         answer = await client.answer("POST")
@@ -633,7 +633,7 @@ async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
         assert relay.finished.records[0].reason is Reason.MEMORY
         gate.set()
         assert (await second.answer("POST")).status == 200
-    assert relay.ledger.evictions == 1
+    assert relay.memory_budget.evictions == 1
 
 
 # Leaks

@@ -246,11 +246,11 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
         for _ in range(5):
             await asyncio.sleep(0)
         # What a pipe holds, and what its sink's transport was given to wait with.
-        assert 0 < relay.ledger.held <= connections * (262_144 + 16_384)
+        assert 0 < relay.memory_budget.held <= connections * (262_144 + 16_384)
         for sock in socks:
             sock.close()
         await eventually(relay.is_clean)
-        assert (relay.ledger.held, relay.pumps) == (0, 0)
+        assert (relay.memory_budget.held, relay.pumps) == (0, 0)
 
 
 async def test_a_backend_that_takes_an_upload_slowly_is_not_given_up() -> None:

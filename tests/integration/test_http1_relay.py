@@ -115,7 +115,7 @@ async def test_chunks_sent_slowly_are_gathered(setup: Setup) -> None:
     assert (await client.answer()).complete
     assert backend.requests[0].body == b"".join(b"%03d" % number for number in range(300))
     assert backend.requests[0].chunks <= 64
-    assert relay.ledger.held == 0
+    assert relay.memory_budget.held == 0
 
 
 async def test_gathered_chunks_do_not_wait_for_the_next_one(setup: Setup) -> None:
@@ -277,10 +277,10 @@ async def test_many_pipelined_requests_wait_in_bounded_memory(setup: Setup) -> N
     backend.script = script
     count = 6_000
     sending = asyncio.ensure_future(client.send(GET * count))
-    await eventually(lambda: relay.ledger.held > 64 * 1024)
+    await eventually(lambda: relay.memory_budget.held > 64 * 1024)
     most = 0
     for _ in range(50):
-        most = max(most, relay.ledger.held)
+        most = max(most, relay.memory_budget.held)
         await asyncio.sleep(0)
     assert most <= 64 * 1024 + 262_144
     gate.set()

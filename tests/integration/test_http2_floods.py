@@ -274,7 +274,7 @@ async def test_answers_that_nobody_takes_end(full: bool) -> None:
         await eventually(lambda: len(resets) == 100)
         reasons = relay.finished.meter.traffic[1].reasons
         assert reasons == {Reason.CLIENT_STALLED: 100}
-        assert relay.ledger.held == 0
+        assert relay.memory_budget.held == 0
 
 
 # Backends

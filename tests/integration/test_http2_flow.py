@@ -78,10 +78,10 @@ async def test_stalled_streams_hold_up_nobody_on_their_connection() -> None:
         stalled.send(*(pour(stream, 64 * MIB) for stream in streams(STALLED)))
         window = relay.answer_window
         most = STALLED * window
-        await eventually(lambda: relay.ledger.held >= most - 65_535)
+        await eventually(lambda: relay.memory_budget.held >= most - 65_535)
         beside = [await read_all(flowing, FLOWING, 256 * KIB) for _ in range(3)]
         assert len(backend.peers) == 1, "all on one connection"
-        assert relay.ledger.held <= most
+        assert relay.memory_budget.held <= most
         assert max(each.held for client in relay.clients for each in client.streams) <= window
         assert min(beside) <= 3 * max(alone) + 0.2
         stalled.send(*(rst(stream) for stream in streams(STALLED)))
@@ -149,11 +149,11 @@ async def test_slow_readers_and_uploaders_hold_one_window_each() -> None:
     ):
         before = memory()
         async with slow_readers(down, 200), slow_uploads(up, 200, 48_000):
-            await eventually(lambda: down.ledger.held >= 200 * (window - 1000))
-            await eventually(lambda: up.ledger.held >= 200 * 2 * 48_000)
-            assert down.ledger.held <= 200 * window
-            assert up.ledger.held <= 200 * 2 * window, "a window that waits, and its copy"
-            held = down.ledger.held + up.ledger.held
+            await eventually(lambda: down.memory_budget.held >= 200 * (window - 1000))
+            await eventually(lambda: up.memory_budget.held >= 200 * 2 * 48_000)
+            assert down.memory_budget.held <= 200 * window
+            assert up.memory_budget.held <= 200 * 2 * window, "a window that waits, and its copy"
+            held = down.memory_budget.held + up.memory_budget.held
             assert memory() - before <= 2 * held + 32 * MIB
             assert down.open_requests == up.open_requests == 200
         await down.until_clean()
@@ -170,13 +170,13 @@ async def test_at_the_ceiling_new_calls_are_refused_and_the_largest_gives_way() 
     ):
         client.credits = False
         client.send(pour(1, 300 * KIB), pour(3, 8 * MIB))
-        await eventually(lambda: relay.ledger.held >= MIB + 200 * KIB)
-        assert relay.ledger.evictions == 0
+        await eventually(lambda: relay.memory_budget.held >= MIB + 200 * KIB)
+        assert relay.memory_budget.evictions == 0
         client.send(pour(5, 700 * KIB), pour(7, 8 * MIB))
         await client.until_kind(RST_STREAM)
         assert client.resets == {3: 11}, "the largest"
-        assert relay.ledger.held <= ceiling
-        assert relay.ledger.evictions == 1
+        assert relay.memory_budget.held <= ceiling
+        assert relay.memory_budget.evictions == 1
         await eventually(lambda: relay.finished.records)
         assert relay.finished.records[0].reason is Reason.MEMORY
         client.send(rst(1), rst(5), rst(7))
@@ -195,7 +195,7 @@ async def test_near_the_ceiling_new_calls_are_refused_until_there_is_room() -> N
     ):
         client.credits = False
         client.send(pour(1, 990 * KIB))
-        await eventually(lambda: relay.ledger.is_short)
+        await eventually(lambda: relay.memory_budget.is_short)
         other.send(pour(1, 100), call(3))
         await other.until_over(1)
         await other.until_over(3)
@@ -218,7 +218,7 @@ async def test_many_streams_that_wait_do_not_move_into_the_transport() -> None:
     ):
         client.credits = False
         client.send(*(pour(stream, 256 * KIB) for stream in streams(200)))
-        await eventually(lambda: relay.ledger.held >= 200 * 256 * KIB - 65_535)
+        await eventually(lambda: relay.memory_budget.held >= 200 * 256 * KIB - 65_535)
         client.writer.transport.pause_reading()
         client.send(settings({INITIAL_WINDOW_SIZE: 2**20}), window_update(0, 2**30))
         most = 0
@@ -256,8 +256,8 @@ async def test_a_client_that_does_not_read_its_socket_holds_one_window_per_strea
             client.send(window_update(0, 2**30))
             client.send(*(pour(stream, 8 * MIB) for stream in streams(4)))
             clients.append(client)
-        await eventually(lambda: relay.ledger.held >= 4 * connections * window * 3 // 4)
-        assert relay.ledger.held <= 4 * connections * window
+        await eventually(lambda: relay.memory_budget.held >= 4 * connections * window * 3 // 4)
+        assert relay.memory_budget.held <= 4 * connections * window
         unsent = [each.transport.get_write_buffer_size() for each in relay.clients]
         assert max(unsent) <= MIB + 512 * KIB
         for client in clients:

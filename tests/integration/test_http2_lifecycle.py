@@ -352,7 +352,7 @@ async def test_losing_the_client_with_bytes_that_wait_leaves_nothing() -> None:
         async with raw_client(relay.port, {INITIAL_WINDOW_SIZE: 1000}) as client:
             client.credits = False
             client.send(request(1))
-            await eventually(lambda: relay.ledger.held >= 64_000)
+            await eventually(lambda: relay.memory_budget.held >= 64_000)
             client.abort()
         await relay.until_clean()
         assert relay.finished.records[0].reason is Reason.CLIENT_GONE

@@ -11,7 +11,7 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, path
@@ -121,7 +121,7 @@ async def test_an_attempt_that_is_lost_already_is_ended_as_soon_as_its_client_le
 async def test_messages_of_a_stream_that_are_never_answered_hold_back_nobody(
     concurrency: int,
 ) -> None:
-    plan = Plan(limits={}, default=Capacity(concurrency, instances=concurrency))
+    plan = QueuePlan(limits={}, default=Capacity(concurrency, instances=concurrency))
     facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
     routes = {b"work": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
     async with asyncio.timeout(100), AsyncExitStack() as stack:

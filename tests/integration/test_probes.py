@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from lb.domain.backend import Address
 from lb.health.port import Finding
-from lb.probes.plan import ProbePlan, Question
+from lb.probes.plan import ProbePlan, ProbeQuestion
 from lb.probes.probe import NetworkProbe, ProbeResult
 
 Run = Callable[[Coroutine[Any, Any, ProbeResult]], ProbeResult]
@@ -33,7 +33,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return uvloop.run if request.param == "uvloop" else asyncio.run
 
 
-async def ask(question: Question, address: Address, timeout_s: float = 5.0) -> ProbeResult:
+async def ask(question: ProbeQuestion, address: Address, timeout_s: float = 5.0) -> ProbeResult:
     headers = (("authorization", "Bearer x"),)
     plan = ProbePlan(question=question, address=address, headers=headers)
     return await NetworkProbe(plan).check(timeout_s)
@@ -68,7 +68,7 @@ async def http_server(address: Address, status: int) -> AsyncIterator[Address]:
 
 async def ask_http(address: Address, status: int) -> ProbeResult:
     async with http_server(address, status) as actual:
-        return await ask(Question.HTTP_GET, actual)
+        return await ask(ProbeQuestion.HTTP_GET, actual)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -92,7 +92,7 @@ def test_a_server_that_says_400_is_found_not_ready(run: Run) -> None:
 def test_a_host_name_is_resolved(run: Run) -> None:
     async def scenario() -> ProbeResult:
         async with http_server(LOOPBACK, 200) as actual:
-            return await ask(Question.HTTP_GET, Address(host="localhost", port=actual.port))
+            return await ask(ProbeQuestion.HTTP_GET, Address(host="localhost", port=actual.port))
 
     assert run(scenario()).finding is Finding.READY
 
@@ -128,19 +128,21 @@ def grpc_server(target: str, *, ready: bool) -> Iterator[int]:
         server.stop(0).wait()
 
 
-GRPC_QUESTIONS = pytest.mark.parametrize("question", [Question.SERVER_READY, Question.GRPC_HEALTH])
+GRPC_QUESTIONS = pytest.mark.parametrize(
+    "question", [ProbeQuestion.SERVER_READY, ProbeQuestion.GRPC_HEALTH]
+)
 
 
 @GRPC_QUESTIONS
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_ready_grpc_server_is_found_ready(run: Run, question: Question, host: str) -> None:
+def test_a_ready_grpc_server_is_found_ready(run: Run, question: ProbeQuestion, host: str) -> None:
     with grpc_server(str(Address(host=host)), ready=True) as port:
         result = run(ask(question, Address(host=host, port=port)))
     assert result.finding is Finding.READY
 
 
 @GRPC_QUESTIONS
-def test_a_grpc_server_that_says_no_is_found_not_ready(run: Run, question: Question) -> None:
+def test_a_grpc_server_that_says_no_is_found_not_ready(run: Run, question: ProbeQuestion) -> None:
     with grpc_server("127.0.0.1:0", ready=False) as port:
         result = run(ask(question, Address(host="127.0.0.1", port=port)))
     assert result.finding is Finding.MODELS_NOT_READY
@@ -150,14 +152,14 @@ def test_a_grpc_server_that_says_no_is_found_not_ready(run: Run, question: Quest
 def test_a_ready_grpc_server_on_a_unix_socket_is_found_ready(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "grpc.sock")
     with grpc_server(f"unix:{path}", ready=True):
-        result = run(ask(Question.SERVER_READY, Address(path=path)))
+        result = run(ask(ProbeQuestion.SERVER_READY, Address(path=path)))
     assert result.finding is Finding.READY
 
 
 def test_a_grpc_probe_of_an_http_port_is_an_error(run: Run) -> None:
     async def scenario() -> ProbeResult:
         async with raw_server(lambda writer: writer.write(b"HTTP/1.1 400 No\r\n\r\n")) as address:
-            return await ask(Question.SERVER_READY, address)
+            return await ask(ProbeQuestion.SERVER_READY, address)
 
     result = run(scenario())
     assert result.finding is Finding.ERROR
@@ -166,7 +168,9 @@ def test_a_grpc_probe_of_an_http_port_is_an_error(run: Run) -> None:
 
 # Ports that misbehave
 
-QUESTIONS = pytest.mark.parametrize("question", [Question.HTTP_GET, Question.SERVER_READY])
+QUESTIONS = pytest.mark.parametrize(
+    "question", [ProbeQuestion.HTTP_GET, ProbeQuestion.SERVER_READY]
+)
 
 
 @asynccontextmanager
@@ -210,35 +214,35 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 async def ask_raw(
-    question: Question, greet: Callable[[asyncio.StreamWriter], None], timeout_s: float
+    question: ProbeQuestion, greet: Callable[[asyncio.StreamWriter], None], timeout_s: float
 ) -> ProbeResult:
     async with raw_server(greet) as address:
         return await ask(question, address, timeout_s)
 
 
 @QUESTIONS
-def test_a_closed_port_is_found_refused(run: Run, question: Question) -> None:
+def test_a_closed_port_is_found_refused(run: Run, question: ProbeQuestion) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(host="127.0.0.1", port=listener.getsockname()[1])
     assert run(ask(question, address)).finding is Finding.REFUSED
 
 
 @QUESTIONS
-def test_a_reset_before_any_answer_is_found_refused(run: Run, question: Question) -> None:
+def test_a_reset_before_any_answer_is_found_refused(run: Run, question: ProbeQuestion) -> None:
     result = run(ask_raw(question, reset, 5.0))
     assert result.finding is Finding.REFUSED
     assert result.detail == "connection reset"
 
 
 @QUESTIONS
-def test_a_port_that_hangs_up_is_an_error(run: Run, question: Question) -> None:
+def test_a_port_that_hangs_up_is_an_error(run: Run, question: ProbeQuestion) -> None:
     result = run(ask_raw(question, hang_up, 5.0))
     assert result.finding is Finding.ERROR
     assert result.detail == "connection closed without an answer"
 
 
 @QUESTIONS
-def test_a_port_that_says_nothing_times_out(run: Run, question: Question) -> None:
+def test_a_port_that_says_nothing_times_out(run: Run, question: ProbeQuestion) -> None:
     result = run(ask_raw(question, say_nothing, 0.05))
     assert result.finding is Finding.TIMEOUT
     assert result.detail == "no answer within 0.05s"
@@ -246,11 +250,11 @@ def test_a_port_that_says_nothing_times_out(run: Run, question: Question) -> Non
 
 
 def test_connecting_is_all_that_a_tcp_probe_needs(run: Run) -> None:
-    result = run(ask_raw(Question.CONNECT, say_nothing, 5.0))
+    result = run(ask_raw(ProbeQuestion.CONNECT, say_nothing, 5.0))
     assert result.finding is Finding.READY
 
 
 def test_a_name_that_does_not_resolve_is_an_error(run: Run) -> None:
-    result = run(ask(Question.HTTP_GET, Address(host="no..such..host", port=80)))
+    result = run(ask(ProbeQuestion.HTTP_GET, Address(host="no..such..host", port=80)))
     assert result.finding is Finding.ERROR
     assert "cannot resolve" in result.detail

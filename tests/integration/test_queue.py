@@ -194,8 +194,8 @@ async def test_a_long_body_waits_within_its_bounds_and_arrives_whole(one: Side) 
     size = 6 * 2**20
     long = one.ask("long", size=size)
     await until(lambda: len(one.queue) == 1, "it waits")
-    await until(lambda: one.relay.ledger.held > 0, "some of it is there")
-    assert one.relay.ledger.held <= 2 * 2**20
+    await until(lambda: one.relay.memory_budget.held > 0, "some of it is there")
+    assert one.relay.memory_budget.held <= 2 * 2**20
     one.gates[0].open = True
     one.gates[0].release()
     assert [(await task).code for task in (first, long)] == [one.ok] * 2

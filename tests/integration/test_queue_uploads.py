@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.corpus.clients import corpus_client
 from tests.fakes.gated import HttpSide, http_side, until
 from tests.fakes.tls import World, tls_listener
@@ -44,7 +44,7 @@ class Listener:
         """The only one that waited has left, and is not run when its turn would have come."""
         side = self.side
         await until(lambda: len(side.queue) == 0, "it has left")
-        await until(lambda: side.relay.ledger.held == 0, "nothing of it is held")
+        await until(lambda: side.relay.memory_budget.held == 0, "nothing of it is held")
         last = await side.asked("last")
         side.gates[0].release("first")
         await until(lambda: "last" in side.gates[0].running, "the next one runs")
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_after_its_upload_is_not_run(listening: Liste
     _, writer = await listening.connect()
     writer.write(request)
     await listening.waits()
-    await until(lambda: side.relay.ledger.held >= len(request), "all of it is there")
+    await until(lambda: side.relay.memory_budget.held >= len(request), "all of it is there")
     writer.close()
     await listening.has_left()
     left = next(each for each in side.records if each.reason is not None)
@@ -194,7 +194,7 @@ async def test_a_client_that_resets_a_long_upload_is_not_run(plain: Listener) ->
     writer.write(side.request("gone", size=3 * 2**20))
     await plain.waits()
     await until(lambda: side.relay.unread_clients == 1, "no more of it is read")
-    assert side.relay.ledger.held < 2 * 2**20
+    assert side.relay.memory_budget.held < 2 * 2**20
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
     await plain.has_left()
@@ -209,15 +209,15 @@ class _Other:
         raise AssertionError("nothing gives way")
 
 
-def _fill(ledger: Ledger) -> _Other:
+def _fill(memory_budget: MemoryBudget) -> _Other:
     other = _Other()
-    ledger.take(other, ledger.keep_up_to)
+    memory_budget.take(other, memory_budget.keep_up_to)
     return other
 
 
 async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: Listener) -> None:
-    ledger = plain.side.relay.ledger
-    other = _fill(ledger)
+    memory_budget = plain.side.relay.memory_budget
+    other = _fill(memory_budget)
     request = plain.side.request("gone", size=60_000)
     _, writer = await plain.connect()
     writer.write(request[:30_000])
@@ -226,7 +226,7 @@ async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: List
     assert plain.side.relay.unread_clients == 1
     writer.close()
     await until(lambda: len(plain.side.queue) == 0, "it has left")
-    ledger.release(other, ledger.keep_up_to)
+    memory_budget.release(other, memory_budget.keep_up_to)
     await plain.has_left()
 
 
@@ -235,8 +235,8 @@ async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
 ) -> None:
     side = plain.side
     side.relay.configure(aborts_on_half_close=False)
-    ledger = side.relay.ledger
-    other = _fill(ledger)
+    memory_budget = side.relay.memory_budget
+    other = _fill(memory_budget)
     request = side.request("half", size=60_000)
     reader, writer = await plain.connect()
     writer.write(request[:30_000])
@@ -248,21 +248,21 @@ async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
     side.gates[0].open = True
     side.gates[0].release()
     assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-    ledger.release(other, ledger.keep_up_to)
+    memory_budget.release(other, memory_budget.keep_up_to)
     writer.close()
 
 
 async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> None:
     side = plain.side
-    ledger = side.relay.ledger
-    other = _fill(ledger)
+    memory_budget = side.relay.memory_budget
+    other = _fill(memory_budget)
     request = side.request("gone", size=60_000)
     _, writer = await plain.connect()
     writer.write(request[:30_000])
     await plain.waits()
     writer.write(request[30_000:])
-    ledger.release(other, ledger.keep_up_to)
-    await until(lambda: ledger.held >= len(request), "all of it is there")
+    memory_budget.release(other, memory_budget.keep_up_to)
+    await until(lambda: memory_budget.held >= len(request), "all of it is there")
     assert side.relay.unread_clients == 0
     writer.close()
     await plain.has_left()

@@ -158,7 +158,7 @@ async def answers_of(questions: int) -> tuple[int, int, grpc.StatusCode]:
         try:
             while await call.read() is not grpc.aio.EOF:
                 answers += 1
-                most = max(most, relay.ledger.held)
+                most = max(most, relay.memory_budget.held)
         except grpc.aio.AioRpcError:
             pass
         status = await call.code()

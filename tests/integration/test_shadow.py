@@ -113,7 +113,7 @@ async def test_requests_go_on_while_the_shadow_is_silent_and_further_copies_are_
             assert await infer(client) == ANSWER % NAME
         await eventually(lambda: len(backend.requests) == 22)
         assert fates(relay) == {"busy": 18}
-        assert relay.ledger.held <= 2 * (len(BODY) + len(ANSWER % NAME))
+        assert relay.memory_budget.held <= 2 * (len(BODY) + len(ANSWER % NAME))
         detectors.may_answer.set()
         await eventually(lambda: fates(relay) == {"busy": 18, "answered": 2})
         assert relay.variant_counts() == [(20, 0)]
@@ -161,7 +161,7 @@ async def test_copies_of_compressed_bodies_are_plain() -> None:
         await eventually(lambda: fates(relay) == {"answered": 1})
         assert backend.requests[1].body == BODY
         assert backend.requests[1].field(b"content-encoding") is None
-        assert relay.ledger.held == 0
+        assert relay.memory_budget.held == 0
 
 
 async def test_long_bodies_are_not_held() -> None:
@@ -198,7 +198,7 @@ async def test_copies_pause_once_requests_are_slower_with_them() -> None:
             slow = 0.05 if second % 10 != 9 else 0.01
             for number in range(100):
                 shadows.answered(NAME, slow if number % 10 == 0 else 0.01)
-            shadows.look()
+            shadows.check()
         assert shadows.notes(shadows.sets[NAME])[0].startswith("paused: ")
         await infer(client)
         assert fates(relay) == {}
@@ -211,7 +211,7 @@ async def test_slowness_with_and_without_copies_pauses_nothing() -> None:
             for number in range(100):
                 took_s = 0.05 if number % 10 == 0 and second > 200 else 0.01
                 shadows.answered(NAME, took_s)
-            shadows.look()
+            shadows.check()
         assert shadows.notes(shadows.sets[NAME]) == []
 
 

@@ -11,14 +11,14 @@ import grpc
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
 from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
-PLAN = Plan(limits={}, default=Capacity(1, is_auto=True))
+PLAN = QueuePlan(limits={}, default=Capacity(1, is_auto=True))
 ROUTES = {
     b"work": ModelRoute(
         facts=ModelFacts(is_stateful=False, is_decoupled=False, instances=1),

@@ -443,7 +443,7 @@ async def test_large_messages_pass_without_being_collected() -> None:
             stream.send(*(step("seq", n % 2 + 1, str(n), tensor=tensor) for n in range(4)))
         )
         while not sending.done():
-            most = max(most, setup.relay.ledger.held)
+            most = max(most, setup.relay.memory_budget.held)
             await asyncio.sleep(0.001)
         await sending
         assert [name for name, _ in await stream.answers(4)] == ["0", "1", "2", "3"]
@@ -461,9 +461,11 @@ async def test_answers_that_are_not_due_are_held_by_the_window_of_their_backend(
         slow.gate.clear()
         await stream.send(step("seq", 1, "slow"))
         await stream.send(*(step("seq", 2, str(n)) for n in range(40)))
-        await eventually(lambda: setup.relay.ledger.held > 2**16)
+        await eventually(lambda: setup.relay.memory_budget.held > 2**16)
         await asyncio.sleep(0.1)
-        assert setup.relay.ledger.held <= 2**17 + 41 * 512  # the window, and who waits for what
+        assert (
+            setup.relay.memory_budget.held <= 2**17 + 41 * 512
+        )  # the window, and who waits for what
         slow.gate.set()
         names = [name for name, _ in await stream.answers(41)]
         assert names == ["slow", *map(str, range(40))]

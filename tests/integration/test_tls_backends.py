@@ -160,7 +160,7 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
     loop = asyncio.get_running_loop()
     reused = []
 
-    class Talk(asyncio.Protocol):
+    class ClientCall(asyncio.Protocol):
         def __init__(self) -> None:
             self.heard = loop.create_future()
             self.gone = loop.create_future()
@@ -178,12 +178,12 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
     ):
         for backend in (one, one, two):
             address = parse_address(backend.target)
-            transport, talk = await dial(loop, address, Talk, 2.0, tls=tls)
+            transport, client_call = await dial(loop, address, ClientCall, 2.0, tls=tls)
             reused.append(transport.get_extra_info("ssl_object").session_reused)
             transport.write(GET)
-            await talk.heard
+            await client_call.heard
             transport.close()
-            await talk.gone
+            await client_call.gone
     assert reused == [False, True, False]
 
 

@@ -21,7 +21,7 @@ from lb.net.tls.watch import FileWatch
 from tests.fakes.certificates import CLIENT, SERVER, Authority, expired
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_server, path
 from tests.fakes.relay import running_http1_relay, running_relay
-from tests.fakes.tls import Listening, World, look, shake, tls_listener
+from tests.fakes.tls import Listening, World, poll, shake, tls_listener
 from tests.fakes.tls_records import logging_context, trickle, writer_of
 from tests.wire.http1 import Peer, reply, scripted_backend
 from tests.wire.waiting import eventually, soon
@@ -558,7 +558,7 @@ async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
             running = asyncio.gather(*clients)
             await asyncio.sleep(0)
             world.pair("server", "localhost")
-            look(watch)
+            poll(watch)
             contexts.add(listening.tls.context("localhost"))
             answers = await running
             assert all(seen.answer.startswith(b"HTTP/1.1 200 ") for seen in answers)

@@ -14,10 +14,10 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.conduct import Told
 from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.passive_health import Told
 from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
 from tests.wire.frames import (
     OK_TRAILERS,
@@ -146,7 +146,7 @@ async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> No
     refused: dict[str, Reply] = {"refused": lambda stream: rst(stream, REFUSED_STREAM)}
     reply = (UNUSABLE | refused)[protocol_of]
     facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
-    plan = Plan(limits={}, default=Capacity(4, instances=4))
+    plan = QueuePlan(limits={}, default=Capacity(4, instances=4))
     routes = {b"m": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
     async with (
         raw_backend(answers(reply)) as bad,

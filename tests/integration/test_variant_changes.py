@@ -14,7 +14,7 @@ import pytest
 
 from lb.domain.model import NO_FACTS, ModelFacts
 from lb.domain.pool import ModelRoute, OnDemand, Placement, PoolSnapshot
-from lb.domain.schedule import Capacity, Plan, QueueRules
+from lb.domain.schedule import Capacity, QueuePlan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import FACTS, until
 from tests.fakes.grpc_server import grpc_channel, path
@@ -66,7 +66,7 @@ class Side:
 
     def publish(self, *ready: str, schedule: bool = False, facts: ModelFacts = FACTS) -> None:
         """Backends have these models ready from now on, as far as is known."""
-        plan = Plan(limits={}, default=Capacity(1, instances=1), rules=QueueRules())
+        plan = QueuePlan(limits={}, default=Capacity(1, instances=1), rules=QueueRules())
         base = snapshot_of(self.relay.backends, GENERATION)
         route = replace(
             base.routes[b"m"],

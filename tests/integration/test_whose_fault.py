@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lb.domain.backend import Backend
-from tests.fakes.conduct import Told
+from tests.fakes.passive_health import Told
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.wire.frames import (
     INTERNAL_ERROR,

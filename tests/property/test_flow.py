@@ -1,4 +1,5 @@
-"""The core of flow control against a plain model: several streams on one ledger, any order."""
+"""The core of flow control against a plain model: several streams on one memory budget, any
+order."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from lb.wire.http2.flow import UNCOUNTED, Pipe
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 SIZES = st.sampled_from([1, 50, 51, 99, 700, UNCOUNTED, UNCOUNTED + 1, 20_000])
 MOST_STREAMS = 3
@@ -27,10 +28,10 @@ MOST_STREAMS = 3
 class Stream:
     """Both directions of a stream, and what a sender and a reader of each would know."""
 
-    def __init__(self, ledger: Ledger, window: int, limit: int, keep: int) -> None:
+    def __init__(self, memory_budget: MemoryBudget, window: int, limit: int, keep: int) -> None:
         self.over = False
         self.keep = keep
-        self.ways = [Way(self, ledger, window, limit) for _ in range(2)]
+        self.ways = [Way(self, memory_budget, window, limit) for _ in range(2)]
         self.ways[0].pipe.retained = []
 
     def evict(self) -> None:
@@ -48,9 +49,11 @@ class Stream:
 class Way:
     """One direction: the pipe, and the model of it."""
 
-    def __init__(self, stream: Stream, ledger: Ledger, window: int, limit: int) -> None:
+    def __init__(
+        self, stream: Stream, memory_budget: MemoryBudget, window: int, limit: int
+    ) -> None:
         self.stream = stream
-        self.pipe: Pipe[Any] = Pipe(stream, ledger, window, limit)
+        self.pipe: Pipe[Any] = Pipe(stream, memory_budget, window, limit)
         self.granted = window
         """Bytes that the sender may send in all."""
         self.sent = b""
@@ -112,7 +115,7 @@ class Flow(RuleBasedStateMachine):
 
     @initialize(ceiling=st.sampled_from([300, 6000, 30_000, 10**6]))
     def begin(self, ceiling: int) -> None:
-        self.ledger = Ledger(ceiling)
+        self.memory_budget = MemoryBudget(ceiling)
         self.alive: list[Stream] = []
 
     @precondition(lambda self: len(self.alive) < MOST_STREAMS)
@@ -123,7 +126,7 @@ class Flow(RuleBasedStateMachine):
         keep=st.sampled_from([0, 200, 50_000, 50_000]),
     )
     def opens(self, window: int, growth: int, keep: int) -> Stream:
-        stream = Stream(self.ledger, window, window * growth, keep)
+        stream = Stream(self.memory_budget, window, window * growth, keep)
         self.alive.append(stream)
         return stream
 
@@ -173,14 +176,18 @@ class Flow(RuleBasedStateMachine):
 
     @invariant()
     def books_are_right(self) -> None:
-        if not hasattr(self, "ledger"):
+        if not hasattr(self, "memory_budget"):
             return
         self.alive = [stream for stream in self.alive if not stream.over]
         ways = [way for stream in self.alive for way in stream.ways]
         for way in ways:
             way.check()
-        assert self.ledger.held == sum(way.pipe.held for way in ways) <= self.ledger.ceiling
-        assert len(self.ledger) == sum(1 for way in ways if way.pipe.held)
+        assert (
+            self.memory_budget.held
+            == sum(way.pipe.held for way in ways)
+            <= self.memory_budget.ceiling
+        )
+        assert len(self.memory_budget) == sum(1 for way in ways if way.pipe.held)
 
     def teardown(self) -> None:
         """When all read, everything goes out and every sender may go on."""
@@ -192,7 +199,9 @@ class Flow(RuleBasedStateMachine):
                     assert way.out == way.sent
                     assert way.pipe.ended or 2 * way.pipe.window > way.pipe.window_size
             stream.end()
-        assert not hasattr(self, "ledger") or not (self.ledger.held or len(self.ledger))
+        assert not hasattr(self, "memory_budget") or not (
+            self.memory_budget.held or len(self.memory_budget)
+        )
 
 
 TestFlow = Flow.TestCase

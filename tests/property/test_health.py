@@ -82,12 +82,12 @@ def test_suspected_means_silent_and_owing_for_long_enough(
     port = PortHealth(rules)
     port.probe_sent(10.0)
     port.probed(Finding.READY, 0.0)
-    port.look(0.0, 99.0)
+    port.check_stall(0.0, 99.0)
     assert port.state is BackendState.UP
     port.probe_sent(100.0)
     quiet_since = 100.0 if byte_after is None else 100.0 + byte_after
     now = quiet_since + silence
-    port.look(0.0 if byte_after is None else quiet_since, now)
+    port.check_stall(0.0 if byte_after is None else quiet_since, now)
     assert (port.state is BackendState.SUSPECTED) == (now - quiet_since >= rules.suspect_after_s)
     port.probed(Finding.READY, 0.0)
     assert port.state is BackendState.UP

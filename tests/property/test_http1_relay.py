@@ -1,5 +1,5 @@
 """Whatever both sides do, in whatever order: no exception, every attempt ended once, every byte
-on the ledger given back, and each client gets only what was meant for it."""
+in the memory budget given back, and each client gets only what was meant for it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class _World:
     def check(self) -> None:
         """What must hold at every moment."""
         sides = self.sides
-        assert 0 <= sides.ledger.held <= sides.ledger.ceiling
+        assert 0 <= sides.memory_budget.held <= sides.memory_budget.ceiling
         assert sides.open_requests == sides.leftovers()["busy"]
         found = [sides.serving(connection) for connection, _ in self.backends]
         serving = [request for request in found if request is not None]
@@ -176,7 +176,7 @@ class _World:
         sides.timers.close()
         assert sides.open_requests == 0
         assert sides.in_flight == 0
-        assert (sides.ledger.held, len(sides.ledger)) == (0, 0)
+        assert (sides.memory_budget.held, len(sides.memory_budget)) == (0, 0)
         assert sides.client_connections == 0
         assert sides.upstream_connections == 0
         assert sides.traffic.connections == 0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.wire.http2.budget import Allowance, Bucket, Traffic
-from tests.fakes.links import GREETING, PaperRelay, Side
+from lb.wire.http2.budget import Allowance, Bucket, ConnectionTraffic
+from tests.fakes.http2_connections import GREETING, PaperRelay, Side
 from tests.wire import frames as f
 
 STREAM_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
@@ -41,7 +41,7 @@ def test_a_bucket_fills_as_time_goes_by(burst: int, per_s: float, pauses: list[f
     bucket, plain, now = Bucket(Allowance(burst=burst, per_s=per_s)), PlainBucket(burst, per_s), 0.0
     for pause in pauses:
         now += pause
-        assert bucket.take(now, Traffic) == plain.take(now)
+        assert bucket.take(now, ConnectionTraffic) == plain.take(now)
 
 
 # Honest clients

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.links import GREETING, PaperRelay, Side
+from tests.fakes.http2_connections import GREETING, PaperRelay, Side
 from tests.fakes.relay import snapshot_of
 from tests.wire import frames as f
 
@@ -176,7 +176,7 @@ class World:
                 self.sends(side, make(self.stream(stream, back)), cut)
         self.relay.flush()
         self.closings()
-        assert self.relay.ledger.held <= CEILING
+        assert self.relay.memory_budget.held <= CEILING
 
     def stream(self, wanted: int, back: int) -> int:
         """Mostly a stream that was opened lately, or the next one."""

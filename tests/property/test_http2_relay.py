@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.wire.http2.flow import UNCOUNTED
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import METHOD_PATH, OK_TRAILERS, RESPONSE_FIELDS, FieldPair, request_fields
 
 WINDOW = 3000
@@ -128,7 +128,7 @@ class World:
         self.relay.flush()
         while self.client.pump(self.step) | self.server.pump(self.step):
             self.relay.flush()
-        assert self.relay.ledger.held <= self.relay.ledger.ceiling
+        assert self.relay.memory_budget.held <= self.relay.memory_budget.ceiling
 
     def act(self, event: tuple[str, int, int]) -> None:
         kind, which, size = event

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.wire.http2 import frames as fr
-from tests.fakes.links import GREETING, PaperRelay, Side
+from tests.fakes.http2_connections import GREETING, PaperRelay, Side
 from tests.fakes.relay import SINGLE_FRAMES, USUAL, counts_runs
 from tests.wire.frames import (
     DATA,
@@ -64,14 +64,14 @@ def _relayed(
         source.sends(wire[at:stop])
     pipe = source.facts.streams[1]
     first = _payload(sink)
-    state = (pipe.held, pipe.ended, pipe.credit, sink.facts.credit, relay.ledger.held)
+    state = (pipe.held, pipe.ended, pipe.credit, sink.facts.credit, relay.memory_budget.held)
     counted = source.facts.carried(1)
     if full:
         sink.resume()
     sink.sends(window_update(1, 2**20), window_update(0, 2**20))
     rest = _payload(sink)
     assert first + rest == (start if up else b"") + b"".join(frame[9:] for frame in frames)
-    assert not relay.ledger.held
+    assert not relay.memory_budget.held
     if not pipe.ended:
         assert pipe.window + pipe.owed == pipe.window_size, "all that went out is credited or owed"
     return first, state, counted

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.wire.http2 import frames as fr
-from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
+from tests.fakes.http2_connections import GREETING, PaperRelay, Side, frames_of
 from tests.fakes.relay import USUAL, WITHOUT_SHORT_WAYS, Options
 from tests.wire import frames as ff
 
@@ -174,7 +174,7 @@ class Traffic:
 
     def _schedule(self, limit: Capacity) -> None:
         paper = self.paper
-        route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
+        route = ModelRoute(facts=FACTS, is_uniform=True, plan=QueuePlan(limits={}, default=limit))
         paper.pool.publish(replace(paper.pool.current, routes={b"m": route}))
 
     def step(self, step: tuple[Any, ...]) -> None:
@@ -236,9 +236,15 @@ class Traffic:
             }
             for record in paper.finished.records
         ]  # fmt: skip
-        links = [
-            (link.credit, link.owed, link.is_paused, sorted(link.streams), link.waiting)
-            for link in (self.client.facts, self.backend.facts)
+        connections = [
+            (
+                connection.credit,
+                connection.owed,
+                connection.is_paused,
+                sorted(connection.streams),
+                connection.waiting,
+            )
+            for connection in (self.client.facts, self.backend.facts)
         ]
         transports = [
             (said(side.transport.written), side.transport.eof, side.transport.is_closing())
@@ -249,7 +255,15 @@ class Traffic:
         assert port is not None
         counts = (port.codes, port.failures, port.bytes_sent, port.bytes_received, port.attempts)
         left = {key: n for key, n in paper.leftovers().items() if key != "tasks"}
-        return transports, records, links, counts, left, len(paper.timers), paper.outcomes.seen
+        return (
+            transports,
+            records,
+            connections,
+            counts,
+            left,
+            len(paper.timers),
+            paper.outcomes.seen,
+        )
 
 
 @given(

@@ -62,14 +62,14 @@ def test_requests_under_way_are_exact_however_they_end(
 ) -> None:
     limit = Limit(rate=1e9, concurrent=concurrent, max_clients=max_clients)
     gate = Gate(GateRules(limits=(LimitRule(limit),)))
-    claim = gate.claim(_INFER, (), is_control=False)
-    assert claim is not None
+    credentials = gate.credentials(_INFER, (), is_control=False)
+    assert credentials is not None
     under_way: list[tuple[int, Permit]] = []
     for now, (begins, number) in enumerate(steps):
         mine = sum(owner == number for owner, _ in under_way)
         if begins:
             try:
-                permit = gate.admit(claim, None, _client(number), now)
+                permit = gate.admit(credentials, None, _client(number), now)
             except RequestRefused:
                 assert mine == concurrent
             else:

@@ -112,7 +112,7 @@ class Pool(RuleBasedStateMachine):
         self.now += seconds
         for _ in range(2):  # one look that comes late is none
             self.now += 0.1
-            self.directory.look(self.now)
+            self.directory.check(self.now)
 
     @rule(at=indices, finding=st.sampled_from((Finding.READY, Finding.REFUSED)))
     def a_probe_ends(self, at: int, finding: Finding) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 from tests.fakes.outliers import backends
 
 _STEP = st.tuples(
@@ -44,7 +44,7 @@ def test_the_book_is_consistent_after_anything(
                     for key in [each for each in phases if each[0] == backend.name]:
                         del phases[key]
                 case "look":
-                    changed = outliers.look(pool, now)
+                    changed = outliers.judge(pool, now)
                 case fault:
                     assert isinstance(fault, Fault)
                     changed = outliers.failed(backend, model, fault, 0.001, now)
@@ -64,5 +64,5 @@ def test_the_book_is_consistent_after_anything(
     # Time heals what nobody asks for.
     for _ in range(12):
         now += 301.0
-        outliers.look(pool, now)
+        outliers.judge(pool, now)
     assert outliers.is_quiet

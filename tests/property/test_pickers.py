@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lb.balancing.least_loaded import EXACT_LIMIT, STAY, WINDOW, LeastLoadedPicker, WindowPicker
 from lb.balancing.policies import POLICY_NAMES, make_policy
 from lb.balancing.round_robin import RoundRobinPicker
-from lb.balancing.score import Turn, score
+from lb.balancing.score import PickSequence, score
 from lb.domain.backend import Backend
 from tests.fakes.backends import make_backend
 from tests.reference import picking
@@ -105,7 +105,7 @@ def test_equal_idle_backends_all_get_their_turn(name: str, count: int, seed: int
 def test_least_loaded_agrees_with_its_plain_version(
     backends: tuple[Backend, ...], steps: int
 ) -> None:
-    turn = Turn()
+    turn = PickSequence()
     turn.resume(backends)
     picker = LeastLoadedPicker(backends, turn)
     for _ in range(steps):
@@ -122,8 +122,8 @@ def test_least_loaded_does_not_depend_on_the_order_of_distinct_picks(
         backend.last_pick = at
     shuffled = list(copy_of(backends))
     Random(seed).shuffle(shuffled)
-    first = LeastLoadedPicker(backends, Turn()).pick()
-    second = LeastLoadedPicker(shuffled, Turn()).pick()
+    first = LeastLoadedPicker(backends, PickSequence()).pick()
+    second = LeastLoadedPicker(shuffled, PickSequence()).pick()
     assert name_of(first) == name_of(second)
 
 
@@ -131,7 +131,7 @@ def test_least_loaded_does_not_depend_on_the_order_of_distinct_picks(
 def test_a_window_pick_is_as_good_as_the_best_in_sight(
     backends: tuple[Backend, ...], seed: int
 ) -> None:
-    picker = WindowPicker(backends, Turn(), Random(seed))
+    picker = WindowPicker(backends, PickSequence(), Random(seed))
     rng = Random(seed)
     order = rng.sample(backends, len(backends))
     stay = picking.Stay(order, WINDOW, STAY)
@@ -149,7 +149,7 @@ def test_the_runner_up_is_the_second_best_in_sight(
 ) -> None:
     for backend in backends:
         backend.max_in_flight = 0
-    picker = WindowPicker(backends, Turn(), Random(seed))
+    picker = WindowPicker(backends, PickSequence(), Random(seed))
     rng = Random(seed)
     order = rng.sample(backends, len(backends))
     stay = picking.Stay(order, WINDOW, STAY)
@@ -179,7 +179,7 @@ def test_round_robin_agrees_with_its_plain_version(
     backends: tuple[Backend, ...], steps: int
 ) -> None:
     plain = picking.RoundRobin(backends)
-    picker = RoundRobinPicker(backends, Turn())
+    picker = RoundRobinPicker(backends, PickSequence())
     for _ in range(steps):
         expected = plain.pick()
         assert picker.pick() is expected

@@ -10,10 +10,10 @@ from lb.domain.schedule import (
     Capacity,
     Ending,
     Order,
-    Plan,
+    QueuePlan,
     QueueRules,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from tests.fakes.backends import make_backend
@@ -63,8 +63,8 @@ class Driver:
         )
         plan_limits = dict(zip(self.backends, limits, strict=True))
         self.rules = rules
-        self.plans = [Plan(limits=plan_limits, rules=rules) for _ in MODELS]
-        self.known: dict[tuple[int, tuple[Backend, ...]], Terms] = {}
+        self.plans = [QueuePlan(limits=plan_limits, rules=rules) for _ in MODELS]
+        self.known: dict[tuple[int, tuple[Backend, ...]], RequestClass] = {}
         self.scheduler = new_scheduler()
         self.now = 1.0
         self.waiting: set[Ticket] = set()
@@ -76,7 +76,7 @@ class Driver:
         model = draw.draw(st.integers(0, len(MODELS) - 1))
         some = draw.draw(st.sets(st.sampled_from(self.backends), min_size=1))
         eligible = tuple(backend for backend in self.backends if backend in some)
-        ticket = Ticket(self.terms(model, eligible), self.now)
+        ticket = Ticket(self.request_class(model, eligible), self.now)
         ticket.priority = draw.draw(st.integers(0, 2))
         ticket.tenant = draw.draw(st.sampled_from(("", "a", "b")))
         ticket.rows = draw.draw(st.sampled_from((1, 8)))
@@ -126,7 +126,9 @@ class Driver:
             case "again" if self.running:
                 ticket = self.running.pop(draw.draw(st.integers(0, len(self.running) - 1)))
                 ticket.tried = (*ticket.tried, _at(ticket))
-                ticket.terms = self.terms(MODELS.index(ticket.model), ticket.eligible)
+                ticket.request_class = self.request_class(
+                    MODELS.index(ticket.model), ticket.eligible
+                )
                 self.end(ticket, Ending.FAILED)
                 self.accounted -= 1
                 self.place(ticket)
@@ -134,7 +136,7 @@ class Driver:
                 self.follow(is_gone=draw.draw(st.booleans()))
             case "reload":
                 some = {each: draw.draw(limits()) for each in self.backends}
-                self.plans = [Plan(limits=some, rules=self.rules) for _ in MODELS]
+                self.plans = [QueuePlan(limits=some, rules=self.rules) for _ in MODELS]
                 if draw.draw(st.booleans()):
                     self.offer(draw)
                 self.follow(is_gone=False)
@@ -142,15 +144,15 @@ class Driver:
         if draw.draw(st.booleans()):
             self.settle()
 
-    def terms(self, model: int, eligible: tuple[Backend, ...]) -> Terms:
+    def request_class(self, model: int, eligible: tuple[Backend, ...]) -> RequestClass:
         """The same object as long as the plan is."""
-        terms = self.known.get((model, eligible))
-        if terms is None or terms.plan is not self.plans[model]:
-            terms = Terms(MODELS[model], b"", self.plans[model], eligible)
-            self.known[model, eligible] = terms
-        return terms
+        request_class = self.known.get((model, eligible))
+        if request_class is None or request_class.plan is not self.plans[model]:
+            request_class = RequestClass(MODELS[model], b"", self.plans[model], eligible)
+            self.known[model, eligible] = request_class
+        return request_class
 
-    def plan(self, ticket: Ticket) -> Plan:
+    def plan(self, ticket: Ticket) -> QueuePlan:
         return self.plans[MODELS.index(ticket.model)]
 
     def follow(self, *, is_gone: bool) -> None:
@@ -230,7 +232,7 @@ def test_equal_backends_are_never_idle_while_somebody_waits(
     free_at = dict.fromkeys(driver.backends, 0.0)
     ends: dict[Ticket, float] = {}
     for _ in range(count * limit + waiting):
-        ticket = Ticket(driver.terms(0, driver.backends), driver.now)
+        ticket = Ticket(driver.request_class(0, driver.backends), driver.now)
         driver.offered += 1
         driver.place(ticket)
         driver.settle()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import new_scheduler
 
@@ -34,7 +34,7 @@ class Play:
         self.instances = instances
         self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
         limit = Capacity(instances, is_auto=True, instances=instances)
-        self.plan = Plan(limits={}, default=limit)
+        self.plan = QueuePlan(limits={}, default=limit)
         self.scheduler = new_scheduler()
         self.now = 1.0
         self.numbers = count()
@@ -75,7 +75,7 @@ class Play:
         self.now = max(self.now, until)
 
     def come(self) -> None:
-        ticket = Ticket(Terms(b"m", b"", self.plan, self.backends), self.now)
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, self.backends), self.now)
         if self.scheduler.offer(ticket, self.now) is None:
             self.waiting.add(ticket)
         else:

@@ -14,7 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, Refusal, ScheduleRefused, Terms, Ticket
+from lb.domain.schedule import (
+    Capacity,
+    Ending,
+    QueuePlan,
+    RefusalReason,
+    RequestClass,
+    ScheduleRefused,
+    Ticket,
+)
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import new_scheduler
 
@@ -74,7 +82,7 @@ class Play:
         self.by_backend = {server.backend: server for server in self.servers}
         self.backends = tuple(self.by_backend)
         limit = Capacity(instances, is_auto=True, instances=instances)
-        self.plan = Plan(limits={}, default=limit)
+        self.plan = QueuePlan(limits={}, default=limit)
         self.scheduler = new_scheduler()
         self.now = 1.0
         self.takes: Iterator[float] = repeat(0.01)
@@ -94,7 +102,7 @@ class Play:
 
     def send(self, deadline_s: float = float("inf")) -> None:
         """A request comes."""
-        ticket = Ticket(Terms(b"m", b"", self.plan, self.backends), self.now)
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, self.backends), self.now)
         ticket.deadline = self.now + deadline_s
         try:
             backend = self.scheduler.offer(ticket, self.now)
@@ -170,7 +178,7 @@ class Play:
             heappush(self._events, (wake_at, next(self._numbers), None))
 
     def _refuse(self, ticket: Ticket, refused: ScheduleRefused) -> None:
-        assert refused.refusal is Refusal.LATE
+        assert refused.refusal is RefusalReason.LATE
         idle = [server.backend.name for server in self.servers if server.is_idle]
         due = min(ticket.deadline, self.now + UNNAMED_S)
         ahead = sum(each.key <= due for each in self._waiting)

@@ -20,7 +20,15 @@ from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import (
+    NO_DEADLINE,
+    Capacity,
+    Ending,
+    QueuePlan,
+    QueueRules,
+    RequestClass,
+    Ticket,
+)
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
@@ -202,8 +210,8 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
 ) -> None:
     rng = Random(seed)
     backends = [make_backend(f"b{number}") for number in range(len(times_s))]
-    plan = Plan(limits={}, default=Capacity(1, is_auto=True, instances=instances))
-    terms = Terms(b"m", b"", plan, tuple(backends))
+    plan = QueuePlan(limits={}, default=Capacity(1, is_auto=True, instances=instances))
+    request_class = RequestClass(b"m", b"", plan, tuple(backends))
     scheduler = Scheduler()
     ends: list[tuple[float, int, Ticket]] = []
     free_at = {backend: [0.0] * instances for backend in backends}
@@ -219,7 +227,7 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
 
     for _ in range(400):
         while len(ends) + sum(view.waiting.get(0, 0) for view in scheduler.model_queues(now)) < 60:
-            made = Ticket(terms, now, rng.choice((1, 1, 4)))
+            made = Ticket(request_class, now, rng.choice((1, 1, 4)))
             backend = scheduler.offer(made, now)
             if backend is not None:
                 begin(made, backend)
@@ -227,8 +235,8 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
         assert ended.backend is not None
         ended.backend.in_flight -= 1
         scheduler.complete(ended, now, Ending.GOOD)
-        eligible_set: EligibleSet = terms.eligible_set
-        model_queue: ModelQueue = terms.model_queue
+        eligible_set: EligibleSet = request_class.eligible_set
+        model_queue: ModelQueue = request_class.model_queue
         before = eligible_set.is_closed, eligible_set.wake_at
         if eligible_set.is_closed and eligible_set.freed == 1 and eligible_set.wake_at > now:
             quick = model_queue.due_after_end(eligible_set, now)
@@ -245,7 +253,7 @@ def test_the_next_request_after_an_end_is_the_one_that_a_comparison_chooses(
 
 
 def ticket(rows: int, size: int, now: float) -> Ticket:
-    made = Ticket(Terms(b"m", b"", Plan(limits={}), ()), now)
+    made = Ticket(RequestClass(b"m", b"", QueuePlan(limits={}), ()), now)
     made.rows = rows
     made.size = size
     made.began_at = now

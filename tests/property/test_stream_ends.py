@@ -192,7 +192,7 @@ async def play(acts: list[tuple[str, int, int]], *, ends_well: bool, at_first_er
         else:
             servers[number].end(name)
         await settle()
-        assert paper.bench.ledger.held <= 5000 + 8000 + BACKENDS * 8000 + 20_000
+        assert paper.bench.memory_budget.held <= 5000 + 8000 + BACKENDS * 8000 + 20_000
     if ends_well and not is_over():
         paper.client.sends(window_update(1, 2**20))
         paper.send(end=True)

@@ -15,7 +15,7 @@ from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import window_update
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.stream_backend import step
 from tests.wire.frames import (
     DATA,

@@ -90,14 +90,14 @@ def http2_backend(*, busy: bool) -> None:
     sides = Http2Sides(time.monotonic)
     sides.upstream.connection_lost(None)
     with no_garbage():
-        link = sides.dial()
-        link.data_received(_GREETING)
+        connection = sides.dial()
+        connection.data_received(_GREETING)
         if busy:
             sides.client_sends(b"".join(request(1, None)))
         sides.flush()
-        link.connection_lost(None)
+        connection.connection_lost(None)
         sides.flush()
-        del link
+        del connection
 
 
 def sniffed_client(*, busy: bool) -> None:

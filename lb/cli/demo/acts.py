@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-from lb.cli.demo.load import Tally
+from lb.cli.demo.load import RequestTally
 from lb.cli.demo.tritons import SimulatedTritons
 
 KEYS: Final = "k kill   f freeze   d drain   r restore   Ctrl-C end"
@@ -53,7 +53,7 @@ class Acts:
     def __init__(
         self,
         tritons: SimulatedTritons,
-        tallies: Sequence[Tally],
+        tallies: Sequence[RequestTally],
         change: Change,
         say: Callable[[str], None],
     ) -> None:

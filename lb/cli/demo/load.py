@@ -32,7 +32,7 @@ Infer = Callable[[Sequence[int], Sequence[int]], Awaitable[Outputs]]
 
 
 @dataclass(slots=True)
-class Tally:
+class RequestTally:
     """What became of the requests of one protocol."""
 
     protocol: str
@@ -67,7 +67,9 @@ def quantile_ms(times_s: Iterable[float], share: float) -> float | None:
 class Arrivals:
     """Requests that arrive by chance, each of them at every contestant at the same time."""
 
-    def __init__(self, contestants: Sequence[Sequence[tuple[Infer, Tally]]], rng: Random) -> None:
+    def __init__(
+        self, contestants: Sequence[Sequence[tuple[Infer, RequestTally]]], rng: Random
+    ) -> None:
         """
         Args:
             contestants: for each way to send requests (its protocol) all who are to get them.
@@ -99,7 +101,9 @@ class Arrivals:
                 await asyncio.sleep(rng.expovariate(rate))
 
 
-async def send_one(infer: Infer, tally: Tally, first: Sequence[int], second: Sequence[int]) -> None:
+async def send_one(
+    infer: Infer, tally: RequestTally, first: Sequence[int], second: Sequence[int]
+) -> None:
     """Send one request, and tally its answer."""
     started = time.monotonic()
     try:

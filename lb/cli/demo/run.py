@@ -31,7 +31,7 @@ from lb.cli.demo.balancer import (
     usual_listeners,
 )
 from lb.cli.demo.children import READY_S, Children, DemoError
-from lb.cli.demo.load import Arrivals, Tally, grpc_infer, http_infer
+from lb.cli.demo.load import Arrivals, RequestTally, grpc_infer, http_infer
 from lb.cli.demo.table import addresses, comparison, redraw, speeds, table
 from lb.cli.demo.tritons import SimulatedTritons
 from lb.net.tasks import TaskOwner
@@ -90,8 +90,8 @@ class _Demo:
         self._timeline = timeline
         self._serve = serve
         self._find_listeners = find_listeners
-        self._tallies = (Tally("HTTP"), Tally("gRPC"))
-        self._rival_tallies = (Tally("HTTP"), Tally("gRPC"))
+        self._tallies = (RequestTally("HTTP"), RequestTally("gRPC"))
+        self._rival_tallies = (RequestTally("HTTP"), RequestTally("gRPC"))
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
@@ -246,8 +246,8 @@ class _Screen:
         session: aiohttp.ClientSession,
         listen: Listeners,
         tritons: SimulatedTritons,
-        tallies: Sequence[Tally],
-        rival_tallies: Sequence[Tally],
+        tallies: Sequence[RequestTally],
+        rival_tallies: Sequence[RequestTally],
     ) -> None:
         self._session = session
         self._listen = listen

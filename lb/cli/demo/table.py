@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lb.admin.models import Backend
 from lb.cli.demo.balancer import Listeners
-from lb.cli.demo.load import MODEL, Tally, quantile_ms
+from lb.cli.demo.load import MODEL, RequestTally, quantile_ms
 from lb.cli.demo.tritons import MODEL_MS, SimulatedTritons
 from lb.domain.durations import short_duration
 
@@ -30,7 +30,7 @@ def addresses(listen: Listeners) -> list[str]:
 
 def table(
     backends: Sequence[Backend],
-    tallies: Sequence[Tally],
+    tallies: Sequence[RequestTally],
     fates: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the backends as the load balancer sees them, and what the demo itself measured.
@@ -50,7 +50,7 @@ def table(
     return [*lines, "", *map(_total, tallies)]
 
 
-def comparison(ours: Sequence[Tally], others: Sequence[Tally]) -> str:
+def comparison(ours: Sequence[RequestTally], others: Sequence[RequestTally]) -> str:
     """Say the 99th percentile of the same arrivals, here and with round robin."""
     (p99, failed), (other_p99, other_failed) = map(_p99_and_failed, (ours, others))
     return (
@@ -59,7 +59,7 @@ def comparison(ours: Sequence[Tally], others: Sequence[Tally]) -> str:
     )
 
 
-def _p99_and_failed(tallies: Sequence[Tally]) -> tuple[float | None, int]:
+def _p99_and_failed(tallies: Sequence[RequestTally]) -> tuple[float | None, int]:
     recent = [took for tally in tallies for took in tally.recent_s]
     return quantile_ms(recent, 0.99), sum(tally.failed for tally in tallies)
 
@@ -102,7 +102,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "   ".join(padded).rstrip()
 
 
-def _total(tally: Tally) -> str:
+def _total(tally: RequestTally) -> str:
     line = (
         f"  {tally.protocol}   {tally.right} right, {tally.wrong} wrong, {tally.failed} failed"
         f"   p50 {_milliseconds(tally.quantile_ms(0.5))}"

@@ -14,7 +14,7 @@ from hpack.exceptions import HPACKError
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.talk import ANSWER_BYTES, PIECE_BYTES, Fields, Payload
+from lb.net.ask.client_call import ANSWER_BYTES, PIECE_BYTES, Fields, Payload
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import decode_message
@@ -82,7 +82,7 @@ class GrpcSession:
         """The fields of the newest request, and their block."""
 
 
-class GrpcTalk:
+class GrpcClientCall:
     """One call."""
 
     __slots__ = (
@@ -143,12 +143,12 @@ class GrpcTalk:
 
     @property
     def is_reusable(self) -> bool:
-        """See `Talk`."""
+        """See `ClientCall`."""
         is_sent = self._sent == len(self._message)
         return self.answer is not None and is_sent and not self.session.is_closing
 
     def release(self) -> None:
-        """See `Talk`."""
+        """See `ClientCall`."""
         self._message, self._sent, self._data = memoryview(b""), 0, bytearray()
         self.answer = GrpcAnswer(0, "", b"")
 
@@ -204,7 +204,7 @@ class GrpcTalk:
         return [frames.frame_header(size, frames.DATA, flags, self._stream), *pieces]
 
     def closed(self) -> None:
-        """See `Talk`: a call never ends so."""
+        """See `ClientCall`: a call never ends so."""
 
     # The answer
 

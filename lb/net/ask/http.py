@@ -7,7 +7,7 @@ from typing import Final
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.talk import ANSWER_BYTES, PIECE_BYTES, Fields, Payload
+from lb.net.ask.client_call import ANSWER_BYTES, PIECE_BYTES, Fields, Payload
 from lb.wire.http1.body import CloseDecoder, few, make_decoder
 from lb.wire.http1.collect import HeadCollector
 from lb.wire.http1.errors import MessageError
@@ -38,7 +38,7 @@ class HttpAnswer:
         return next((value for name, value in self.fields if name == b"content-type"), b"")
 
 
-class HttpTalk:
+class HttpClientCall:
     """One request on a connection, with no other beside it."""
 
     __slots__ = (
@@ -93,26 +93,26 @@ class HttpTalk:
 
     @property
     def is_reusable(self) -> bool:
-        """See `Talk`."""
+        """See `ClientCall`."""
         return self._is_kept and self.answer is not None and self._sent == len(self._body)
 
     def release(self) -> None:
-        """See `Talk`."""
+        """See `ClientCall`."""
         self._body, self._sent, self._pieces = memoryview(b""), 0, []
         self.answer = HttpAnswer(self._status, (), b"")
 
     def opening(self) -> bytes:
-        """See `Talk`."""
+        """See `ClientCall`."""
         return self.request
 
     def upload(self) -> list[Payload]:
-        """See `Talk`."""
+        """See `ClientCall`."""
         piece = self._body[self._sent : self._sent + PIECE_BYTES]
         self._sent += len(piece)
         return [piece] if piece else []
 
     def receive(self, data: bytes) -> bytes:
-        """See `Talk`."""
+        """See `ClientCall`."""
         if self.answer is not None:
             self._is_kept = False  # nobody has asked for more
             return b""
@@ -125,7 +125,7 @@ class HttpTalk:
         return b""
 
     def closed(self) -> None:
-        """See `Talk`."""
+        """See `ClientCall`."""
         if self._status and isinstance(self._decoder, CloseDecoder):
             self._finish()
 

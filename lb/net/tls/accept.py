@@ -10,7 +10,7 @@ from typing import Any
 
 from lb.domain.client import IpAddress
 from lb.net.client import client_of
-from lb.net.crowd import Crowd
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.contexts import describe
@@ -61,7 +61,7 @@ class TlsAcceptor:
         self.iteration = iteration
         self.handshake_s = handshake_s
         self.on_failure = on_failure
-        self.crowd = Crowd()
+        self.connection_limiter = ConnectionLimiter()
         """How many connections each client has, those under way here included."""
         self.on_crowded = on_failure
         """Called for each that is one too many."""
@@ -107,7 +107,7 @@ class AcceptedTls(TlsTransport):
         acceptor.shaking.add(self)
         self._peer = transport.get_extra_info("peername")
         self._address = client_of(transport).address
-        if not acceptor.crowd.enter(self._address):
+        if not acceptor.connection_limiter.enter(self._address):
             acceptor.on_crowded()
             self.abort()
             return
@@ -166,7 +166,7 @@ class AcceptedTls(TlsTransport):
         if self in acceptor.shaking:
             acceptor.shaking.remove(self)
             # The protocol counts it anew.
-            acceptor.crowd.leave(self._address)
+            acceptor.connection_limiter.leave(self._address)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

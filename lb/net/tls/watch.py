@@ -78,7 +78,7 @@ class Watched:
         self._told = ""
         """The problem of a loadable that was never loaded, as the log has it."""
 
-    def look(self) -> Callable[[], None] | None:
+    def poll(self) -> Callable[[], None] | None:
         """Load what has changed; see `Follower`. Bad files are looked at once more next time,
         since a pair that is replaced file by file does not fit in between, and then told once."""
         loadable = self.loadable

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 
 class AnswerAccount:
-    """On the ledger as one holder. Closed, it holds nothing and takes nothing."""
+    """In the memory budget as one holder. Closed, it holds nothing and takes nothing."""
 
-    __slots__ = ("_is_open", "_ledger", "held")
+    __slots__ = ("_is_open", "_memory_budget", "held")
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, memory_budget: MemoryBudget) -> None:
         self.held = 0
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._is_open = True
 
     @property
@@ -22,13 +22,13 @@ class AnswerAccount:
 
     def keep(self, size: int) -> bool:
         """Account for more bytes. False when there is no room for them."""
-        return self._is_open and self._ledger.take(self, size)
+        return self._is_open and self._memory_budget.take(self, size)
 
     def evict(self) -> None:
-        """See `lb.wire.ledger.Holder`."""
+        """See `lb.wire.memory_budget.Holder`."""
         self.close()
 
     def close(self) -> None:
         """Let go of everything."""
         self._is_open = False
-        self._ledger.release(self, self.held)
+        self._memory_budget.release(self, self.held)

@@ -15,10 +15,10 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.kserve.conversion import read_body, to_http, to_message
 from lb.kserve.messages import SERVICE
-from lb.net.ask.asker import Asker, Keep
-from lb.net.ask.talk import Fields
+from lb.net.ask.backend_client import BackendClient, Keep
+from lb.net.ask.client_call import Fields
 from lb.proxy.failure import http_body
-from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.question import FanOutRequest
 from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.hops import HOPS
@@ -36,14 +36,14 @@ _RESTRICTED: Final = "This protocol is restricted"
 _ENCODING: Final = b"content-encoding"
 
 
-def protocol_for(reach: Reach, question: Question) -> AppProtocol:
+def protocol_for(reach: Reach, question: FanOutRequest) -> AppProtocol:
     """In which protocol to ask: the client's, where the backend answers in it."""
     if reach.answers(question.protocol):
         return question.protocol
     return AppProtocol(1 - question.protocol)
 
 
-def _stops_others(question: Question, reach: Reach) -> bool:
+def _stops_others(question: FanOutRequest, reach: Reach) -> bool:
     """Whether it is a load over HTTP that can go over gRPC.
 
     A Triton holds a thread of its HTTP server until the model is there, and with it all other
@@ -73,11 +73,13 @@ def _is_alike(target: bytes, body: bytes) -> bool:
 class Calls:
     """Asks what a client asks, with its fields and no key of ours; whatever happens is a result."""
 
-    def __init__(self, asker: Asker, clock: Callable[[], float]) -> None:
-        self._asker = asker
+    def __init__(self, backend_client: BackendClient, clock: Callable[[], float]) -> None:
+        self._backend_client = backend_client
         self._clock = clock
 
-    async def put(self, question: Question, reach: Reach, timeout_s: float, keep: Keep) -> Result:
+    async def put(
+        self, question: FanOutRequest, reach: Reach, timeout_s: float, keep: Keep
+    ) -> Result:
         """Put a question to one backend that is reachable."""
         backend, protocol = reach.backend, protocol_for(reach, question)
         try:
@@ -92,7 +94,7 @@ class Calls:
             return _unspeakable(backend, protocol, str(error))
 
     async def _load(
-        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+        self, question: FanOutRequest, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
         """Carry a load over gRPC, unless that cannot say the same or needs another key."""
         if not await _reads_alike(question):
@@ -105,11 +107,11 @@ class Calls:
             return await self._over_http(question, backend, timeout_s, keep)
         return result
 
-    async def _is_admitted(self, question: Question, backend: Backend) -> bool:
+    async def _is_admitted(self, question: FanOutRequest, backend: Backend) -> bool:
         """Whether the client may control models over HTTP: a server may restrict that alone."""
         fields = _without_own(question.fields)
         try:
-            answer = await self._asker.http(
+            answer = await self._backend_client.http(
                 _without_key(backend.spec), b"POST", _INDEX, fields, timeout_s=_ADMITTED_S
             )
         except UpstreamError:
@@ -117,7 +119,7 @@ class Calls:
         return answer.status == HTTPStatus.OK
 
     async def _over_http(
-        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+        self, question: FanOutRequest, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
         method, target, body = question.method, question.target, question.body
         fields = question.fields
@@ -125,7 +127,7 @@ class Calls:
             method, fields = b"POST", _crossing(fields)
             target, body = await asyncio.to_thread(to_http, question.operation.name, body)
         asked_at = self._clock()
-        answer = await self._asker.http(
+        answer = await self._backend_client.http(
             _without_key(backend.spec),
             method,
             target,
@@ -137,7 +139,7 @@ class Calls:
         return answered_http(backend, answer, asked_at, self._clock())
 
     async def _over_grpc(
-        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+        self, question: FanOutRequest, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
         path, message, fields = question.target, question.body, question.fields
         if question.protocol is AppProtocol.HTTP:
@@ -147,7 +149,7 @@ class Calls:
             message = await _as_message(question)
             fields = _crossing(fields)
         asked_at = self._clock()
-        answer = await self._asker.grpc(
+        answer = await self._backend_client.grpc(
             _without_key(backend.spec),
             path,
             message,
@@ -158,7 +160,7 @@ class Calls:
         return answered_grpc(backend, answer, asked_at, self._clock())
 
 
-async def _reads_alike(question: Question) -> bool:
+async def _reads_alike(question: FanOutRequest) -> bool:
     found = question.conversion
     async with found.lock:
         if found.is_alike is None:
@@ -166,7 +168,7 @@ async def _reads_alike(question: Question) -> bool:
         return found.is_alike
 
 
-async def _as_message(question: Question) -> bytes:
+async def _as_message(question: FanOutRequest) -> bytes:
     """The gRPC message that says what an HTTP request says.
 
     Raises:
@@ -182,7 +184,7 @@ async def _as_message(question: Question) -> bytes:
         return found.message
 
 
-def gave_up(reach: Reach, question: Question) -> Result:
+def gave_up(reach: Reach, question: FanOutRequest) -> Result:
     """The result of a backend that went down while it was waited for."""
     error = UpstreamError(Outcome.LOST, "went down before it answered")
     return unanswered(reach.backend, protocol_for(reach, question), error)

@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from lb.domain.outcome import Reason
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 
 _log = logging.getLogger(__name__)
 
-Collect: TypeAlias = Callable[[Question], Awaitable[Reply]]
+Collect: TypeAlias = Callable[[FanOutRequest], Awaitable[FanOutReply]]
 _Key: TypeAlias = tuple[object, ...]
 
 _INDIVIDUAL: Final = frozenset({
@@ -37,10 +37,10 @@ megabytes to a socket takes two milliseconds."""
 class _Collection:
     """One round of asking, and the clients that wait for it."""
 
-    def __init__(self, key: _Key, question: Question) -> None:
+    def __init__(self, key: _Key, question: FanOutRequest) -> None:
         self.key = key
         self.question = question
-        self.waiting: dict[asyncio.Future[Reply], None] = {}
+        self.waiting: dict[asyncio.Future[FanOutReply], None] = {}
         self.has_begun = False
         self.task: asyncio.Task[None] | None = None
         """Once it is its turn."""
@@ -67,7 +67,7 @@ class Collections:
         """Collections that are under way or wait."""
         return self._count
 
-    async def ask(self, question: Question, limit: int) -> Reply:
+    async def ask(self, question: FanOutRequest, limit: int) -> FanOutReply:
         """The answer to a request, shared with all that ask the same.
 
         Args:
@@ -78,7 +78,7 @@ class Collections:
         if collection is None:
             detail = "too many calls that concern all backends are under way"
             return replies.refusal(question, Reason.BACKENDS_FULL, detail)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[FanOutReply] = asyncio.get_running_loop().create_future()
         collection.waiting[answer] = None
 
         def client_left() -> None:
@@ -93,7 +93,7 @@ class Collections:
             question.departure.then(None)
             self._leave(collection, answer)
 
-    def _joinable(self, question: Question, limit: int) -> _Collection | None:
+    def _joinable(self, question: FanOutRequest, limit: int) -> _Collection | None:
         """A collection that has not begun; None when there are too many."""
         key = _key(question)
         first = self._first.get(key)
@@ -118,7 +118,7 @@ class Collections:
         # Also when it is cancelled before it has begun.
         collection.task.add_done_callback(lambda _: self._end(collection))
 
-    def _leave(self, collection: _Collection, answer: asyncio.Future[Reply]) -> None:
+    def _leave(self, collection: _Collection, answer: asyncio.Future[FanOutReply]) -> None:
         """A client does not wait any more. With the last one the work ends."""
         collection.waiting.pop(answer, None)
         if collection.waiting:
@@ -161,7 +161,7 @@ class Collections:
             self._start(following)
 
 
-def _key(question: Question) -> _Key:
+def _key(question: FanOutRequest) -> _Key:
     """What requests have in common that get the same answer."""
     return (
         question.protocol,

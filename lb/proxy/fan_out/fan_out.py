@@ -15,19 +15,19 @@ from lb.domain.control import ControlNews, Reach, Roster
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.conversion import subject
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.calls import Calls, gave_up
 from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.fan_out.result import Result
 from lb.proxy.fan_out.targets import concerned
 from lb.proxy.fan_out.views import Views
 from lb.telemetry.counts import OwnCalls
-from lb.wire.ledger import Ledger, SharedBytes
+from lb.wire.memory_budget import MemoryBudget, SharedBytes
 from lb.wire.protobuf import ProtobufError, fields
 
 _log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class BackendFanOut:
     def __init__(
         self,
         roster: Roster,
-        asker: Asker,
+        backend_client: BackendClient,
         tasks: TaskOwner,
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         options: FanOutOptions,
         *,
         clock: Callable[[], float],
@@ -74,9 +74,9 @@ class BackendFanOut:
 
         Args:
             roster: whom it can reach.
-            asker: how.
+            backend_client: how.
             tasks: owner of the tasks that wait for backends.
-            ledger: account of the answers' bytes.
+            memory_budget: account of the answers' bytes.
             options: what is configured.
             clock: monotonic.
             own_calls: counts them.
@@ -86,10 +86,10 @@ class BackendFanOut:
         self.options = options
         self.own_calls = own_calls or OwnCalls()
         self._roster = roster
-        self._calls = Calls(asker, clock)
+        self._calls = Calls(backend_client, clock)
         self._clock = clock
         self._tasks = tasks
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._views = Views()
         self._collections = Collections(tasks, self._collect)
         self._changes = 0
@@ -106,9 +106,9 @@ class BackendFanOut:
         """Whether some call is under way that should reach all backends, or none."""
         return self._changes > 0
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """See `FanOut`."""
-        account = AnswerAccount(self._ledger)
+        account = AnswerAccount(self._memory_budget)
         try:
             # Here and not with the client, who may leave: the body stays until all are done.
             if not account.keep(len(question.body)):
@@ -125,9 +125,9 @@ class BackendFanOut:
 
     # What only reads
 
-    async def _collect(self, question: Question) -> Reply:
+    async def _collect(self, question: FanOutRequest) -> FanOutReply:
         """Make a view, for however many clients."""
-        account = AnswerAccount(self._ledger)
+        account = AnswerAccount(self._memory_budget)
         try:
             targets = [
                 reach
@@ -141,13 +141,13 @@ class BackendFanOut:
             if not account.is_open:
                 return _short_of_memory(question, targets)
             reply = await self._views.combine(question, _without_loops(results))
-            return replace(reply, shared=SharedBytes(self._ledger, len(reply.body)))
+            return replace(reply, shared=SharedBytes(self._memory_budget, len(reply.body)))
         finally:
             account.close()
 
     # What changes servers
 
-    async def _change(self, question: Question, account: AnswerAccount) -> Reply:
+    async def _change(self, question: FanOutRequest, account: AnswerAccount) -> FanOutReply:
         if self._changes >= self.options.concurrent:
             detail = "too many calls that concern all backends are under way"
             return replies.refusal(question, Reason.BACKENDS_FULL, detail)
@@ -157,7 +157,7 @@ class BackendFanOut:
         finally:
             self._changes -= 1
 
-    async def _control(self, question: Question, account: AnswerAccount) -> Reply:
+    async def _control(self, question: FanOutRequest, account: AnswerAccount) -> FanOutReply:
         message = question.body if question.protocol is AppProtocol.GRPC else None
         about = subject(question.operation.name, question.target, message)
         async with self._turn(question, about):
@@ -180,7 +180,7 @@ class BackendFanOut:
         return _verdict(question, _without_loops(reached or results), rest)
 
     async def _tell_all(
-        self, question: Question, account: AnswerAccount
+        self, question: FanOutRequest, account: AnswerAccount
     ) -> tuple[list[Result], Sequence[Reach]]:
         """Tell everybody, also who comes up meanwhile, as long as it succeeds somewhere.
 
@@ -204,7 +204,7 @@ class BackendFanOut:
                 return list(results.values()), rest
 
     async def _tell(
-        self, question: Question, targets: Sequence[Reach], account: AnswerAccount
+        self, question: FanOutRequest, targets: Sequence[Reach], account: AnswerAccount
     ) -> tuple[list[Result], Sequence[Reach]]:
         """Ask all at once, or one after the other up to the first that fails."""
         deadline_s = self.options.deadline_s
@@ -219,7 +219,7 @@ class BackendFanOut:
         return results, ()
 
     @asynccontextmanager
-    async def _turn(self, question: Question, about: bytes) -> AsyncIterator[None]:
+    async def _turn(self, question: FanOutRequest, about: bytes) -> AsyncIterator[None]:
         """Keep calls that change the same thing apart: all backends see them in one order."""
         name = question.operation.name
         # Regions and settings are named by several calls, one of them about all of them.
@@ -236,7 +236,7 @@ class BackendFanOut:
 
     def _log_control(
         self,
-        question: Question,
+        question: FanOutRequest,
         about: bytes,
         roster: Sequence[Reach],
         results: Sequence[Result],
@@ -265,7 +265,7 @@ class BackendFanOut:
 
     async def _ask_all(
         self,
-        question: Question,
+        question: FanOutRequest,
         targets: Sequence[Reach],
         timeout_s: float,
         account: AnswerAccount,
@@ -309,7 +309,7 @@ class BackendFanOut:
                 task.cancel()
 
 
-def changes_something(question: Question) -> bool:
+def changes_something(question: FanOutRequest) -> bool:
     """Whether servers are others afterwards. Two gRPC calls read when they name no settings."""
     operation = question.operation
     if operation.kind is not OperationKind.CONTROL:
@@ -328,11 +328,13 @@ def _without_loops(results: Sequence[Result]) -> Sequence[Result]:
     return [result for result in results if not result.is_loop] or results
 
 
-def _is_about_model(question: Question) -> bool:
+def _is_about_model(question: FanOutRequest) -> bool:
     return question.operation.name in _REPOSITORY or question.operation.name == "TraceSetting"
 
 
-def _verdict(question: Question, results: Sequence[Result], rest: Sequence[Reach]) -> Reply:
+def _verdict(
+    question: FanOutRequest, results: Sequence[Result], rest: Sequence[Reach]
+) -> FanOutReply:
     if any(result.is_ok for result in results):
         # Settings of a model are changed where it is.
         results = [result for result in results if not result.lacks_model]
@@ -345,11 +347,11 @@ def _verdict(question: Question, results: Sequence[Result], rest: Sequence[Reach
         return replies.refusal(question, Reason.UPSTREAM_PROTOCOL, str(error))
 
 
-def _nobody(question: Question) -> Reply:
+def _nobody(question: FanOutRequest) -> FanOutReply:
     detail = f"no backend that can be asked over {question.protocol.label} is reachable"
     return replies.refusal(question, Reason.NO_BACKEND, detail)
 
 
-def _short_of_memory(question: Question, asked: Sequence[Reach | Result]) -> Reply:
+def _short_of_memory(question: FanOutRequest, asked: Sequence[Reach | Result]) -> FanOutReply:
     detail = "too little memory for the request or for the answers of the backends"
     return replies.refusal(question, Reason.MEMORY, detail, asked)

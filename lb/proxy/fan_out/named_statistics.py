@@ -18,7 +18,7 @@ from lb.kserve.merge.memory import StatisticsMemory
 from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics, StatisticsAnswer
 from lb.kserve.merge.steps import Steps
 from lb.net.steps import between_others
-from lb.proxy.fan_out.question import FanOut, Question, Reply
+from lb.proxy.fan_out.question import FanOut, FanOutReply, FanOutRequest
 
 _OPERATION: Final = "ModelStatistics"
 _TARGET: Final = re.compile(rb"/v2/models/[^/?]+/stats")
@@ -36,7 +36,7 @@ class NamedStatistics:
         self._inner = inner
         self._models_of = models_of
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """See `FanOut`."""
         name = _name(question) if question.operation.name == _OPERATION else b""
         models = dict.fromkeys(self._models_of(name)) if name else {}
@@ -54,7 +54,7 @@ class NamedStatistics:
         return replace(good[0], body=body, backends=tuple(names), shared=None)
 
 
-def _name(question: Question) -> bytes:
+def _name(question: FanOutRequest) -> bytes:
     """The model that is asked about without a version; empty where there is none."""
     if question.protocol is AppProtocol.HTTP:
         return question.model if _TARGET.fullmatch(question.target.partition(b"?")[0]) else b""
@@ -65,7 +65,7 @@ def _name(question: Question) -> bytes:
     return b"" if request.version else request.name.encode()
 
 
-def _about(question: Question, model: bytes, version: bytes) -> Question:
+def _about(question: FanOutRequest, model: bytes, version: bytes) -> FanOutRequest:
     """The question about a model."""
     if question.protocol is AppProtocol.HTTP:
         at = model + (b"/versions/%b" % version if version else b"")
@@ -74,11 +74,11 @@ def _about(question: Question, model: bytes, version: bytes) -> Question:
     return replace(question, body=request.SerializeToString())
 
 
-def _is_error(question: Question, reply: Reply) -> bool:
+def _is_error(question: FanOutRequest, reply: FanOutReply) -> bool:
     return bool(reply.status) if question.protocol is AppProtocol.GRPC else reply.status != 200
 
 
-def _combined(question: Question, name: bytes, replies: Sequence[Reply]) -> Steps[bytes]:
+def _combined(question: FanOutRequest, name: bytes, replies: Sequence[FanOutReply]) -> Steps[bytes]:
     """One answer of several, in which all models have the name.
 
     Raises:

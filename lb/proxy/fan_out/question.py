@@ -10,7 +10,7 @@ from typing import Protocol
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
-from lb.wire.ledger import SharedBytes
+from lb.wire.memory_budget import SharedBytes
 
 
 class Departure:
@@ -51,7 +51,7 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FanOutRequest:
     """A complete request."""
 
     protocol: AppProtocol
@@ -73,7 +73,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class FanOutReply:
     """One answer for the client."""
 
     status: int
@@ -95,7 +95,7 @@ class Reply:
 class FanOut(Protocol):
     """Asks the backends that a question concerns."""
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """Answer it; whatever backends do is in the reply, never an exception.
 
         The body is on its account from the call on, until it returns.

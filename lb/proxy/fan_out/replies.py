@@ -13,7 +13,7 @@ from lb.domain.outcome import Reason
 from lb.kserve.conversion import answer_to_http, answer_to_message
 from lb.kserve.merge.form import write_json
 from lb.proxy.failure import grpc_status, http_body, http_status
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.fan_out.result import Result
 from lb.wire.grpc.status import GrpcStatus
 
@@ -26,26 +26,26 @@ _FOLDER: Final = re.compile(r"/folder[0-9A-Za-z]{6}(?=/)")
 
 
 def refusal(
-    question: Question, reason: Reason, detail: str, asked: Sequence[Reach | Result] = ()
-) -> Reply:
+    question: FanOutRequest, reason: Reason, detail: str, asked: Sequence[Reach | Result] = ()
+) -> FanOutReply:
     """An error of our own."""
     backends = tuple(reach.backend.name for reach in asked)
     if question.protocol is AppProtocol.GRPC:
         status = int(grpc_status(reason))
-        return Reply(status=status, detail=detail, reason=reason, backends=backends)
-    return Reply(
+        return FanOutReply(status=status, detail=detail, reason=reason, backends=backends)
+    return FanOutReply(
         status=http_status(reason), body=http_body(detail), reason=reason, backends=backends
     )
 
 
-def merged(question: Question, body: bytes, results: Sequence[Result]) -> Reply:
+def merged(question: FanOutRequest, body: bytes, results: Sequence[Result]) -> FanOutReply:
     """A good answer that was put together here."""
     is_grpc = question.protocol is AppProtocol.GRPC
     status = int(GrpcStatus.OK) if is_grpc else 200
-    return Reply(status=status, body=body, content_type=JSON, backends=_names(results))
+    return FanOutReply(status=status, body=body, content_type=JSON, backends=_names(results))
 
 
-def success(question: Question, results: Sequence[Result]) -> Reply:
+def success(question: FanOutRequest, results: Sequence[Result]) -> FanOutReply:
     """The answer of the first that succeeded, in the client's protocol if there is one.
 
     Raises:
@@ -60,8 +60,8 @@ def success(question: Question, results: Sequence[Result]) -> Reply:
 
 
 def failure(
-    question: Question, results: Sequence[Result], not_asked: Sequence[Reach] = ()
-) -> Reply:
+    question: FanOutRequest, results: Sequence[Result], not_asked: Sequence[Reach] = ()
+) -> FanOutReply:
     """The error of those that failed: one server's own words where all say the same."""
     failed = [result for result in results if not result.is_ok]
     if len(failed) == len(results) and _are_alike(failed, question.protocol):
@@ -77,15 +77,15 @@ def failure(
         _names(results),
     )
     if question.protocol is AppProtocol.GRPC:
-        return Reply(status=_canonical(status), detail=text, reason=reason, backends=names)
+        return FanOutReply(status=_canonical(status), detail=text, reason=reason, backends=names)
     # To the byte what Triton writes: the words may be its own, in the other protocol.
     body = write_json({"error": text})
-    return Reply(status=status, body=body, reason=reason, backends=names)
+    return FanOutReply(status=status, body=body, reason=reason, backends=names)
 
 
-def _as_given(result: Result, results: Sequence[Result]) -> Reply:
+def _as_given(result: Result, results: Sequence[Result]) -> FanOutReply:
     is_grpc = result.protocol is AppProtocol.GRPC
-    return Reply(
+    return FanOutReply(
         status=_canonical(result.status) if is_grpc else result.status,
         body=result.body,
         detail=result.detail,

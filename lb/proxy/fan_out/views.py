@@ -19,7 +19,7 @@ from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics, Statistic
 from lb.kserve.merge.steps import STEP_BYTES, Steps, finish
 from lb.net.steps import between_others
 from lb.proxy.fan_out import replies
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.fan_out.result import Result, unanswered
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Views:
         }
         self._merges: tuple[Mapping[str, Merge[Any]], Mapping[str, Merge[Any]]] = (http, grpc)
 
-    async def combine(self, question: Question, results: Sequence[Result]) -> Reply:
+    async def combine(self, question: FanOutRequest, results: Sequence[Result]) -> FanOutReply:
         """The answer to a question that at least one backend was asked."""
         merge = self._merges[question.protocol].get(question.operation.name)
         if merge is None:
@@ -70,8 +70,8 @@ class Views:
             return await between_others(work)
 
     def _combine(
-        self, merge: Merge[Any], question: Question, results: Sequence[Result]
-    ) -> Steps[Reply]:
+        self, merge: Merge[Any], question: FanOutRequest, results: Sequence[Result]
+    ) -> Steps[FanOutReply]:
         good: list[tuple[Result, Any]] = []
         bad: list[Result] = []
         for result in results:
@@ -127,7 +127,7 @@ def _telling(bad: Sequence[Result]) -> Sequence[Result]:
     return [result for result in bad if result.reason is None] or bad
 
 
-def _log_missing(question: Question, bad: Sequence[Result], *, is_answered: bool) -> None:
+def _log_missing(question: FanOutRequest, bad: Sequence[Result], *, is_answered: bool) -> None:
     """Say who is not in a view, unless it is down or does not have the model."""
     for result in bad:
         if is_answered and not (result.is_unreached or result.lacks_model):

@@ -10,7 +10,7 @@ from typing import Final
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
-from lb.proxy.fan_out.question import Departure, FanOut, Question
+from lb.proxy.fan_out.question import Departure, FanOut, FanOutRequest
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import Payload
@@ -133,7 +133,7 @@ async def put(request: AskedRequest, body: bytes) -> None:
     """Put a request to all backends as it came, and answer it."""
     exchange = request.exchange
     plan = exchange.plan
-    question = Question(
+    question = FanOutRequest(
         protocol=exchange.protocol,
         operation=plan.operation,
         model=plan.model,

@@ -58,7 +58,7 @@ def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
         transport.writelines(pieces)
 
 
-class ClientConnection(Pooled):
+class Http1ClientConnection(Pooled):
     """One upstream connection."""
 
     __slots__ = (

@@ -31,17 +31,24 @@ from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.failure import http_status, not_run
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
-from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
-from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
+from lb.proxy.http1.inspection import (
+    ENOUGH,
+    LITTLE,
+    BodyInspection,
+    begin_inspection,
+    inspect_whole,
+    note,
+)
 from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import PORTION, HeldBody, RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
-from lb.proxy.variants import VariantHolder, VariantParticulars
+from lb.proxy.variants import VariantHints, VariantHolder
 from lb.telemetry.meter import AnswerTimes
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.hops import NOT_RUN
@@ -94,7 +101,7 @@ class Http1Exchange(Exchange):
         self.token = self.held_for = ""
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
-        self.particulars = self.permit = self.reason = self.trace = None
+        self.hints = self.permit = self.reason = self.trace = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
@@ -150,7 +157,7 @@ class Http1Exchange(Exchange):
                     self.expect_parts()
                     self._look_and_place([body])
                     return
-                look_at_whole(self, plan, route, snapshot.regions, bytes(body))
+                inspect_whole(self, plan, route, snapshot.regions, bytes(body))
             self.place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -203,7 +210,7 @@ class Http1Exchange(Exchange):
     def expect_parts(self) -> None:
         """Set what only a request has that may be held back."""
         self._was_continued = False
-        self._look: BodyLook | None = None
+        self._look: BodyInspection | None = None
         self._unseen: deque[Payload] = deque()
         """Parts of its body that were not looked at yet."""
 
@@ -212,7 +219,7 @@ class Http1Exchange(Exchange):
         snapshot = self.relay.dispatcher.pool.current
         route = snapshot.routes.get(self.model)
         if route is None or not route.is_plain or snapshot.regions:
-            look = begin_look(self.plan, route, has_regions=bool(snapshot.regions))
+            look = begin_inspection(self.plan, route, has_regions=bool(snapshot.regions))
             if look is not None:
                 self._look = look
                 self._look_later(look, look.first_of(pieces))
@@ -221,7 +228,7 @@ class Http1Exchange(Exchange):
         if self.handler is None or self.handler.may_be_placed():
             self.place()
 
-    def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
+    def _look_later(self, look: BodyInspection, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
         part then has a turn of the loop to itself, and no more is read meanwhile."""
         is_under_way = bool(self._unseen)
@@ -300,11 +307,11 @@ class Http1Exchange(Exchange):
         client that leaves is noticed at once only while it is read from. Some of the memory for
         what may not be needed is left to bodies that are kept for another attempt."""
         relay = self.relay
-        ledger = relay.ledger
+        memory_budget = relay.memory_budget
         is_uninvited = self.plan.expects_continue and not self._was_continued and not self.bytes_in
         return (
             not is_uninvited
-            and ledger.held < ledger.keep_up_to * 3 // 4
+            and memory_budget.held < memory_budget.keep_up_to * 3 // 4
             and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 
@@ -370,8 +377,8 @@ class Http1Exchange(Exchange):
     @property
     def _variant_holder(self) -> VariantHolder | None:
         """Who has it served by a variant; None: no variant serves it."""
-        particulars = self.particulars
-        return particulars.holder if isinstance(particulars, VariantParticulars) else None
+        hints = self.hints
+        return hints.holder if isinstance(hints, VariantHints) else None
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the request is not placed. See also `Waiting`."""
@@ -558,7 +565,7 @@ class Http1Exchange(Exchange):
         lines = b"" if plan.cross_origin is None else plan.cross_origin.lines
         if plan.discloses:
             relay = self.relay
-            facts = facts_of(self, relay.options.disclosure, plan.claim, relay.clock())
+            facts = facts_of(self, relay.options.disclosure, plan.credentials, relay.clock())
             lines += b"".join(b"%b: %b\r\n" % fact for fact in facts)
         return lines
 
@@ -671,11 +678,11 @@ class Http1Attempt(Attempt, AnswerSink):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self._begun = False
-        self.outcome = self.ticket = self.underway = None
+        self.outcome = self.ticket = self.in_flight_messages = None
         self.plan = exchange.plan
         self.body = exchange.body
         self.client = exchange.server
-        self.connection: ClientConnection | None = None
+        self.connection: Http1ClientConnection | None = None
         self._abandoned: Timer | None = None
         """Ends it when nobody waits for it any more."""
 
@@ -709,12 +716,12 @@ class Http1Attempt(Attempt, AnswerSink):
 
     async def _dial(self, relay: Http1Shared) -> None:
         backend, port = self.backend, self.port
-        connection: ClientConnection | None
+        connection: Http1ClientConnection | None
         try:
             _, connection = await dial(
                 relay.loop,
                 port.address,
-                lambda: ClientConnection(relay, backend, port),
+                lambda: Http1ClientConnection(relay, backend, port),
                 relay.options.connect_timeout_s,
                 tls=relay.parts.tls.find(port.tls, AppProtocol.HTTP),
                 handshake_s=relay.options.handshake_timeout_s,
@@ -737,7 +744,7 @@ class Http1Attempt(Attempt, AnswerSink):
         else:
             connection.release(reusable=True)
 
-    def send_over(self, connection: ClientConnection) -> None:
+    def send_over(self, connection: Http1ClientConnection) -> None:
         """Send what there is of the request; more goes the same way as it comes."""
         # HOT PATH (benchmarks/bench_http1_relay.py). `Port` counts are bumped in place.
         self.connection = connection
@@ -861,8 +868,8 @@ class Http1Attempt(Attempt, AnswerSink):
         connection = self.connection
         if connection is not None:
             connection.release(reusable=head.keep_alive)
-        particulars = owner.particulars
-        if owner.permit is None and (particulars is None or particulars.step is None):
+        hints = owner.hints
+        if owner.permit is None and (hints is None or hints.step is None):
             accounts.answered_whole(self, status, now, are_bytes_counted=True)
             if self.ticket is not None:
                 if status == _OK:
@@ -962,7 +969,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if client is not None:
             self.owner.bytes_out += size
             if size and self._answer_times is not None:
-                self._answer_times.came(now)
+                self._answer_times.on_answer(now)
             mask = self._mask
             if mask is not None:
                 pieces = [mask.feed(bytes(piece)) for piece in pieces]
@@ -1027,7 +1034,7 @@ class Http1Attempt(Attempt, AnswerSink):
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
         if self._answer_times is not None:
-            self._answer_times.came(now)
+            self._answer_times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         mask = self._mask
@@ -1055,7 +1062,7 @@ class Http1Attempt(Attempt, AnswerSink):
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
         if self._answer_times is not None:
-            self._answer_times.came(now)
+            self._answer_times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)

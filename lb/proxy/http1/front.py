@@ -28,7 +28,7 @@ _TEXT: Final = b"text/plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class FrontDecision:
     """What becomes of a request to a front."""
 
     plan: RequestPlan
@@ -51,7 +51,7 @@ class Front(ABC):
 
     def __init__(self, relay: Http1Shared) -> None:
         self.relay = relay
-        self._turns: HeadCache[Turn] = HeadCache()
+        self._turns: HeadCache[FrontDecision] = HeadCache()
         self._heads = relay.heads
         """Those that `_turns` comes from."""
 
@@ -61,7 +61,7 @@ class Front(ABC):
         return True
 
     @abstractmethod
-    def read(self, head: bytes, request: FrontRequest) -> Turn:
+    def read(self, head: bytes, request: FrontRequest) -> FrontDecision:
         """Say what a request means.
 
         Raises:
@@ -69,7 +69,7 @@ class Front(ABC):
             MessageError: it must not be relayed.
         """
 
-    def turn(self, head: bytes) -> Turn:
+    def turn(self, head: bytes) -> FrontDecision:
         """What becomes of a request, by its head.
 
         Raises:
@@ -108,14 +108,16 @@ class Front(ABC):
         *,
         answer: Callable[[], Answer | None] | None = None,
         arrange: Callable[[Http1Exchange], None] | None = None,
-    ) -> Turn:
+    ) -> FrontDecision:
         """It is a v2 request."""
         plan = self.relay.heads.base_plan(v2_head(head, forward))
-        return Turn(
+        return FrontDecision(
             plan=plan, method=request.method, path=request.path, answer=answer, arrange=arrange
         )
 
-    def answered(self, head: bytes, request: FrontRequest, status: int, body: bytes = b"") -> Turn:
+    def answered(
+        self, head: bytes, request: FrontRequest, status: int, body: bytes = b""
+    ) -> FrontDecision:
         """It gets an answer on the spot."""
         given = Answer(status, body, content_type=_TEXT)
         forward = Forward(request.method, _NOWHERE)

@@ -12,14 +12,14 @@ from math import inf
 from typing import Final, NamedTuple
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure
-from lb.access.gate import Claim, FieldLine, Gate
+from lb.access.gate import Credentials, FieldLine, Gate
 from lb.domain.operation import Operation, OperationKind
 from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.payloads.log import PayloadRules
-from lb.proxy.exchange import Particulars
-from lb.proxy.hints import duration_of
+from lb.proxy.exchange import RoutingHints
 from lb.proxy.http1.cors import REQUEST_FIELDS, CrossOrigin, cross_origin, requested_method
+from lb.proxy.urgency_headers import duration_of
 from lb.wire.cache import HeadCache
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
@@ -68,11 +68,11 @@ _NUMBER: Final = re.compile(rb"[ \t]*\+?(\d{1,10})")
 class KnownRows:
     """The rows of an inference by how its JSON begins."""
 
-    __slots__ = ("head", "misses", "particulars")
+    __slots__ = ("head", "hints", "misses")
 
-    def __init__(self, head: bytes, particulars: Particulars) -> None:
+    def __init__(self, head: bytes, hints: RoutingHints) -> None:
         self.head = head
-        self.particulars = particulars
+        self.hints = hints
         """Those of what begins with all of `head` and names no priority."""
         self.misses = 0
         """Bodies that began otherwise."""
@@ -86,15 +86,49 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "context", "cross_origin", "discloses", "expects_continue", "has_variants",
-        "hops", "host", "is_compressed", "is_head", "is_http10", "is_inference", "is_plain",
-        "is_plain_whole", "is_sampled", "json_size", "keep_alive", "known_rows", "length", "loop",
-        "may_split", "method", "model", "noted", "operation", "origin", "path", "request_id",
-        "route", "sampled", "share", "state", "timeout_s", "upstream",
+        "context",
+        "credentials",
+        "cross_origin",
+        "discloses",
+        "expects_continue",
+        "has_variants",
+        "hops",
+        "host",
+        "is_compressed",
+        "is_head",
+        "is_http10",
+        "is_inference",
+        "is_plain",
+        "is_plain_whole",
+        "is_sampled",
+        "json_size",
+        "keep_alive",
+        "known_rows",
+        "length",
+        "loop",
+        "may_split",
+        "method",
+        "model",
+        "noted",
+        "operation",
+        "origin",
+        "path",
+        "request_id",
+        "route",
+        "sampled",
+        "share",
+        "state",
+        "timeout_s",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
-        self, request: RequestHead, route: Route, *, fits: bool, claim: Claim | None = None
+        self,
+        request: RequestHead,
+        route: Route,
+        *,
+        fits: bool,
+        credentials: Credentials | None = None,
     ) -> None:
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
@@ -102,7 +136,7 @@ class RequestPlan:
         self.model = route.model
         self.operation: Operation = route.operation
         self.route = route
-        self.claim = claim
+        self.credentials = credentials
         """What the gate goes by; None where it asks nothing."""
         self.discloses = False
         """Its client may learn how it was served."""
@@ -126,7 +160,7 @@ class RequestPlan:
             and not self.is_head
             and request.length >= 0
             and fits
-            and claim is None
+            and credentials is None
             and not route.is_ours
             and not route.is_asked
             and route.operation is not HTTP_MODEL_READY
@@ -183,7 +217,7 @@ class RequestPlan:
         plan.model = self.model
         plan.operation = self.operation
         plan.route = self.route
-        plan.claim = self.claim
+        plan.credentials = self.credentials
         plan.discloses = self.discloses
         plan.cross_origin = self.cross_origin
         plan.request_id = self.request_id
@@ -376,7 +410,9 @@ class HeadReader:
         request = self.parse(head)
         line = self._line(head[: head.index(CRLF)], request)
         fits = not self._body_size or request.length <= self._body_size
-        plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
+        plan = RequestPlan(
+            request, line.route, fits=fits, credentials=self._credentials(head, line)
+        )
         if plan.is_inference:
             plan.json_size = request.json_length
             plan.is_compressed = _is_compressed(head)
@@ -385,7 +421,7 @@ class HeadReader:
             if request.hops:
                 plan.take_hops(request.hops, self._identity)
         if self._disclosure is not NO_DISCLOSURE:
-            plan.discloses = self._disclosure.may_concern(plan.claim)
+            plan.discloses = self._disclosure.may_concern(plan.credentials)
             if plan.discloses or (self._disclosure.request_ids and not plan.request_id):
                 plan.is_plain = False
         if self._looks_further:
@@ -503,14 +539,14 @@ class HeadReader:
             self._lines.put(text, line)
         return line
 
-    def _claim(self, head: bytes, line: _Line) -> Claim | None:
+    def _credentials(self, head: bytes, line: _Line) -> Credentials | None:
         gate = self._gate
         control, overridden = line.control
         if control is overridden is None and not gate.asks_all:
             return None
         if control is not overridden and _fields(head, METHOD_OVERRIDES):
             control = overridden
-        return gate.claim(
+        return gate.credentials(
             control or line.route.operation,
             _fields(head, gate.noted) if gate.noted else (),
             is_control=control is not None,

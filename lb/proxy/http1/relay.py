@@ -7,9 +7,9 @@ from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.proxy.exchange import Exchange
-from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.exchange import Http1Attempt, Http1Exchange
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.http1.shared import Http1Shared
 
 _CLOSING_TURNS: Final = 100
@@ -19,9 +19,9 @@ _CLOSING_TURNS: Final = 100
 class Http1Relay(Http1Shared):
     """Owns downstream connections and the pool of upstream ones."""
 
-    def server_protocol(self) -> ServerConnection:
+    def server_protocol(self) -> Http1ServerConnection:
         """A protocol for one accepted connection."""
-        return ServerConnection(self)
+        return Http1ServerConnection(self)
 
     @property
     def upstream_connections(self) -> int:
@@ -37,7 +37,7 @@ class Http1Relay(Http1Shared):
             if attempt is not None and attempt.exchange.attempt is attempt
         ]
 
-    def owing(self) -> list[ClientConnection]:
+    def owing(self) -> list[Http1ClientConnection]:
         """Connections to backends over which answers are to come."""
         return [each for each in self.upstreams.open if each.attempt is not None]
 

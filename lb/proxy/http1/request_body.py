@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.net.timers import Timer
-from lb.proxy.http1.client import JOIN_BYTES, ClientConnection
+from lb.proxy.http1.client import JOIN_BYTES, Http1ClientConnection
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import ClientSide
 from lb.proxy.request_trace import RequestTrace
@@ -29,7 +29,8 @@ GATHER_S: Final = 0.1
 PORTION: Final = 1 << 20
 """Bytes of a request that was held back which are sent at once: more would stop everybody else."""
 UNCOUNTED: Final = 4096
-"""Bytes that a connection may keep without asking the ledger: as much as its objects take."""
+"""Bytes that a connection may keep without asking the memory budget: as much as its objects
+take."""
 
 
 class RequestBody:
@@ -44,7 +45,7 @@ class RequestBody:
     def __init__(self, relay: Http1Shared, client: ClientSide | None, length: int) -> None:
         """
         Args:
-            relay: its options, ledger and timers hold.
+            relay: its options, memory budget and timers hold.
             client: whose connection the body comes from, and what is held of it is charged to.
             length: of the body, as announced.
         """
@@ -52,7 +53,7 @@ class RequestBody:
         self.client = client
         """None once the client's side is over; then nothing more is held."""
         self._length = length
-        self.connection: ClientConnection | None = None
+        self.connection: Http1ClientConnection | None = None
         """To which backend it goes, once there is one."""
         self.ended = False
         """All of the request has come from the client."""
@@ -63,7 +64,7 @@ class RequestBody:
         self._kept_size = 0
         """Bytes of what is kept, or if nothing is, of what is not sent yet."""
         self.charged = 0
-        """Bytes on the ledger for what is kept and gathered."""
+        """Bytes in the memory budget for what is kept and gathered."""
         self._gathered: bytearray | None = None
         """Payload that waits to become a chunk."""
 
@@ -103,7 +104,7 @@ class RequestBody:
 
     def again(self) -> RequestBody:
         """The same request, complete as it is, to be sent to a second backend as well. What is kept
-        of it is on the ledger once."""
+        of it is in the memory budget once."""
         other = RequestBody(self._relay, None, self._length)
         other.ended = True
         other._kept = self._kept
@@ -145,7 +146,7 @@ class RequestBody:
         join_short(kept)
         return kept if self._settle() else None
 
-    def send(self, connection: ClientConnection) -> None:
+    def send(self, connection: Http1ClientConnection) -> None:
         """Send what was kept over a new attempt's connection."""
         # HOT PATH (benchmarks/bench_http1_relay.py). Nearly all is one short piece.
         self.connection = connection
@@ -159,7 +160,7 @@ class RequestBody:
         else:
             connection.write(kept)
 
-    def _send_much(self, connection: ClientConnection, kept: list[Payload]) -> None:
+    def _send_much(self, connection: Http1ClientConnection, kept: list[Payload]) -> None:
         size = self._kept_size
         is_kept = self._may_keep(max(size, self._length))
         if size > PORTION:
@@ -186,7 +187,7 @@ class RequestBody:
         """Whether so much in all is kept for another attempt."""
         relay = self._relay
         return size <= relay.options.retained_size and (
-            relay.ledger.may_keep(max(0, size - self.charged))
+            relay.memory_budget.may_keep(max(0, size - self.charged))
         )
 
     def _send_on(self) -> None:
@@ -196,7 +197,7 @@ class RequestBody:
             return
         portion: list[Payload] = []
         size = 0
-        # The ledger counts no crumbs, and whatever is unsent is to be on it: they go along.
+        # The memory budget counts no crumbs, and whatever is unsent is to be on it: they go along.
         while unsent and (size < PORTION or self._unsent_size - size <= UNCOUNTED):
             piece = unsent[0]
             if not isinstance(piece, bytes | memoryview):
@@ -219,7 +220,9 @@ class RequestBody:
         elif not connection.is_full:
             self._relay.loop.call_soon(self._send_on)
 
-    def _send_stored(self, connection: ClientConnection, unsent: deque[Held], piece: Stored) -> int:
+    def _send_stored(
+        self, connection: Http1ClientConnection, unsent: deque[Held], piece: Stored
+    ) -> int:
         """Send some of the first piece, which is not in memory. Returns how many bytes."""
         size = connection.send_stored(piece.part(0, PORTION))
         if size < len(piece):
@@ -391,7 +394,7 @@ class RequestBody:
         self._settle()
 
     def _settle(self) -> bool:
-        """Bring the ledger up to date. False when the exchange had to give way."""
+        """Bring the memory budget up to date. False when the exchange had to give way."""
         owed = self._kept_size if self._kept_size > UNCOUNTED else 0
         if self._gathered is not None:
             owed += GATHERED_CHUNK

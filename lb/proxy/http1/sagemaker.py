@@ -24,11 +24,11 @@ from lb.kserve.sagemaker import (
     translate,
 )
 from lb.proxy.failure import http_body
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.http1.answers import PHRASES, Answer
 from lb.proxy.http1.asked import AskedRequest, end_to_end
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.front import Front, FrontDecision
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import Payload
@@ -56,7 +56,7 @@ class SageMakerFront(Front):
         self._routes = routes
         self._arrange_inference = invoke if routes.inference == b"infer" else None
 
-    def read(self, head: bytes, request: FrontRequest) -> Turn:
+    def read(self, head: bytes, request: FrontRequest) -> FrontDecision:
         """See `Front`."""
         meaning = translate(self._routes, request)
         if isinstance(meaning, Own):
@@ -76,7 +76,7 @@ class SageMakerFront(Front):
         arrange = None if is_ping else self._arrange_inference
         return self.forwarded(head, request, meaning, arrange=arrange)
 
-    def _managed(self, head: bytes, request: FrontRequest, asked: Manage) -> Turn:
+    def _managed(self, head: bytes, request: FrontRequest, asked: Manage) -> FrontDecision:
         name = asked.name
         if asked.action is Action.LIST:
             return self.forwarded(head, request, _INDEX, answer=self._list)
@@ -245,7 +245,7 @@ class Management:
 async def _wait_until_unloaded(request: AskedRequest, model: bytes) -> None:
     """A Triton unloads after it has answered; SageMaker takes the answer for the end."""
     for _ in range(_UNLOAD_LOOKS):
-        index = Question(
+        index = FanOutRequest(
             protocol=request.exchange.protocol,
             operation=REPOSITORY_INDEX,
             model=b"",
@@ -260,11 +260,11 @@ async def _wait_until_unloaded(request: AskedRequest, model: bytes) -> None:
         await asyncio.sleep(_UNLOAD_PAUSE_S)
 
 
-async def _put(request: AskedRequest, model: bytes, verb: bytes, body: bytes) -> Reply:
+async def _put(request: AskedRequest, model: bytes, verb: bytes, body: bytes) -> FanOutReply:
     """Ask all backends."""
     request.exchange.model = model
     return await request.fan_out.ask(
-        Question(
+        FanOutRequest(
             protocol=request.exchange.protocol,
             operation=request.exchange.plan.operation,
             model=model,
@@ -276,7 +276,7 @@ async def _put(request: AskedRequest, model: bytes, verb: bytes, body: bytes) ->
     )
 
 
-def _give(exchange: Http1Exchange, reply: Reply) -> None:
+def _give(exchange: Http1Exchange, reply: FanOutReply) -> None:
     """Tell SageMaker how it ended."""
     exchange.attempts = len(reply.backends)
     status = load_status(reply.status, reply.body)

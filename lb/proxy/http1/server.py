@@ -24,12 +24,12 @@ from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
 from lb.proxy.disclosure import REQUEST_ID, new_request_id
 from lb.proxy.failure import http_status
-from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedRequest
 from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
+from lb.proxy.http1.deadline_timer import DeadlineTimer
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.front import Front, FrontDecision
 from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.recorded import RecordedRequest
 from lb.proxy.http1.request_body import UNCOUNTED
@@ -89,29 +89,60 @@ _STEP_COST: Final = 60
 """Units of `IterationBudget` for one of them."""
 
 
-class ServerConnection(ClientSide):
+class Http1ServerConnection(ClientSide):
     """A client's connection with its requests.
 
     Whatever a client can hold up is bounded by time: a head, a body, taking its answer, closing.
     """
 
     __slots__ = (
-        "_age_timer", "_alarm", "_at", "_backlog", "_charged", "_collector", "_decoder", "_found",
-        "_goes_on", "_identity", "_is_processing", "_known_plan", "_lingered", "_pending", "_plan",
-        "_taken", "_turn", "_unsent", "_unsent_since", "client", "closes", "eof", "exchange",
-        "front", "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "pump",
-        "relay", "served", "since", "state", "transport",
+        "_age_timer",
+        "_at",
+        "_backlog",
+        "_charged",
+        "_collector",
+        "_deadline_timer",
+        "_decoder",
+        "_found",
+        "_goes_on",
+        "_identity",
+        "_is_processing",
+        "_known_plan",
+        "_lingered",
+        "_pending",
+        "_plan",
+        "_taken",
+        "_turn",
+        "_unsent",
+        "_unsent_since",
+        "client",
+        "closes",
+        "eof",
+        "exchange",
+        "front",
+        "held",
+        "is_full",
+        "is_leaving",
+        "is_plain",
+        "is_reading",
+        "options",
+        "pump",
+        "relay",
+        "served",
+        "since",
+        "state",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Shared, front: Front | None = None) -> None:
         """
         Args:
-            relay: its options, ledger and timers hold.
+            relay: its options, memory budget and timers hold.
             front: says what the requests mean, where they are not those of the v2 protocol.
         """
         self.relay = relay
         self.front = front
-        self._turn: Turn | None = None
+        self._turn: FrontDecision | None = None
         """What the front said of the request under way."""
         self.options = relay.options
         """Those in force when its request began, or else now."""
@@ -144,17 +175,17 @@ class ServerConnection(ClientSide):
         self._unsent_since = 0.0
         self._taken = 0
         self._age_timer: Timer | None = None
-        self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
+        self._deadline_timer = DeadlineTimer(relay.timers, relay.clock, self._look_at_time)
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self._look_up_heads()
         # What was read and not used yet: `_pending` from `_at` on.
         self._pending = b""
         self._at = 0
         self._charged = 0
-        """Bytes of it on the ledger."""
+        """Bytes of it in the memory budget."""
         self._backlog = 0
-        """Bytes of answers on the ledger that the client does not take."""
+        """Bytes of answers in the memory budget that the client does not take."""
         self._found: tuple[bytes, RequestPlan] | None = None
         """The head that `_pending` begins with, and what it means, where it was read already and
         is so long that no cache keeps it, or the payload log takes a sample of such."""
@@ -181,8 +212,8 @@ class ServerConnection(ClientSide):
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
         self.since = relay.clock()
-        self._alarm.ring_by(self.since + self.options.head_timeout_s)
-        if not relay.parts.crowd.enter(self.client.address):
+        self._deadline_timer.ring_by(self.since + self.options.head_timeout_s)
+        if not relay.parts.connection_limiter.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.state = State.CLOSED
             self.transport.abort()
@@ -195,10 +226,10 @@ class ServerConnection(ClientSide):
         self._drop_backlog()
         self.transport = None
         self.state = State.CLOSED
-        self._alarm.cancel()
+        self._deadline_timer.cancel()
         self.limit_age(0.0)
         relay.traffic.connections -= 1
-        relay.parts.crowd.leave(self.client.address)
+        relay.parts.connection_limiter.leave(self.client.address)
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:
@@ -229,7 +260,7 @@ class ServerConnection(ClientSide):
                         self.state = _BUSY
                         self.exchange = exchange
                         if self.options.request_timeout_s:
-                            self._alarm.ring_by(now + self.options.request_timeout_s)
+                            self._deadline_timer.ring_by(now + self.options.request_timeout_s)
                         head = plan.upstream
                         if relay.draw is not None and (relay.draw() or plan.context is not None):
                             # Where the context does not decide, it is drawn anew: that is as good.
@@ -412,7 +443,7 @@ class ServerConnection(ClientSide):
         if self.state is _READY and len(self._collector):
             self.state = _HEAD
             self.since = self.relay.clock()
-            self._alarm.ring_by(self.since + self.options.head_timeout_s)
+            self._deadline_timer.ring_by(self.since + self.options.head_timeout_s)
 
     def _begin(self, plan: RequestPlan) -> None:
         """Begin a request: its head is complete."""
@@ -431,9 +462,9 @@ class ServerConnection(ClientSide):
         else:
             self.state = _BODY
             self._decoder = decoder
-            self._alarm.ring_by(now + options.body_timeout_s)
+            self._deadline_timer.ring_by(now + options.body_timeout_s)
         if exchange.due < inf:
-            self._alarm.ring_by(exchange.due)
+            self._deadline_timer.ring_by(exchange.due)
         answer = self._own_answer(exchange)
         if answer is None and self._turn is not None and self._turn.answer is not None:
             answer = self._turn.answer()
@@ -483,9 +514,9 @@ class ServerConnection(ClientSide):
             return preflight
         if plan.loop:
             return error(http_status(Reason.LOOP), Reason.LOOP, plan.loop)
-        if plan.claim is not None:
+        if plan.credentials is not None:
             try:
-                dispatcher.admit(exchange, plan.claim, self.client)
+                dispatcher.admit(exchange, plan.credentials, self.client)
             except RequestRefused as refused:
                 return refusal(refused)
         if plan.has_variants and plan.operation is HTTP_MODEL_READY:
@@ -644,7 +675,7 @@ class ServerConnection(ClientSide):
             self.since = self.relay.clock()
             if self.state is _BODY:
                 # It may have rung while nothing was to come.
-                self._alarm.ring_by(self.since + self.options.body_timeout_s)
+                self._deadline_timer.ring_by(self.since + self.options.body_timeout_s)
         if self.pump is not None:
             self.pump.set_reading(wanted)
         elif wanted:
@@ -705,8 +736,8 @@ class ServerConnection(ClientSide):
             if relay.options is not self.options:
                 self.adopt()
             idle_until = now + self.options.client_idle_s
-            if idle_until < self._alarm.due:
-                self._alarm.ring_by(idle_until)
+            if idle_until < self._deadline_timer.due:
+                self._deadline_timer.ring_by(idle_until)
             if self.transport.get_write_buffer_size():
                 self.watch_unsent()
             if self._pending or self.eof or not self.is_reading:
@@ -780,7 +811,7 @@ class ServerConnection(ClientSide):
         if not self.is_reading:
             self.is_reading = True
             self.transport.resume_reading()
-        self._alarm.ring_by(self.since + self.options.linger_s)
+        self._deadline_timer.ring_by(self.since + self.options.linger_s)
 
     def throw_away(self, data: bytes) -> None:
         """Something came while lingering."""
@@ -796,7 +827,7 @@ class ServerConnection(ClientSide):
             self._unsent = unsent_bytes(self.transport)
             self._taken = acknowledged_bytes(self.transport)
             self._unsent_since = self.relay.clock()
-            self._alarm.ring_by(self._unsent_since + self.options.body_timeout_s)
+            self._deadline_timer.ring_by(self._unsent_since + self.options.body_timeout_s)
 
     def _look_at_time(self) -> None:
         """Do what is due, and have the alarm ring for what is due next."""
@@ -806,7 +837,7 @@ class ServerConnection(ClientSide):
                 act()
                 break
         for due, _ in self._deadlines():
-            self._alarm.ring_by(due)
+            self._deadline_timer.ring_by(due)
 
     def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What is due when, as things are now."""
@@ -872,23 +903,23 @@ class ServerConnection(ClientSide):
         self._found = None
         self._collector.limits = options.head
         if self.state is _READY:
-            self._alarm.ring_by(self.since + options.client_idle_s)
+            self._deadline_timer.ring_by(self.since + options.client_idle_s)
 
     # Memory
 
     def charge(self, size: int) -> bool:
-        """Put bytes on the ledger, or take them off when `size` is negative.
+        """Put bytes in the memory budget, or take them off when `size` is negative.
 
         Returns:
             False when this connection was evicted instead.
         """
         if size > 0:
-            return self.relay.ledger.take(self, size)
-        self.relay.ledger.release(self, -size)
+            return self.relay.memory_budget.take(self, size)
+        self.relay.memory_budget.release(self, -size)
         return True
 
     def evict(self) -> None:
-        """The ledger needs the memory: end what is under way and close."""
+        """The memory budget needs the memory: end what is under way and close."""
         exchange = self.exchange
         is_slow = self._backlog > 0
         self.drop_pending()

@@ -35,7 +35,7 @@ class Http1Shared:
         self.accounts = dispatcher.accounts
         self.retry = dispatcher.retry
         self.timers = parts.timers
-        self.ledger = parts.ledger
+        self.memory_budget = parts.memory_budget
         self.iteration = parts.iteration
         self.clock: Callable[[], float] = dispatcher.clock
         self.traffic = traffic

@@ -63,7 +63,7 @@ class ClientSide:
 
     @abstractmethod
     def charge(self, size: int) -> bool:
-        """Put bytes on the ledger; False when the connection was evicted instead."""
+        """Put bytes in the memory budget; False when the connection was evicted instead."""
 
 
 @trait

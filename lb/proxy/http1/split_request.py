@@ -19,7 +19,7 @@ from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.kserve.work import json_priority, json_rows
 from lb.net.sockets import peer_end
 from lb.net.steps import at_once, in_turns
-from lb.proxy.exchange import SplitParticulars
+from lb.proxy.exchange import SplitHints
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.answers import Answer
@@ -33,7 +33,7 @@ from lb.proxy.split import (
     HeldBytes,
     Parts,
     SplitPlan,
-    part_particulars,
+    part_hints,
     pinned,
     rows_text,
     take_over_marks,
@@ -71,7 +71,7 @@ def stays_whole(exchange: Http1Exchange, data: bytes, at: int) -> bool:
         at: where in it the body begins, which is complete.
     """
     # What the last request of the kind said is looked up by how its JSON begins, as in
-    # `look_at_whole`.
+    # `inspect_whole`.
     plan = exchange.plan
     if plan.is_compressed:
         return False
@@ -79,7 +79,7 @@ def stays_whole(exchange: Http1Exchange, data: bytes, at: int) -> bool:
         plan = plan.origin
     known = plan.known_rows
     if known is not None and data.startswith(known.head, at):
-        rows = known.particulars.rows
+        rows = known.hints.rows
     else:
         rows, _ = json_rows(data[at : at + _LOOKED_AT])
     return exchange.relay.dispatcher.splits.stays_whole(exchange.model, rows)
@@ -161,7 +161,7 @@ class PartSide(ClientSide):
         """See `ClientSide`."""
 
     def charge(self, size: int) -> bool:
-        """See `ClientSide`: the whole is on the ledger."""
+        """See `ClientSide`: the whole is in the memory budget."""
         return True
 
 
@@ -208,7 +208,7 @@ class Http1Part:
         self.request = request
         self.first = first
         self.count = count
-        self.form = PartForm(HeldBytes(whole.relay.ledger, request))
+        self.form = PartForm(HeldBytes(whole.relay.memory_budget, request))
         plan = _plan_of_part(whole.plan)
         self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
         self.exchange.be_part(whole)
@@ -221,7 +221,7 @@ class Http1Part:
         body = request.body_of(self)
         head = request.head_of(body)
         size = body.size
-        exchange.particulars = part_particulars(request.particulars, request.plan, self.count, size)
+        exchange.hints = part_hints(request.hints, request.plan, self.count, size)
         exchange.plan.length = size
         exchange.expect_parts()
         trace = request.exchange.trace
@@ -254,7 +254,7 @@ class SplitRequest:
 
     __slots__ = (
         "_cut", "_held", "_is_fresh", "_is_pinned", "_parts", "_plan", "_work", "collects",
-        "exchange", "head", "particulars",
+        "exchange", "head", "hints",
     )  # fmt: skip
 
     def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
@@ -267,9 +267,9 @@ class SplitRequest:
         self.collects = True
         self.head = b""
         """As a backend would get it."""
-        self.particulars = exchange.particulars
+        self.hints = exchange.hints
         """Those of the whole batch."""
-        self._held = HeldBytes(exchange.relay.ledger, self)
+        self._held = HeldBytes(exchange.relay.memory_budget, self)
         self._plan = plan
         """None while nobody knows whether it is cut."""
         self._is_fresh = True
@@ -442,7 +442,7 @@ class SplitRequest:
             parts.append(self._part(first, count))
             first += count
         exchange.relay.dispatcher.splits.counts.parts += len(parts)
-        exchange.particulars = SplitParticulars(self.particulars, len(parts))
+        exchange.hints = SplitHints(self.hints, len(parts))
         exchange.may_have_run = True  # some of it, before an error of ours
         budget = exchange.relay.iteration
         self._parts = Parts(parts, plan.rule.at_once, budget, cut.part_units)
@@ -460,7 +460,7 @@ class SplitRequest:
             found.regions = http_regions(text)
         route = snapshot.routes.get(exchange.model)
         note_findings(exchange, found, route, snapshot.regions, exchange.bytes_in)
-        self.particulars = exchange.particulars
+        self.hints = exchange.hints
 
     def _part(self, first: int, count: int) -> Http1Part:
         server = self.exchange.server
@@ -553,7 +553,7 @@ class SplitRequest:
             exchange.relay.dispatcher.splits.unfit(exchange.model, plan, str(error))
         if not plan.must:
             self._drop_answers()
-            exchange.particulars = self.particulars
+            exchange.hints = self.hints
             self._pass_on()
             return
         if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
@@ -573,7 +573,7 @@ class SplitRequest:
         self._drop_answers()
         self._is_pinned = True
         self._plan = now_best
-        self.particulars = pinned(self.particulars, version)
+        self.hints = pinned(self.hints, version)
         self.head = _with_version(self.head, version)
         self._run(cut, now_best)
         return True
@@ -636,5 +636,5 @@ class SplitRequest:
             part.permit, exchange.permit = exchange.permit, None
 
     def evict(self) -> None:
-        """The ledger wants the bytes of the request, or of an answer, back."""
+        """The memory budget wants the bytes of the request, or of an answer, back."""
         self.exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")

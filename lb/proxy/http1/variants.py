@@ -16,9 +16,9 @@ from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceKey
 from lb.kserve.names import JSON_BYTES, renamed_json
 from lb.kserve.operations import MODEL_GENERATE_STREAM
-from lb.net.ask.talk import Fields
+from lb.net.ask.client_call import Fields
 from lb.payloads.log import Recording
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.sides import AnswerForm, RequestHandler
 from lb.proxy.shadow import head_fields
@@ -27,7 +27,7 @@ from lb.proxy.variants import (
     TARGET_VARIANT,
     Variant,
     VariantChoice,
-    VariantParticulars,
+    VariantHints,
     VariantRules,
     is_counted,
 )
@@ -133,9 +133,9 @@ class VariantHandler:
         if self._inner is not None:
             self._inner.close()
         self._count()
-        particulars = self._exchange.particulars
-        if isinstance(particulars, VariantParticulars):
-            particulars.holder = None  # they point at each other
+        hints = self._exchange.hints
+        if isinstance(hints, VariantHints):
+            hints.holder = None  # they point at each other
 
     # The variant
 
@@ -152,8 +152,8 @@ class VariantHandler:
         if split is None:  # a reload has just taken the variants away
             exchange.model = name
             return
-        particulars = exchange.particulars
-        step = particulars.step if particulars is not None else None
+        hints = exchange.hints
+        step = hints.step if hints is not None else None
         variant = split.variants[0]
         if exchange.operation.kind is OperationKind.INFERENCE:
             pinned = self._pinned()
@@ -161,9 +161,9 @@ class VariantHandler:
             variant = variants.choose(split, protocol, exchange.hint, exchange.token, step, pinned)
             self._choice = variants.choice(split, variant, protocol, step, pinned)
         self._form = exchange.form
-        self._use(variant, exchange.plan.model, particulars or Particulars())
+        self._use(variant, exchange.plan.model, hints or RoutingHints())
 
-    def _use(self, variant: Variant, before: bytes, found: Particulars) -> None:
+    def _use(self, variant: Variant, before: bytes, found: RoutingHints) -> None:
         """Have a variant serve the request.
 
         Args:
@@ -192,7 +192,7 @@ class VariantHandler:
             return
         exchange.tried = ()
         exchange.ticket = None
-        self._use(choice.variant, _in_path(left.rules), exchange.particulars or Particulars())
+        self._use(choice.variant, _in_path(left.rules), exchange.hints or RoutingHints())
 
     def _pinned(self) -> bytes:
         """The variant that its client, or its platform, names.
@@ -206,24 +206,26 @@ class VariantHandler:
         pinned = exchange.hint(PIN)
         server = exchange.server
         gate = exchange.relay.dispatcher.gate
-        if pinned and (server is None or not gate.may_control(exchange.plan.claim, server.client)):
+        if pinned and (
+            server is None or not gate.may_control(exchange.plan.credentials, server.client)
+        ):
             raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
         return pinned
 
-    def _take(self, variant: Variant, before: bytes, found: Particulars) -> None:
+    def _take(self, variant: Variant, before: bytes, found: RoutingHints) -> None:
         """Make the request one for a variant; see `_use`."""
         exchange = self._exchange
         rules = variant.rules
         plan = exchange.plan
         route = exchange.relay.dispatcher.pool.current.routes.get(rules.model)
         exchange.model = rules.model
-        own = VariantParticulars(variant.label, rules.version, found.rows, found.priority, self)
+        own = VariantHints(variant.label, rules.version, found.rows, found.priority, self)
         own.size, own.regions = found.size, found.regions
         if found.step is not None:
             own.step = found.step._replace(key=SequenceKey(rules.model, found.step.key.id))
         elif route is not None and route.plan is not None and plan.is_inference:
             own.rows = found.rows or 1
-        exchange.particulars = own
+        exchange.hints = own
         start = b"%b %b" % (plan.method, _MODELS)
         exchange.body.replace_start(start + before, start + _in_path(rules))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lb.kserve.fronts import FrontFault, FrontRequest, Own
 from lb.kserve.vertex import VertexRoutes, translate
-from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.front import Front, FrontDecision
 from lb.proxy.http1.shared import Http1Shared
 
 
@@ -27,7 +27,7 @@ class VertexFront(Front):
         """The only model may be another one next time."""
         return self._model != b""
 
-    def read(self, head: bytes, request: FrontRequest) -> Turn:
+    def read(self, head: bytes, request: FrontRequest) -> FrontDecision:
         """See `Front`."""
         model = self._model
         if not model and request.path == self._routes.predict and request.redirect is None:

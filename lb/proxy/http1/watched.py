@@ -38,7 +38,7 @@ class RegionFilter:
         self._held_end = False
         """It is the last."""
         self._held_size = 0
-        """Bytes of it on the ledger."""
+        """Bytes of it in the memory budget."""
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """See `RequestHandler`."""
@@ -150,6 +150,6 @@ def guard(exchange: Http1Exchange) -> None:
     """Have an inference looked into, if its client may not use shared memory."""
     plan, server = exchange.plan, exchange.server
     gate = exchange.relay.dispatcher.gate
-    if server is not None and not gate.may_use_memory(plan.claim, server.client):
+    if server is not None and not gate.may_use_memory(plan.credentials, server.client):
         watch = HttpRegionWatch(plan.json_size, is_compressed=plan.is_compressed)
         exchange.handler = RegionFilter(exchange, watch)

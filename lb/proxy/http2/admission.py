@@ -13,7 +13,7 @@ from lb.wire.http2.heads import HeadFacts
 _POST: Final = b"POST"
 
 
-class Refusal(NamedTuple):
+class CallRefusal(NamedTuple):
     """Why a call must not go on, and what its client is told."""
 
     reason: Reason
@@ -26,20 +26,20 @@ class Refusal(NamedTuple):
     """The whole answer, where that is HTTP's and not gRPC's."""
 
 
-def refusal_of(facts: HeadFacts, options: Http2Options) -> Refusal | None:
+def refusal_of(facts: HeadFacts, options: Http2Options) -> CallRefusal | None:
     """Why a call with this head must not go on; None where it may, as far as the head says."""
     if facts.fault:
-        return Refusal(Reason.BAD_REQUEST, facts.fault, Spending.FAULT)
+        return CallRefusal(Reason.BAD_REQUEST, facts.fault, Spending.FAULT)
     if facts.method != _POST:
-        return Refusal(Reason.UNSUPPORTED, status=405, block=BAD_METHOD)
+        return CallRefusal(Reason.UNSUPPORTED, status=405, block=BAD_METHOD)
     if not facts.is_grpc:
         # "gRPC over HTTP2": 415 and no grpc-status.
-        return Refusal(Reason.UNSUPPORTED, status=415, block=NOT_GRPC)
+        return CallRefusal(Reason.UNSUPPORTED, status=415, block=NOT_GRPC)
     if facts.size > options.head_size or facts.count > options.fields:
         detail = "request metadata is too large"
-        return Refusal(Reason.HEAD_TOO_LARGE, detail, Spending.OVERSIZED)
+        return CallRefusal(Reason.HEAD_TOO_LARGE, detail, Spending.OVERSIZED)
     if facts.loop:
-        return Refusal(Reason.LOOP, facts.loop)
+        return CallRefusal(Reason.LOOP, facts.loop)
     if facts.unusable:
-        return Refusal(Reason.BAD_REQUEST, facts.unusable)
+        return CallRefusal(Reason.BAD_REQUEST, facts.unusable)
     return None

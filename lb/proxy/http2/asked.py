@@ -10,10 +10,10 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
-from lb.proxy.fan_out.question import Departure, Question, Reply
+from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, Inflation
-from lb.proxy.http2.look import frames_of_inflated
+from lb.proxy.http2.inspection import frames_of_inflated
 from lb.proxy.http2.replies import trailers_only
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message, message_prefix
@@ -208,7 +208,7 @@ class Collector(CallPart):
         call = self.call
         parts = call.relay.parts
         limit = self._inflated_limit
-        inflation = Inflation(data, limit, parts.iteration, parts.ledger, self._departure)
+        inflation = Inflation(data, limit, parts.iteration, parts.memory_budget, self._departure)
         try:
             message = await inflation.message()
             self._check(message)
@@ -223,7 +223,7 @@ class Collector(CallPart):
         fan_out = call.relay.parts.fan_out
         if fan_out is None:
             raise RuntimeError("there is nobody to ask")
-        question = Question(
+        question = FanOutRequest(
             protocol=AppProtocol.GRPC,
             operation=call.operation,
             model=call.model,
@@ -240,7 +240,7 @@ class Collector(CallPart):
             call.attempts = len(reply.backends)
             self._give(reply)
 
-    def _give(self, reply: Reply) -> None:
+    def _give(self, reply: FanOutReply) -> None:
         call = self.call
         if reply.status == GrpcStatus.OK:
             body = reply.body
@@ -248,7 +248,7 @@ class Collector(CallPart):
                 call.finish_answer(frame_message(body))
             else:
                 if reply.shared is not None:
-                    call.response.ledger = reply.shared
+                    call.response.memory_budget = reply.shared
                 call.finish_answer(message_prefix(len(body)), rest=[body])
             return
         call.status = 200

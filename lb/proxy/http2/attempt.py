@@ -17,7 +17,7 @@ from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
 from lb.proxy.exchange import Attempt
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.link import Link
+from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.replies import not_run, status_trailers
 from lb.proxy.retry import Next
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -37,8 +37,8 @@ _UNSEEN: Final = "CANCELLED"
 """What gRPC's library says of a call that it drops before the server has seen it."""
 _HELD_AT_MOST: Final = UNCOUNTED
 """Bytes of a message that are held while it is not whole, so that another backend may be asked
-instead. They are as few as the ledger does not count, and never so many that the backend waits for
-its window."""
+instead. They are as few as the memory budget does not count, and never so many that the backend
+waits for its window."""
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
@@ -93,7 +93,7 @@ class ResponseSink:
         attempt.leave_backend(Outcome.STALLED)
 
     def give_way(self, attempt: GrpcAttempt) -> None:
-        """The ledger wants the bytes back that are held for the attempt."""
+        """The memory budget wants the bytes back that are held for the attempt."""
         attempt.call.evict()
 
     def cut_off(self, attempt: GrpcAttempt, code: int) -> None:
@@ -112,8 +112,16 @@ class GrpcAttempt(Attempt):
     that a stream has at once: those have their own."""
 
     __slots__ = (
-        "begun", "call", "early_heads", "held_head", "held_text", "link", "message_size",
-        "request", "response", "sink",
+        "begun",
+        "call",
+        "connection",
+        "early_heads",
+        "held_head",
+        "held_text",
+        "message_size",
+        "request",
+        "response",
+        "sink",
     )  # fmt: skip
 
     def __init__(self, call: Call, backend: Backend, port: Port, began_at: float) -> None:
@@ -125,8 +133,8 @@ class GrpcAttempt(Attempt):
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self.begun = False
-        self.outcome = self.ticket = self.underway = None
-        self.link: Link | None = None
+        self.outcome = self.ticket = self.in_flight_messages = None
+        self.connection: Http2Connection | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
         """Of the response to an inference, until a message comes."""
@@ -251,22 +259,22 @@ class GrpcAttempt(Attempt):
             trailers.block,
         )
         request = call.request
-        link = self.link
+        connection = self.connection
         ticket = self.ticket
         status = trailers.grpc_status
         if (
-            link is None
+            connection is None
             or not request.finished
             or status
             or request.held
-            or (ticket is None and call.particulars is not None)
+            or (ticket is None and call.hints is not None)
             or call.permit is not None
         ):
             self._end_slowly(trailers)
             return True
         call.grpc_status = status
-        link.close_stream(request.sink_id)
-        self.link = request.sink = None
+        connection.close_stream(request.sink_id)
+        self.connection = request.sink = None
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
@@ -400,9 +408,9 @@ class GrpcAttempt(Attempt):
 
     def broken_response(self, detail: str) -> None:
         """The backend broke the protocol in its response."""
-        if self.link is not None:
+        if self.connection is not None:
             error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
-            self.link.on_stream_error(self.request.sink_id, error)
+            self.connection.on_stream_error(self.request.sink_id, error)
 
     def _answered(self, status: int, outcome: Outcome = _ANSWERED) -> None:
         """The backend's part is over."""
@@ -416,18 +424,18 @@ class GrpcAttempt(Attempt):
             status = status_of_http(call.status)
             relay.dispatcher.blame.answered_with_error(self, status, "")
         relay.accounts.attempt_ended(self, outcome, status, relay.now)
-        link = self.link
-        if link is not None:
+        connection = self.connection
+        if connection is not None:
             request = self.request
             if not request.finished:
                 # The answer is complete and the client still sends: nobody reads that.
-                link.reset(request.sink_id, ErrorCode.NO_ERROR)
-                link.forget(request)
+                connection.reset(request.sink_id, ErrorCode.NO_ERROR)
+                connection.forget(request)
                 waited = request.held
                 request.clear()
                 call.drop_upload(waited)
-            link.close_stream(request.sink_id)
-            self.link = None
+            connection.close_stream(request.sink_id)
+            self.connection = None
             request.sink = None
 
     # What pipes ask of their owner
@@ -459,30 +467,30 @@ class GrpcAttempt(Attempt):
         self.call.client_stalled()
 
     def evict(self) -> None:
-        """The ledger wants these bytes back."""
+        """The memory budget wants these bytes back."""
         self.sink.give_way(self)
 
     # How it ends without an answer
 
     def detach(self, code: ErrorCode | None) -> None:
         """Leave the backend's connection, resetting the stream there."""
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return
-        self.link = None
+        self.connection = None
         stream_id = self.request.sink_id
-        link.forget(self.request)
-        if code is not None and link.transport is not None:
-            link.reset(stream_id, code)
-        link.close_stream(stream_id)
+        connection.forget(self.request)
+        if code is not None and connection.transport is not None:
+            connection.reset(stream_id, code)
+        connection.close_stream(stream_id)
 
     def _end_stream(self) -> None:
         """The backend has said all; the stream ends there, too."""
-        link, request = self.link, self.request
-        if link is not None:
+        connection, request = self.connection, self.request
+        if connection is not None:
             if not request.finished:
-                link.reset(request.sink_id, ErrorCode.NO_ERROR)
-            link.close_stream(request.sink_id)
+                connection.reset(request.sink_id, ErrorCode.NO_ERROR)
+            connection.close_stream(request.sink_id)
 
     def failed(self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None) -> None:
         """It ended without an answer; it is off its connection already.
@@ -534,9 +542,9 @@ class GrpcAttempt(Attempt):
     def leave(self, outcome: Outcome) -> None:
         """It is over, and off its connection but for what that has noted."""
         request = self.request
-        if self.link is not None:
-            self.link.forget(request)
-            self.link = None
+        if self.connection is not None:
+            self.connection.forget(request)
+            self.connection = None
         self.call.relay.accounts.attempt_ended(self, outcome)
         request.sink = None
 
@@ -606,14 +614,14 @@ class GrpcAttempt(Attempt):
         """Whether a server that shuts down ended the call, whose client did not. gRPC's own servers
         answer CANCELLED to what comes after their GOAWAY, and to what comes just before they send
         it: to that in a word of their library. What still ran gets another text."""
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return False
         text = decode_message(head.grpc_message)
         if head.grpc_status == GrpcStatus.CANCELLED:
-            return link.going_away or text == _UNSEEN
+            return connection.going_away or text == _UNSEEN
         return (
-            link.going_away
+            connection.going_away
             and head.grpc_status == GrpcStatus.UNAVAILABLE
             and text == _ALL_CANCELLED
         )
@@ -624,7 +632,7 @@ class GrpcAttempt(Attempt):
         is_kept = self.request.retained is not None and self.sink.may_retry(Outcome.NOT_HERE)
         if (
             known is None
-            or self.link is None
+            or self.connection is None
             or not self.call.relay.retry.goes_elsewhere(self.exchange, known, body_retained=is_kept)
         ):
             return False
@@ -639,7 +647,7 @@ class GrpcAttempt(Attempt):
 
     def _is_mended_elsewhere(self, outcome: Outcome) -> bool:
         """Whether the call goes to another backend, since this one has ended it in some way."""
-        if self.link is None:
+        if self.connection is None:
             return False
         follows = self.what_follows(outcome, is_unsent=False)
         if follows is Next.NOTHING:

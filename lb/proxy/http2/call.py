@@ -3,7 +3,7 @@
 Phases: the first message may be awaited to learn the model; then the call is placed, and an attempt
 (`lb.proxy.http2.attempt`) waits for a connection or has one; a call that we answer ourselves has no
 attempt. What is done with a request beside relaying it is for its `CallPart`. Whatever ends a call,
-nothing is left behind on either connection, in timers and in the ledger.
+nothing is left behind on either connection, in timers and in the memory budget.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
-from lb.access.gate import Claim
+from lb.access.gate import Credentials
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn
@@ -22,8 +22,8 @@ from lb.proxy import failure
 from lb.proxy.disclosure import facts_of, new_request_id
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.admission import refusal_of
-from lb.proxy.http2.link import Link
-from lb.proxy.http2.look import NAME_AT, SEQUENCE_ID, inspect_first
+from lb.proxy.http2.connection import Http2Connection
+from lb.proxy.http2.inspection import NAME_AT, SEQUENCE_ID, inspect_first
 from lb.proxy.http2.memory_guard import MemoryGuard, guard_of
 from lb.proxy.http2.replies import (
     ANSWER_HEAD,
@@ -85,7 +85,9 @@ class Call(Exchange):
     look_again_at: int
     """Bytes of the request that must have come before they are looked at again."""
 
-    def __init__(self, relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> None:
+    def __init__(
+        self, relay: Http2Shared, server: Http2Connection, stream_id: int, head: RequestHead
+    ) -> None:
         # HOT PATH (benchmarks/load). One object and two pipes per call, beside its attempt. What
         # `Exchange` sets is set here, most of it once: its own constructor costs as much again.
         self.protocol = _GRPC
@@ -99,7 +101,7 @@ class Call(Exchange):
         self.request_id = facts.request_id
         self.model = b""
         self.token = self.held_for = ""
-        self.backend = self.attempt = self.hedge = self.particulars = self.ticket = None
+        self.backend = self.attempt = self.hedge = self.hints = self.ticket = None
         self.permit = self.reason = self.loss = self.suspicion = self.trace = None
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
@@ -117,10 +119,10 @@ class Call(Exchange):
         self.timer: Any = None
         self.part: CallPart | None = None
         """Takes the request in the place of the call, where it is not just relayed."""
-        ledger = relay.ledger
+        memory_budget = relay.memory_budget
         window_max = options.stream_window_max
-        request: Pipe[Any] = Pipe(self, ledger, server.options.stream_window, window_max)
-        response: Pipe[Any] = Pipe(self, ledger, options.answer_window, window_max)
+        request: Pipe[Any] = Pipe(self, memory_budget, server.options.stream_window, window_max)
+        response: Pipe[Any] = Pipe(self, memory_budget, options.answer_window, window_max)
         self.request: Pipe[Any] = request
         self.response: Pipe[Any] = response
         request.opposite = response
@@ -164,7 +166,7 @@ class Call(Exchange):
             self.request_id = new_request_id()
         gate = relay.dispatcher.gate
         if gate.guards_regions:
-            self.guard = guard_of(self.operation, facts.claim, self.server.client, gate)
+            self.guard = guard_of(self.operation, facts.credentials, self.server.client, gate)
         self._proceed(end_stream)
 
     def _is_refused(self) -> bool:
@@ -180,9 +182,11 @@ class Call(Exchange):
                 self.fail(refusal.reason, refusal.detail)
             if refusal.spends is not None:
                 server.spend(refusal.spends)
-        elif facts.claim is not None:
+        elif facts.credentials is not None:
             try:
-                self.relay.dispatcher.admit(self, cast("Claim", facts.claim), server.client)
+                self.relay.dispatcher.admit(
+                    self, cast("Credentials", facts.credentials), server.client
+                )
             except RequestRefused as refused:
                 self.refuse(refused)
         return self.finished
@@ -221,13 +225,13 @@ class Call(Exchange):
             self.model = known.model
         elif (
             known is not None
-            and (particulars := known.particulars) is not None
+            and (hints := known.hints) is not None
             and payload.startswith(known.head)
             and self.operation is MODEL_INFER
         ):
             self.model = known.model
-            self.particulars = particulars
-        elif known is not None and known.particulars is None and SEQUENCE_ID not in payload:
+            self.hints = hints
+        elif known is not None and known.hints is None and SEQUENCE_ID not in payload:
             self.model = known.model
         elif not self._find_model(payload):
             return
@@ -247,7 +251,7 @@ class Call(Exchange):
             self, payload, is_all=True
         ):
             return False
-        if self.particulars is not None and self.particulars.step is not None:
+        if self.hints is not None and self.hints.step is not None:
             if self.request.push(payload):
                 self._place()
             return False
@@ -263,14 +267,14 @@ class Call(Exchange):
         known = prefixes.find_batch(payload[: payload[NAME_AT - 1] + NAME_AT])
         if (
             known is None
-            or (particulars := known.particulars) is None
+            or (hints := known.hints) is None
             or not payload.startswith(known.head)
             or self.operation is not MODEL_INFER
-            or not relay.dispatcher.splits.stays_whole(known.model, particulars.rows)
+            or not relay.dispatcher.splits.stays_whole(known.model, hints.rows)
         ):
             return False
         self.model = known.model
-        self.particulars = particulars
+        self.hints = hints
         return True
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
@@ -572,7 +576,7 @@ class Call(Exchange):
         self.fail(Reason.CLIENT_STALLED, "the client stopped reading")
 
     def evict(self) -> None:
-        """The ledger wants this call's bytes back."""
+        """The memory budget wants this call's bytes back."""
         self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
 
     def set_timer(self) -> None:
@@ -672,8 +676,8 @@ class Call(Exchange):
         if not self.head.facts.discloses:
             return b""
         relay = self.relay
-        claim = cast("Claim | None", self.head.facts.claim)
-        facts = facts_of(self, relay.options.disclosure, claim, relay.now)
+        credentials = cast("Credentials | None", self.head.facts.credentials)
+        facts = facts_of(self, relay.options.disclosure, credentials, relay.now)
         return b"".join(encode_field(name, value) for name, value in facts)
 
     def close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:
@@ -695,7 +699,7 @@ class Call(Exchange):
         self.relay.accounts.stop(self, outcome)
 
     def _leave(self, reason: Reason | None, now: float | None = None) -> None:
-        """Leave nothing behind on the client's connection, in timers and in the ledger."""
+        """Leave nothing behind on the client's connection, in timers and in the memory budget."""
         # HOT PATH (benchmarks/load).
         if self.hedge is not None:
             self.cancel_hedge()

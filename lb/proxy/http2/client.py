@@ -13,12 +13,12 @@ from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
 from lb.proxy.disclosure import REQUEST_ID
 from lb.proxy.http2.attempt import GrpcAttempt
-from lb.proxy.http2.link import PER_SIDE, Link
+from lb.proxy.http2.connection import PER_SIDE, Http2Connection
 from lb.proxy.http2.shared import Http2Shared
 from lb.telemetry.spans import FIRST_SPAN
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
+from lb.wire.http2.budget import BACKEND_ALLOWANCES, ConnectionTraffic
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
@@ -41,7 +41,7 @@ _STREAM_CAP: Final = 1024
 """Our own limit on streams per connection: Triton advertises none."""
 
 
-class LinkOwner(Protocol):
+class ConnectionOwner(Protocol):
     """The pool of a connection, as that sees it."""
 
     relay: Http2Shared
@@ -49,29 +49,29 @@ class LinkOwner(Protocol):
     port: Port
     waiting: deque[GrpcAttempt]
 
-    def connected(self, link: ClientLink) -> None:
-        """`link` is up and takes no calls yet."""
+    def connected(self, connection: Http2ClientConnection) -> None:
+        """`connection` is up and takes no calls yet."""
         ...
 
     def serve_waiting(self) -> None:
         """A connection has room: start waiting calls."""
         ...
 
-    def retire(self, link: ClientLink) -> None:
-        """`link` takes no more calls."""
+    def retire(self, connection: Http2ClientConnection) -> None:
+        """`connection` takes no more calls."""
         ...
 
     def retire_all(self) -> None:
         """No connection of the pool takes more calls."""
         ...
 
-    def discard(self, link: ClientLink) -> None:
-        """`link` is closed."""
+    def discard(self, connection: Http2ClientConnection) -> None:
+        """`connection` is closed."""
         ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ClientLink(Link):
+class Http2ClientConnection(Http2Connection):
     """One upstream HTTP/2 connection."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class ClientLink(Link):
     table: ClassVar[StreamTable] = stream_table(AS_CLIENT)
     may_enable_push: ClassVar[bool] = False
 
-    def __init__(self, pool: LinkOwner) -> None:
+    def __init__(self, pool: ConnectionOwner) -> None:
         super().__init__(pool.relay, BACKEND_ALLOWANCES)
         self.pool = pool
         self.port = pool.port
@@ -116,7 +116,7 @@ class ClientLink(Link):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        Link.data_received(self, data)
+        Http2Connection.data_received(self, data)
         self.last_byte_at = self.port.last_byte_at = self.relay.now
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -204,7 +204,7 @@ class ClientLink(Link):
         response.owed = 0
         response.ended = False
         self.streams[stream_id] = response
-        attempt.link = self
+        attempt.connection = self
         attempt.connected_at = relay.now
         call = attempt.call
         block = call.head.block + call.server.extra_fields
@@ -251,7 +251,7 @@ class ClientLink(Link):
         response.source = self
         response.source_id = stream_id
         self.streams[stream_id] = response
-        attempt.link = self
+        attempt.connection = self
         attempt.connected_at = relay.now
         if not self.dirty:
             self.mark()
@@ -386,7 +386,7 @@ class ClientLink(Link):
             self.relay.now = self.relay.clock()
             self._abandon(TooLate(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS are not acknowledged"))
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far."""
         opened = self.next_id // 2
         seen = super().traffic()
@@ -433,4 +433,4 @@ class ClientLink(Link):
             self.transport.abort()
 
 
-specialise(ClientLink, *PER_SIDE)
+specialise(Http2ClientConnection, *PER_SIDE)

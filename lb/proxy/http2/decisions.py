@@ -24,13 +24,13 @@ from lb.kserve.operations import (
 )
 from lb.proxy.http2.asked import QUESTION_LIMIT, Collector, OwnAnswer
 from lb.proxy.http2.call import Call
+from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.health import (
     QUESTION_BYTES,
     answer_health,
     answer_ready,
     answer_server,
 )
-from lb.proxy.http2.link import Link
 from lb.proxy.http2.memory_guard import INFERENCES
 from lb.proxy.http2.reflection import ReflectionSession
 from lb.proxy.http2.shared import Http2Shared
@@ -42,7 +42,7 @@ from lb.wire.http2.heads import RequestHead
 from lb.wire.trace_context import Traces, read_context
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
-Handler = Callable[[Http2Shared, Link, int, RequestHead], Call]
+Handler = Callable[[Http2Shared, Http2Connection, int, RequestHead], Call]
 """Makes a call."""
 
 
@@ -53,7 +53,7 @@ def _ours(answer: OwnAnswer) -> Handler:
 
 def _collected(
     relay: Http2Shared,
-    server: Link,
+    server: Http2Connection,
     stream_id: int,
     head: RequestHead,
     *,
@@ -66,7 +66,9 @@ def _collected(
     return call
 
 
-def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+def _streamed(
+    relay: Http2Shared, server: Http2Connection, stream_id: int, head: RequestHead
+) -> Call:
     """A stream of inferences."""
     call = Call(relay, server, stream_id, head)
     if relay.options.variant_names:
@@ -76,7 +78,9 @@ def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHea
     return call
 
 
-def _reflected(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+def _reflected(
+    relay: Http2Shared, server: Http2Connection, stream_id: int, head: RequestHead
+) -> Call:
     """Questions about our services."""
     call = Call(relay, server, stream_id, head)
     ReflectionSession(call)
@@ -97,7 +101,7 @@ _PATHS: Final = 256
 _PATH_BYTES: Final = 256
 
 
-class Decision(NamedTuple):
+class PathDecision(NamedTuple):
     """What a path alone decides."""
 
     operation: Operation
@@ -118,7 +122,7 @@ class Decisions:
         self._relay = relay
         self._gate = relay.dispatcher.gate
         self._identity = relay.dispatcher.identity
-        self._by_path: dict[bytes, Decision] = {}
+        self._by_path: dict[bytes, PathDecision] = {}
         self._traces = relay.options.traces
 
     def __len__(self) -> int:
@@ -143,14 +147,16 @@ class Decisions:
             facts.passed = passed(facts.hops)
             facts.loop = loop_in(facts.passed, self._identity)
             is_plain = is_plain and not facts.loop
-        claim = None
+        credentials = None
         if control is not None or self._gate.asks_all:
             is_control = control is not None
-            claim = self._gate.claim(control or operation, head.noted, is_control=is_control)
-            facts.claim = claim
-            is_plain = is_plain and claim is None
+            credentials = self._gate.credentials(
+                control or operation, head.noted, is_control=is_control
+            )
+            facts.credentials = credentials
+            is_plain = is_plain and credentials is None
         disclosure = self._relay.options.disclosure
-        facts.discloses = disclosure.may_concern(claim)
+        facts.discloses = disclosure.may_concern(credentials)
         if facts.discloses or (disclosure.request_ids and not facts.request_id):
             is_plain = False
         if is_plain:
@@ -167,7 +173,7 @@ class Decisions:
             )
         return operation
 
-    def _look(self, path: bytes) -> Decision:
+    def _look(self, path: bytes) -> PathDecision:
         operation = grpc_operation(path)
         handler = self._handler(operation)
         is_plain = (
@@ -177,7 +183,7 @@ class Decisions:
             and not self._relay.options.message_size
             and not (self._gate.guards_regions and operation in INFERENCES)
         )
-        decision = Decision(operation, grpc_control(path), handler, is_plain)
+        decision = PathDecision(operation, grpc_control(path), handler, is_plain)
         if len(path) <= _PATH_BYTES:
             if len(self._by_path) >= _PATHS:
                 self._by_path.clear()

@@ -10,7 +10,7 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
 from lb.kserve.operations import HEALTH_WATCH, SERVER_LIVE
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.proxy.http2.asked import UNPARSABLE, Collector
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, ready_through, status_trailers
@@ -159,8 +159,8 @@ def answer_ready(collector: Collector) -> None:
         call.finish_answer(frame_message(flag_message(True)))
         return
     if version:
-        call.particulars = Particulars()
-        call.particulars.version = version
+        call.hints = RoutingHints()
+        call.hints.version = version
     collector.give_back(pieces)
 
 

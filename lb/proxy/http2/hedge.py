@@ -103,8 +103,8 @@ def make_hedge(call: Call, backend: Backend, port: Port, began_at: float) -> Grp
     """An attempt beside the first, with pipes of its own: its request is complete."""
     relay = call.relay
     attempt = GrpcAttempt(call, backend, port, began_at)
-    request: Pipe[Any] = Pipe(attempt, relay.ledger, 0, 0)
-    response: Pipe[Any] = Pipe(attempt, relay.ledger, relay.options.answer_window, 0)
+    request: Pipe[Any] = Pipe(attempt, relay.memory_budget, 0, 0)
+    response: Pipe[Any] = Pipe(attempt, relay.memory_budget, relay.options.answer_window, 0)
     request.opposite, response.opposite = response, request
     request.ended = True
     request.trailers = call.request.trailers

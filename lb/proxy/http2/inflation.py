@@ -12,7 +12,7 @@ from lb.net.iteration import IterationBudget
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Departure
 from lb.wire.grpc.compression import Inflater
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 CANNOT_BE_INFLATED: Final = "the message cannot be inflated"
 _SHORT: Final = "too little memory to inflate the message"
@@ -29,19 +29,27 @@ _LARGE_JOIN: Final = 2**20
 class Inflation:
     """Inflates one message, a slice whenever the budget of the iteration has room for it.
 
-    A few bytes may become many megabytes. They are on the ledger slice by slice, and where it is
-    short the message is refused, so that nobody has to make room for it.
+    A few bytes may become many megabytes. They are in the memory budget slice by slice, and where
+    it is short the message is refused, so that nobody has to make room for it.
     """
 
-    __slots__ = ("_account", "_departure", "_done", "_inflater", "_iteration", "_ledger", "_left",
-                 "_slices")  # fmt: skip
+    __slots__ = (
+        "_account",
+        "_departure",
+        "_done",
+        "_inflater",
+        "_iteration",
+        "_left",
+        "_memory_budget",
+        "_slices",
+    )  # fmt: skip
 
     def __init__(
         self,
         data: bytes | memoryview,
         limit: int,
         iteration: IterationBudget,
-        ledger: Ledger,
+        memory_budget: MemoryBudget,
         departure: Departure,
     ) -> None:
         """
@@ -49,20 +57,20 @@ class Inflation:
             data: the compressed message.
             limit: bytes that it may inflate to.
             iteration: says when there is room.
-            ledger: of all bytes held.
+            memory_budget: of all bytes held.
             departure: of the client; nothing more is inflated then.
         """
         self._inflater = Inflater(data)
         self._left = limit
         self._iteration = iteration
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self._departure = departure
-        self._account = AnswerAccount(ledger)
+        self._account = AnswerAccount(memory_budget)
         self._slices: list[bytes] = []
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def message(self) -> bytes:
-        """The whole message, which is on the ledger no more. To be called once.
+        """The whole message, which is in the memory budget no more. To be called once.
 
         Raises:
             RequestRefused: it is broken or too long, memory is short, or the client has left.
@@ -100,7 +108,7 @@ class Inflation:
             raise RequestRefused(Reason.CLIENT_GONE, "nobody waits for it any more")
         # A byte beyond the limit tells that the message is longer.
         most = min(_SLICE, self._left + 1)
-        if self._ledger.is_short:
+        if self._memory_budget.is_short:
             raise RequestRefused(Reason.MEMORY, _SHORT)
         self._iteration.spend(_UNITS)
         try:

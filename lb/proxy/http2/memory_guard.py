@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from lb.access.gate import Claim, Gate
+from lb.access.gate import Credentials, Gate
 from lb.domain.client import Client
 from lb.domain.operation import Operation
 from lb.kserve.operations import MODEL_INFER, MODEL_STREAM_INFER
 from lb.kserve.regions import GrpcRegionWatch, Inspection
-from lb.proxy.http2.look import frames_of
+from lb.proxy.http2.inspection import frames_of
 from lb.wire.http2.flow import Payload
 
 INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
@@ -57,9 +57,11 @@ class MemoryGuard:
         return frames_of(self._regions.seen)
 
 
-def guard_of(operation: Operation, claim: object, client: Client, gate: Gate) -> MemoryGuard | None:
+def guard_of(
+    operation: Operation, credentials: object, client: Client, gate: Gate
+) -> MemoryGuard | None:
     """What looks into a call; None where its client may name regions, or it is no inference."""
     if operation not in INFERENCES:
         return None
-    known = claim if isinstance(claim, Claim) else None
+    known = credentials if isinstance(credentials, Credentials) else None
     return None if gate.may_use_memory(known, client) else MemoryGuard()

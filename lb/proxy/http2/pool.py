@@ -13,7 +13,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.dial import dial
 from lb.proxy.http2.attempt import GrpcAttempt
-from lb.proxy.http2.client import ClientLink
+from lb.proxy.http2.client import Http2ClientConnection
 from lb.proxy.http2.shared import Http2Shared
 
 _log = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class UpstreamPool:
         self.relay = relay
         self.backend = backend
         self.port = backend.port(AppProtocol.GRPC)
-        self.links: list[ClientLink] = []
+        self.connections: list[Http2ClientConnection] = []
         """Connections that take calls."""
         self.waiting: deque[GrpcAttempt] = deque()
         """Attempts that wait for room on any connection; those that must go over a certain one are
         in its `bound`."""
-        self._others: set[ClientLink] = set()
+        self._others: set[Http2ClientConnection] = set()
         """Connections that do not take calls yet, or not any more."""
-        self._unwanted: set[ClientLink] = set()
+        self._unwanted: set[Http2ClientConnection] = set()
         """Those of them that calls wait for, and that take no others after these."""
         self._dials = 0
         """Connections on their way, until their backend has sent its SETTINGS."""
@@ -44,7 +44,7 @@ class UpstreamPool:
 
     def __len__(self) -> int:
         """Open connections, those that only begin or finish included."""
-        return len(self.links) + len(self._others)
+        return len(self.connections) + len(self._others)
 
     @property
     def is_empty(self) -> bool:
@@ -54,13 +54,13 @@ class UpstreamPool:
     def start(self, attempt: GrpcAttempt) -> None:
         """Give an attempt a stream on a connection, now or when there is one."""
         # HOT PATH (benchmarks/load). Nearly always the first connection has room.
-        particulars = attempt.exchange.particulars
-        if particulars is not None and particulars.pin is not None:
-            self._start_step(attempt, particulars.pin)
+        hints = attempt.exchange.hints
+        if hints is not None and hints.pin is not None:
+            self._start_step(attempt, hints.pin)
             return
-        for link in self.links:
-            if len(link.streams) < link.stream_limit:
-                link.open(attempt)
+        for connection in self.connections:
+            if len(connection.streams) < connection.stream_limit:
+                connection.open(attempt)
                 return
         self._wait(attempt)
 
@@ -72,36 +72,45 @@ class UpstreamPool:
     def _open(self, attempt: GrpcAttempt) -> bool:
         """Open a stream where there is room, or let the attempt wait for the one connection that it
         must go over. False when any would do and none has room."""
-        particulars = attempt.exchange.particulars
-        pin = particulars.pin if particulars is not None else None
-        link = None if pin is None else self._way(pin)
-        if link is not None and (link.bound or link.room <= 0):
-            link.bound.append(attempt)
+        hints = attempt.exchange.hints
+        pin = hints.pin if hints is not None else None
+        connection = None if pin is None else self._pinned_connection(pin)
+        if connection is not None and (connection.bound or connection.room <= 0):
+            connection.bound.append(attempt)
             return True
-        if link is None:
-            link = next((link for link in self.links if link.room > 0), None)
-        if link is None:
+        if connection is None:
+            connection = next(
+                (connection for connection in self.connections if connection.room > 0), None
+            )
+        if connection is None:
             return False
         if pin is not None:
-            pin.way = link
-        link.open(attempt)
+            pin.connection = connection
+        connection.open(attempt)
         return True
 
-    def _way(self, pin: Pin) -> ClientLink | None:
+    def _pinned_connection(self, pin: Pin) -> Http2ClientConnection | None:
         """The connection that a step must go over, because others are under way there.
 
         What is under way on a connection that takes nothing new any more cannot be followed.
         """
         if pin.steps == 1:
             return None
-        return next((link for link in self.links if link is pin.way and link.stream_limit), None)
+        return next(
+            (
+                connection
+                for connection in self.connections
+                if connection is pin.connection and connection.stream_limit
+            ),
+            None,
+        )
 
     def start_whole(self, attempt: GrpcAttempt, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small; the call itself has looked at the
         first connection."""
-        for link in self.links:
-            if len(link.streams) < link.stream_limit:
-                link.open_whole(attempt, payload, size)
+        for connection in self.connections:
+            if len(connection.streams) < connection.stream_limit:
+                connection.open_whole(attempt, payload, size)
                 return
         if attempt.request.push(payload):
             self._wait(attempt)
@@ -116,7 +125,9 @@ class UpstreamPool:
     @property
     def _takes_no_calls(self) -> bool:
         """Whether the backend says so (RFC 9113 6.5.2: MAX_CONCURRENT_STREAMS of 0)."""
-        return bool(self.links) and not any(link.stream_limit for link in self.links)
+        return bool(self.connections) and not any(
+            connection.stream_limit for connection in self.connections
+        )
 
     def serve_waiting(self) -> None:
         """Start as many waiting calls as there is room for."""
@@ -128,13 +139,13 @@ class UpstreamPool:
                 self._dial_if_needed()
 
     def _serve(self) -> None:
-        for link in tuple(self.links):
-            if not link.stream_limit:
-                self._unbind(link)
-            while link.bound and link.room > 0:
-                attempt = link.bound.popleft()
+        for connection in tuple(self.connections):
+            if not connection.stream_limit:
+                self._unbind(connection)
+            while connection.bound and connection.room > 0:
+                attempt = connection.bound.popleft()
                 if self._still_waits(attempt):
-                    link.open(attempt)
+                    connection.open(attempt)
         while self.waiting:
             attempt = self.waiting.popleft()
             if self._still_waits(attempt) and not self._open(attempt):
@@ -143,12 +154,15 @@ class UpstreamPool:
 
     def _still_waits(self, attempt: GrpcAttempt) -> bool:
         """Whether it was neither cancelled nor given up meanwhile."""
-        return attempt.outcome is None and attempt.link is None and not attempt.exchange.finished
+        return (
+            attempt.outcome is None and attempt.connection is None and not attempt.exchange.finished
+        )
 
-    def _unbind(self, link: ClientLink) -> None:
-        """Calls that waited for room on `link` go over any other, before all who came later."""
-        self.waiting.extendleft(reversed(link.bound))
-        link.bound.clear()
+    def _unbind(self, connection: Http2ClientConnection) -> None:
+        """Calls that waited for room on `connection` go over any other, before all who came
+        later."""
+        self.waiting.extendleft(reversed(connection.bound))
+        connection.bound.clear()
 
     # Dialling
 
@@ -163,21 +177,21 @@ class UpstreamPool:
         port = self.port
         options = self.relay.options
         try:
-            _, link = await dial(
+            _, connection = await dial(
                 self.relay.loop,
                 port.address,
-                lambda: ClientLink(self),
+                lambda: Http2ClientConnection(self),
                 options.connect_timeout_s,
                 tls=self.relay.parts.tls.find(port.tls, AppProtocol.GRPC),
                 handshake_s=options.handshake_timeout_s,
                 iteration=self.relay.iteration,
             )
-            await self._greet(link)
+            await self._greet(connection)
         except UpstreamError as error:
             self.relay.now = self.relay.clock()
             self._dials -= 1
             port.connect_failures += 1
-            if self.links:
+            if self.connections:
                 self._serve()  # calls of a connection that has gone may go over another one
             elif not self._dials:  # otherwise others will serve them
                 self._fail_waiting(error.outcome, error.detail)
@@ -186,17 +200,17 @@ class UpstreamPool:
         self._dials -= 1
         port.connects += 1
         if self._closed:
-            link.abort()
+            connection.abort()
             return
-        self._others.discard(link)
-        self.links.append(link)
+        self._others.discard(connection)
+        self.connections.append(connection)
         self.serve_waiting()
-        if link in self._unwanted:
-            self._unwanted.discard(link)
-            link.retire()
-            link.close_if_over()
+        if connection in self._unwanted:
+            self._unwanted.discard(connection)
+            connection.retire()
+            connection.close_if_over()
 
-    async def _greet(self, link: ClientLink) -> None:
+    async def _greet(self, connection: Http2ClientConnection) -> None:
         """Wait for the backend's SETTINGS: how many streams it takes, and that it speaks HTTP/2.
 
         Raises:
@@ -204,11 +218,11 @@ class UpstreamPool:
         """
         try:
             async with asyncio.timeout(self.relay.options.head_timeout_s):
-                greeted = await link.greeted
+                greeted = await connection.greeted
         except TimeoutError as error:
-            link.abort()
+            connection.abort()
             raise UpstreamError(Outcome.CONNECT_TIMEOUT, "it sent no SETTINGS in time") from error
-        if not greeted or link.retired or link.transport is None:
+        if not greeted or connection.retired or connection.transport is None:
             raise UpstreamError(Outcome.CONNECT_FAILED, "it closed the new connection")
 
     def _fail_waiting(self, outcome: Outcome, detail: str) -> None:
@@ -220,34 +234,34 @@ class UpstreamPool:
 
     # Connections
 
-    def connected(self, link: ClientLink) -> None:
-        """`link` is up and takes no calls yet."""
-        self._others.add(link)
+    def connected(self, connection: Http2ClientConnection) -> None:
+        """`connection` is up and takes no calls yet."""
+        self._others.add(connection)
 
-    def retire(self, link: ClientLink) -> None:
-        """`link` takes no more calls."""
-        if link in self.links:
-            self.links.remove(link)
-        self._unbind(link)
-        if link.transport is not None:
-            self._others.add(link)
+    def retire(self, connection: Http2ClientConnection) -> None:
+        """`connection` takes no more calls."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+        self._unbind(connection)
+        if connection.transport is not None:
+            self._others.add(connection)
         if self.waiting:
             self._dial_if_needed()
 
-    def discard(self, link: ClientLink) -> None:
-        """`link` is closed."""
-        self._others.discard(link)
-        self._unwanted.discard(link)
+    def discard(self, connection: Http2ClientConnection) -> None:
+        """`connection` is closed."""
+        self._others.discard(connection)
+        self._unwanted.discard(connection)
 
     def retire_all(self) -> None:
         """The backend takes no new calls: close what is idle, let the rest finish."""
-        for link in (*self.links, *self._others):
-            if link in self._others and not link.retired:
+        for connection in (*self.connections, *self._others):
+            if connection in self._others and not connection.retired:
                 # A step waits for it, or will, of a sequence that the backend runs.
-                self._unwanted.add(link)
+                self._unwanted.add(connection)
                 continue
-            link.retire()
-            link.close_if_over()
+            connection.retire()
+            connection.close_if_over()
 
     def leave_hung(self) -> None:
         """The backend is silent: let attempts go elsewhere that may."""
@@ -255,14 +269,16 @@ class UpstreamPool:
             if attempt.outcome is None:  # else the end of another one took it along
                 attempt.backend_hung()
 
-    def all_links(self) -> tuple[ClientLink, ...]:
+    def all_links(self) -> tuple[Http2ClientConnection, ...]:
         """Open connections, those included that take no calls."""
-        return (*self.links, *self._others)
+        return (*self.connections, *self._others)
 
     def attempts(self) -> list[GrpcAttempt]:
         """Those that are under way here, or wait for a connection."""
         owners = [
-            pipe.owner for link in (*self.links, *self._others) for pipe in link.streams.values()
+            pipe.owner
+            for connection in (*self.connections, *self._others)
+            for pipe in connection.streams.values()
         ]
         attempts = [each for each in (*owners, *self.waiting) if each is not None]
         return [attempt for attempt in attempts if attempt.outcome is None]
@@ -270,6 +286,6 @@ class UpstreamPool:
     def close(self) -> None:
         """Close everything now, and take nothing any more."""
         self._closed = True
-        for link in (*self.links, *self._others):
-            link.abort()
+        for connection in (*self.connections, *self._others):
+            connection.abort()
         self._fail_waiting(Outcome.CONNECT_FAILED, "it has left the pool")

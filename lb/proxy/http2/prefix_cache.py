@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from lb.domain.pool import PoolSnapshot
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.wire.grpc.message import PREFIX_SIZE
 
 _PREFIXES: Final = 1024
@@ -20,7 +20,7 @@ SHORT_NAME: Final = 0x80
 class KnownPrefix:
     """What a message says whose bytes up to the end of the model's name are known."""
 
-    __slots__ = ("head", "is_plain", "misses", "model", "particulars")
+    __slots__ = ("head", "hints", "is_plain", "misses", "model")
 
     def __init__(self, model: bytes, *, is_plain: bool) -> None:
         self.model = model
@@ -28,7 +28,7 @@ class KnownPrefix:
         """It need not be inspected; otherwise only what says nothing of a sequence need not, or,
         where the model is scheduled, what begins with all of `head`."""
         self.head = b""
-        self.particulars: Particulars | None = None
+        self.hints: RoutingHints | None = None
         """Those of all messages that begin with `head`. None: the model is not scheduled. One that
         is has no sequences."""
         self.misses = 0
@@ -98,7 +98,7 @@ class PrefixCache:
         snapshot: PoolSnapshot,
         data: bytes,
         model: bytes,
-        particulars: Particulars,
+        hints: RoutingHints,
         end: int,
         *,
         may_be_cut: bool = False,
@@ -110,7 +110,7 @@ class PrefixCache:
             snapshot: the pool at this time.
             data: the message with its prefix.
             model: its model, as `model_name` finds it; the name is short.
-            particulars: what it said.
+            hints: what it said.
             end: where that ends in the message.
             may_be_cut: it is a batch that is cut now or another time.
         """
@@ -118,12 +118,12 @@ class PrefixCache:
         known = None
         if self.snapshot is snapshot:
             known = into.get(data[: PREFIX_SIZE + 2 + len(model)])
-        if known is not None and known.particulars is not None:
+        if known is not None and known.hints is not None:
             known.misses += 1
             if known.misses % _PATIENCE:
                 return
         known = self._put(into, snapshot, data, model, is_plain=False)
         if known is not None:
-            particulars.is_shared = True
-            known.particulars = particulars
+            hints.is_shared = True
+            known.hints = hints
             known.head = data[:end]

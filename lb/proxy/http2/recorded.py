@@ -9,7 +9,7 @@ from lb.kserve.operations import MODEL_STREAM_INFER
 from lb.payloads.log import Recording
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.link import Link
+from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.http2.flow import Payload
@@ -98,7 +98,9 @@ def may_be_recorded(head: RequestHead) -> bool:
     )
 
 
-def recorded_call(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+def recorded_call(
+    relay: Http2Shared, server: Http2Connection, stream_id: int, head: RequestHead
+) -> Call:
     """Make a call that the payload log may want, which takes no short way."""
     if head.facts.handler is not None:
         return _recorded_stream(relay, head.facts.handler(relay, server, stream_id, head))

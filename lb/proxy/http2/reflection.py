@@ -29,7 +29,7 @@ class _Answers(Pipe[Any]):
 
     def __init__(self, call: Call) -> None:
         # A window size of 0 has the link ask `went_out` after every write.
-        super().__init__(call, call.relay.ledger, 0, 0)
+        super().__init__(call, call.relay.memory_budget, 0, 0)
         plain = call.response
         self.sink, self.sink_id, self.credit = plain.sink, plain.sink_id, plain.credit
         self.opposite = plain.opposite

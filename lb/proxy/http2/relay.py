@@ -16,14 +16,14 @@ from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.client import ClientLink
+from lb.proxy.http2.client import Http2ClientConnection
+from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.decisions import Decisions
 from lb.proxy.http2.hedge import make_hedge
-from lb.proxy.http2.link import Link
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.recorded import RecordedResponse, recorded_attempt
-from lb.proxy.http2.server import ServerLink
+from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.split_session import GrpcPart, SplitSession, rows_of_first
 from lb.proxy.http2.variant_call import begin_variant
@@ -76,18 +76,18 @@ class Http2Relay(Http2Shared):
         """See `Http2Shared`."""
         # HOT PATH (benchmarks/load). One write per connection and turn of the loop: flushing
         # after every read instead costs 8 % more CPU per call.
-        link: Link
+        connection: Http2Connection
         while self.dirty:
             dirty, self.dirty = self.dirty, []
-            for link in dirty:
-                link.flush()
-                if link.waiting and not link.congested:
-                    link.drain_waiting()
+            for connection in dirty:
+                connection.flush()
+                if connection.waiting and not connection.congested:
+                    connection.drain_waiting()
         if self.closing:
             closing, self.closing = self.closing, []
-            for link in closing:
-                if not link.streams:
-                    link.part()
+            for connection in closing:
+                if not connection.streams:
+                    connection.part()
 
     def pool(self, backend: Backend) -> UpstreamPool:
         """The connections to a backend."""
@@ -121,9 +121,9 @@ class Http2Relay(Http2Shared):
         pool = self.pools.get(attempt.backend)
         if pool is None:
             pool = self.pool(attempt.backend)
-        links = pool.links
-        if links and len((link := links[0]).streams) < link.stream_limit:
-            link.open_whole(attempt, payload, size)
+        connections = pool.connections
+        if connections and len((connection := connections[0]).streams) < connection.stream_limit:
+            connection.open_whole(attempt, payload, size)
         else:
             pool.start_whole(attempt, payload, size)
 
@@ -150,15 +150,15 @@ class Http2Relay(Http2Shared):
             or not (request.ended and call.head.facts.is_plain)
             or request.trailers
             or call.attempts != 1
-            or ((particulars := call.particulars) is not None and particulars.pin is not None)
+            or ((hints := call.hints) is not None and hints.pin is not None)
         ):
             pool.start(attempt)
             return
         waits.popleft()
-        self.ledger.release(request, size)
-        links = pool.links
-        if links and len((link := links[0]).streams) < link.stream_limit:
-            link.open_whole(attempt, payload, size)
+        self.memory_budget.release(request, size)
+        connections = pool.connections
+        if connections and len((connection := connections[0]).streams) < connection.stream_limit:
+            connection.open_whole(attempt, payload, size)
         else:
             pool.start_whole(attempt, payload, size)
 
@@ -176,20 +176,20 @@ class Http2Relay(Http2Shared):
 
     def begin_split(self, call: Call, payload: Payload, *, is_all: bool) -> bool | None:
         """See `Http2Shared`."""
-        particulars = call.particulars
+        hints = call.hints
         if (
             call.operation is not MODEL_INFER
             or call.guard is not None
             or call.head.facts.content_length != NO_LENGTH
-            or (particulars is not None and particulars.step is not None)
+            or (hints is not None and hints.step is not None)
         ):
             return False
         splits = self.dispatcher.splits
         if (
-            particulars is not None
-            and particulars.rows > 1
-            and not particulars.version
-            and splits.stays_whole(call.model, particulars.rows)
+            hints is not None
+            and hints.rows > 1
+            and not hints.version
+            and splits.stays_whole(call.model, hints.rows)
         ):
             return False
         data = b"".join((*(call.request.queue or ()), payload))
@@ -217,9 +217,9 @@ class Http2Relay(Http2Shared):
 
     # Life
 
-    def server_protocol(self) -> ServerLink:
+    def server_protocol(self) -> Http2ServerConnection:
         """A protocol for one accepted connection."""
-        return ServerLink(self)
+        return Http2ServerConnection(self)
 
     def _on_snapshot(self, snapshot: PoolSnapshot) -> None:
         """Close idle connections to backends that get nothing new, so that they can exit."""
@@ -251,11 +251,13 @@ class Http2Relay(Http2Shared):
         attempts = (attempt for pool in self.pools.values() for attempt in pool.attempts())
         return [each.exchange for each in attempts if each.exchange.attempt is each]
 
-    def owing(self) -> list[ClientLink]:
+    def owing(self) -> list[Http2ClientConnection]:
         """Connections to backends over which answers are to come, or acknowledgements of what a
         call sent before it was ended; whoever waits for the first SETTINGS has a limit for it."""
-        links = (link for pool in self.pools.values() for link in pool.all_links())
-        return [link for link in links if link.greeted.done()]
+        connections = (
+            connection for pool in self.pools.values() for connection in pool.all_links()
+        )
+        return [connection for connection in connections if connection.greeted.done()]
 
     def hedge(self, exchange: Exchange) -> GrpcAttempt | None:
         """Send a unary request to a second backend; None where that cannot be."""

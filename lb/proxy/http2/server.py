@@ -15,12 +15,12 @@ from lb.domain.outcome import Reason
 from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.link import PER_SIDE, Link
+from lb.proxy.http2.connection import PER_SIDE, Http2Connection
 from lb.proxy.http2.recorded import may_be_recorded, recorded_call
 from lb.proxy.http2.shared import Http2Shared
 from lb.telemetry.sampling import RECORDED, TRACED, Draw
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.budget import Spending, Traffic
+from lb.wire.http2.budget import ConnectionTraffic, Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
@@ -44,7 +44,7 @@ _DRAIN_WAIT_S: Final = 2.0
 after this are lost, unless it repeats them by itself."""
 _MAX_STREAM_ID: Final = 2**31 - 1
 _FRAMES_AT_ONCE: Final = 128
-"""As in `link`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""
+"""As in `connection`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""
 _DYNAMIC_HEAD: Final = 4
 """Frames that take as long as a head that may refer to the dynamic table, which the client has
 until it acknowledges our SETTINGS: a library decodes it, and nothing is remembered."""
@@ -65,7 +65,7 @@ here, and as many begun. What is reset by the read that brings it has age 0, and
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ServerLink(Link):
+class Http2ServerConnection(Http2Connection):
     """One downstream HTTP/2 connection."""
 
     __slots__ = (
@@ -111,7 +111,7 @@ class ServerLink(Link):
         relay.servers.add(self)
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
-        if not relay.parts.crowd.enter(self.client.address):
+        if not relay.parts.connection_limiter.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.abort()
             return
@@ -149,13 +149,13 @@ class ServerLink(Link):
             data = data[size:]
             if not data:
                 return
-        Link.data_received(self, data)
+        Http2Connection.data_received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone, and so are its calls."""
         self.relay.servers.discard(self)
         self.relay.traffic.connections -= 1
-        self.relay.parts.crowd.leave(self.client.address)
+        self.relay.parts.connection_limiter.leave(self.client.address)
         if self._timer is not None:
             self._timer.cancel()
         self.limit_age(0.0)
@@ -388,7 +388,7 @@ class ServerLink(Link):
         """How many stream ids the client has used."""
         return self._ended + self._unopened + len(self.streams)
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far."""
         ended = self._ended
         return (
@@ -498,4 +498,4 @@ def _is_rapid(call: Call | CallPart, now: float) -> bool:
     return timeout_s is None or age_s < _OVERDUE * timeout_s
 
 
-specialise(ServerLink, *PER_SIDE)
+specialise(Http2ServerConnection, *PER_SIDE)

@@ -58,7 +58,7 @@ class Http2Shared(metaclass=ABCMeta):
         self.accounts = dispatcher.accounts
         self.retry = dispatcher.retry
         self.timers = parts.timers
-        self.ledger = parts.ledger
+        self.memory_budget = parts.memory_budget
         self.iteration = parts.iteration
         self.clock: Callable[[], float] = dispatcher.clock
         self.traffic = traffic
@@ -74,7 +74,7 @@ class Http2Shared(metaclass=ABCMeta):
         self.closing: list[Any] = []
         """Connections to close after the next flush."""
         self.draining = False
-        self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
+        self.no_pipe: Pipe[Any] = Pipe(None, parts.memory_budget, 0, 0)
         """Stands for the other direction of a call that is over."""
         self._memory_timer: Timer | None = None
         self.draw: Draw | None = None
@@ -98,9 +98,9 @@ class Http2Shared(metaclass=ABCMeta):
             private |= TRACE_FIELDS
         identity = self.dispatcher.identity
         seams = (noted, masked, encode_field(HOPS, identity) if identity else b"")
-        claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
-        self._caches = HeadCaches(private | claims, *seams)
-        self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
+        credentials = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
+        self._caches = HeadCaches(private | credentials, *seams)
+        self._caches_of_proxies = HeadCaches(private, *seams) if credentials else self._caches
         """What trusted proxies claim of their clients is passed on."""
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
@@ -200,14 +200,14 @@ class Http2Shared(metaclass=ABCMeta):
         """Requests are refused for want of memory. Stalled streams could make that last for ever:
         they hold enough to shed all new work, and never reach the ceiling."""
         if self._memory_timer is None:
-            shortages = self.ledger.shortages
+            shortages = self.memory_budget.shortages
             self._memory_timer = self.timers.after(_SHORT_S, lambda: self._relieve(shortages))
 
     def _relieve(self, shortages: int) -> None:
         self._memory_timer = None
         self.now = self.clock()
-        if self.ledger.is_short:
-            if self.ledger.shortages == shortages:
-                self.ledger.relieve()
+        if self.memory_budget.is_short:
+            if self.memory_budget.shortages == shortages:
+                self.memory_budget.relieve()
             else:
                 self.watch_memory()

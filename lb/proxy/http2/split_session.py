@@ -22,10 +22,10 @@ from lb.kserve.merge.steps import Steps, finish
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.net.steps import at_once, in_turns
-from lb.proxy.exchange import Exchange, SplitParticulars
+from lb.proxy.exchange import Exchange, SplitHints
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.look import LOOK_BYTES, NAME_AT
+from lb.proxy.http2.inspection import INSPECTED_BYTES, NAME_AT
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.split import (
     JOINED_AT_ONCE,
@@ -34,7 +34,7 @@ from lb.proxy.split import (
     Parts,
     SplitPlan,
     Splits,
-    part_particulars,
+    part_hints,
     pinned,
     rows_text,
     take_over_marks,
@@ -58,7 +58,8 @@ _STATUSES: Final = frozenset(GrpcStatus)
 
 
 class _PartRequest(Pipe[Any]):
-    """The request of an attempt at a part: views of the batch, which is on the ledger already."""
+    """The request of an attempt at a part: views of the batch, which is in the memory budget
+    already."""
 
     __slots__ = ()
 
@@ -139,7 +140,7 @@ class GrpcPart(Exchange):
         assert session.cut is not None
         self.pieces = session.cut.part(self.first, self.count)
         self.bytes_in = size = sum(map(len, self.pieces))
-        self.particulars = part_particulars(session.particulars, session.plan, self.count, size)
+        self.hints = part_hints(session.hints, session.plan, self.count, size)
         self.place_anew()
 
     def _place(self) -> None:
@@ -238,9 +239,9 @@ def _make_attempt(part: GrpcPart, backend: Backend, port: Port, began_at: float)
     attempt = GrpcAttempt(call, backend, port, began_at)
     attempt.exchange = part
     attempt.sink = PartAnswer(part)
-    request: Pipe[Any] = _PartRequest(attempt, relay.ledger, 0, 0)
+    request: Pipe[Any] = _PartRequest(attempt, relay.memory_budget, 0, 0)
     response: Pipe[Any] = Pipe(
-        attempt, relay.ledger, options.answer_window, options.stream_window_max
+        attempt, relay.memory_budget, options.answer_window, options.stream_window_max
     )
     request.opposite, response.opposite = response, request
     request.ended = True
@@ -267,7 +268,7 @@ class PartAnswer(ResponseSink):
     def __init__(self, part: GrpcPart) -> None:
         call = part.session.call
         self.part = part
-        self.held = HeldBytes(call.relay.ledger, call)
+        self.held = HeldBytes(call.relay.memory_budget, call)
 
     @property
     def message(self) -> Rope:
@@ -309,11 +310,11 @@ class PartAnswer(ResponseSink):
             return None
         if not self.held.add(payload):
             return None
-        response, link = attempt.response, attempt.link
+        response, connection = attempt.response, attempt.connection
         increment = response.went_out(len(payload))
-        if increment and link is not None:
-            link.out.append(window_update(response.source_id, increment))
-            link.mark()
+        if increment and connection is not None:
+            connection.out.append(window_update(response.source_id, increment))
+            connection.mark()
         if end_stream:
             self._on_error(attempt, GrpcStatus.UNKNOWN, "no status")
         return None
@@ -383,7 +384,7 @@ class SplitSession(CallPart):
 
     __slots__ = (
         "_held", "_is_fresh", "_is_pinned", "_parts", "_splits", "_work", "cut", "first_answer_at",
-        "particulars", "plan",
+        "hints", "plan",
     )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
@@ -396,7 +397,7 @@ class SplitSession(CallPart):
         super().__init__(call)
         call.part = self
         self.plan = plan
-        self.particulars = call.particulars
+        self.hints = call.hints
         """Those of the call before it was cut."""
         self.cut: MessageCut | None = None
         """The request once it is complete."""
@@ -406,7 +407,7 @@ class SplitSession(CallPart):
         self._is_pinned = False
         """Its parts ask for a version of the model, since several answered before."""
         self._splits = splits
-        self._held = HeldBytes(call.relay.ledger, call)
+        self._held = HeldBytes(call.relay.memory_budget, call)
         self._parts: Parts | None = None
         self._work: asyncio.Task[None] | None = None
         """Reads a long request, or joins long answers."""
@@ -520,7 +521,7 @@ class SplitSession(CallPart):
         firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
         made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
         self._splits.counts.parts += len(made)
-        call.particulars = SplitParticulars(self.particulars, len(made))
+        call.hints = SplitHints(self.hints, len(made))
         call.may_have_run = True  # some of it, before an error of ours
         self._parts = Parts(made, plan.rule.at_once, call.relay.iteration, cut.part_units)
         self._parts.begin()
@@ -595,7 +596,7 @@ class SplitSession(CallPart):
             self._splits.unfit(call.model, self.plan, str(error))
         if not self.plan.must:
             self._drop_answers()
-            call.particulars = self.particulars
+            call.hints = self.hints
             self._give_back()
             return
         if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
@@ -614,7 +615,7 @@ class SplitSession(CallPart):
         self._drop_answers()
         self._is_pinned = True
         self.plan = now_best
-        self.particulars = pinned(self.particulars, version)
+        self.hints = pinned(self.hints, version)
         cut.pin(version)
         self._run(cut, now_best)
         return True
@@ -698,7 +699,7 @@ def rows_of_first(data: bytes, model: bytes, *, is_all: bool) -> int | None:
     Returns:
         None when more of it is needed to tell; 1 where it does not say so.
     """
-    is_enough = is_all or len(data) >= LOOK_BYTES
+    is_enough = is_all or len(data) >= INSPECTED_BYTES
     if len(data) < PREFIX_SIZE:
         return 1 if is_enough else None
     if not data[0] and data.startswith(model, NAME_AT) and data[NAME_AT - 1] == len(model):
@@ -708,6 +709,6 @@ def rows_of_first(data: bytes, model: bytes, *, is_all: bool) -> int | None:
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     if data[0]:
-        message, size = inflated_start(message, LOOK_BYTES)
+        message, size = inflated_start(message, INSPECTED_BYTES)
     rows = first_rows(message, size)
     return 1 if rows is None and is_enough else rows

@@ -48,13 +48,13 @@ class StallWatch:
 
     __slots__ = ("_buffered", "_credited", "_limit_s", "_link", "_marks", "_moved_at", "_timer")
 
-    def __init__(self, link: Sender, limit_s: float) -> None:
+    def __init__(self, connection: Sender, limit_s: float) -> None:
         """
         Args:
-            link: the connection.
+            connection: the connection.
             limit_s: seconds without movement after which a stream ends.
         """
-        self._link = link
+        self._link = connection
         self._limit_s = limit_s
         self._timer: Timer | None = None
         self._marks: dict[Pipe[Any], tuple[int, float]] = {}
@@ -82,24 +82,24 @@ class StallWatch:
 
     def _look(self) -> None:
         self._timer = None
-        link = self._link
-        now = link.relay.now = link.relay.clock()
-        waiting = [pipe.opposite for pipe in link.streams.values() if pipe.opposite.queue]
-        if not waiting or link.transport is None:
+        connection = self._link
+        now = connection.relay.now = connection.relay.clock()
+        waiting = [pipe.opposite for pipe in connection.streams.values() if pipe.opposite.queue]
+        if not waiting or connection.transport is None:
             self._marks.clear()
             return
         is_stuck = self._is_stuck(now)
-        if is_stuck and link.congested:
-            link.on_stalled()
+        if is_stuck and connection.congested:
+            connection.on_stalled()
             return
         stalled = []
         marks, self._marks = self._marks, {}
         for pipe in waiting:
-            if pipe in link.waiting:
+            if pipe in connection.waiting:
                 if is_stuck:
                     stalled.append(pipe)
                 continue
-            out = link.bytes_of(pipe) - pipe.waiting
+            out = connection.bytes_of(pipe) - pipe.waiting
             before, since = marks.get(pipe, (out, now))
             if out > before:
                 since = now
@@ -108,23 +108,23 @@ class StallWatch:
             self._marks[pipe] = (out, since)
         for pipe in stalled:
             if pipe.owner is not None:  # else the end of another one took it along
-                link.on_stream_stalled(pipe)
+                connection.on_stream_stalled(pipe)
         self._arm()
 
     def _is_stuck(self, now: float) -> bool:
         """Whether nothing at all has moved on the connection for so long."""
-        link = self._link
-        transport = link.transport
+        connection = self._link
+        transport = connection.transport
         buffered = transport.get_write_buffer_size() if transport is not None else 0
-        is_blocked = link.congested or link.credit <= 0
-        if not is_blocked or buffered < self._buffered or link.credited != self._credited:
+        is_blocked = connection.congested or connection.credit <= 0
+        if not is_blocked or buffered < self._buffered or connection.credited != self._credited:
             self._note_connection(now)
             return False
         return now - self._moved_at >= self._limit_s
 
     def _note_connection(self, now: float) -> None:
-        link = self._link
+        connection = self._link
         self._moved_at = now
-        self._credited = link.credited
-        if link.transport is not None:
-            self._buffered = link.transport.get_write_buffer_size()
+        self._credited = connection.credited
+        if connection.transport is not None:
+            self._buffered = connection.transport.get_write_buffer_size()

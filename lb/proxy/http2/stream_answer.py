@@ -162,7 +162,7 @@ class StreamAnswers(ResponseSink):
         times = self._times
         now = call.relay.now
         if now != times.last_at:
-            times.came(now)
+            times.on_answer(now)
         return True
 
     def take_timed(self, payload: bytes, size: int) -> bool:
@@ -201,7 +201,7 @@ class StreamAnswers(ResponseSink):
             if single.is_timed:
                 single.answers_came(is_good=not is_error)
             if mask.completed != completed and not is_error:
-                self._times.came(self._call.relay.now)
+                self._times.on_answer(self._call.relay.now)
         self._answer_size = 0
         size = len(payload)
         if (
@@ -236,7 +236,7 @@ class StreamAnswers(ResponseSink):
 
     def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """See `ResponseSink`."""
-        self._router.forget_starts(self._single.debts, attempt.backend, outcome)
+        self._router.forget_starts(self._single.pending_responses, attempt.backend, outcome)
 
 
 def _may_be_error(payload: Payload) -> bool:

@@ -9,15 +9,20 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import GRPC_STATUSES
 from lb.kserve.gate import ERROR_TAG
+from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
-from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import NEVER_HELD, Exchange
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
+from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
-from lb.proxy.http2.stream_work import Underway, Work, keep_no_accounts, underway_of
+from lb.proxy.http2.stream_work import (
+    InFlightMessages,
+    Work,
+    in_flight_messages_of,
+    keep_no_accounts,
+)
 from lb.proxy.retry import SAME_BACKEND_WILL_DO
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -109,7 +114,14 @@ class Branch(ResponseSink):
     """
 
     __slots__ = (
-        "call", "cutter", "debts", "is_leaving", "merge", "portion", "request", "response",
+        "call",
+        "cutter",
+        "is_leaving",
+        "merge",
+        "pending_responses",
+        "portion",
+        "request",
+        "response",
     )  # fmt: skip
 
     noun: ClassVar[str] = "stream"
@@ -120,14 +132,14 @@ class Branch(ResponseSink):
         self.portion = Portion(call, model)
         self.is_leaving = False
         """Its backend is to become empty, so nothing more is asked of it."""
-        self.debts = Debts(call, call.relay.ledger)
+        self.pending_responses = PendingResponses(call, call.relay.memory_budget)
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
         options = call.relay.options
-        self.request: Pipe[Any] = Share(self, call.request)
+        self.request: Pipe[Any] = BackendPipe(self, call.request)
         self.request.retained = []
         self.response: Pipe[Any] = Pipe(
-            call, call.relay.ledger, options.answer_window, options.stream_window_max
+            call, call.relay.memory_budget, options.answer_window, options.stream_window_max
         )
         self._couple()
 
@@ -147,7 +159,7 @@ class Branch(ResponseSink):
         call, portion = self.call, self.portion
         attempt = attempt_of(call)
         assert attempt is not None
-        self.debts = single.debts
+        self.pending_responses = single.pending_responses
         self.cutter = single.mask.cutter()
         self._take_accounts(attempt, single.mask.cutter())
         attempt.exchange, attempt.sink = portion, self
@@ -167,10 +179,10 @@ class Branch(ResponseSink):
         self.response = inbound
         attempt.request, attempt.response = request, inbound
         self._couple()
-        link = attempt.link
-        if link is not None and whole in link.waiting:
-            del link.waiting[whole]
-            link.waiting[request] = None
+        connection = attempt.connection
+        if connection is not None and whole in connection.waiting:
+            del connection.waiting[whole]
+            connection.waiting[request] = None
 
     @property
     def attempt(self) -> GrpcAttempt | None:
@@ -196,23 +208,25 @@ class Branch(ResponseSink):
     # Accounts of single requests
 
     def _take_accounts(self, attempt: GrpcAttempt, cutter: MessageCutter) -> None:
-        underway = underway_of(attempt)
-        if underway is None:
-            underway = Underway(self.call.relay.dispatcher.queue, len(self.debts.counted))
-        underway.follow(cutter)
-        attempt.underway = underway
+        in_flight_messages = in_flight_messages_of(attempt)
+        if in_flight_messages is None:
+            in_flight_messages = InFlightMessages(
+                self.call.relay.dispatcher.queue, len(self.pending_responses.counted)
+            )
+        in_flight_messages.follow(cutter)
+        attempt.in_flight_messages = in_flight_messages
 
     def keep_accounts(self) -> None:
         """Of all requests from the first one on."""
         if self.attempt is not None:
-            self.attempt.underway = Underway(self.call.relay.dispatcher.queue)
+            self.attempt.in_flight_messages = InFlightMessages(self.call.relay.dispatcher.queue)
 
     def _account(self, message: StreamMessage, work: Work | None, backend: Backend) -> None:
-        underway = underway_of(self.attempt)
-        if underway is None:
+        in_flight_messages = in_flight_messages_of(self.attempt)
+        if in_flight_messages is None:
             return
-        if message.has_one_answer and not self.debts.free_models:
-            underway.begin(work, backend, self.call.relay.now)
+        if message.has_one_answer and not self.pending_responses.free_models:
+            in_flight_messages.begin(work, backend, self.call.relay.now)
         else:
             keep_no_accounts(self.attempt, self.call.relay.now)
 
@@ -272,7 +286,7 @@ class Branch(ResponseSink):
         is_once = message.model in self.call.relay.retry.rules.never
         self.portion.note(message, is_once=is_once)
         self._account(message, work, backend)
-        return self.debts.note(message, self.call.relay.now)
+        return self.pending_responses.note(message, self.call.relay.now)
 
     def send(self, payload: Payload) -> None:
         """Bytes of the client."""
@@ -314,7 +328,7 @@ class Branch(ResponseSink):
             self.attempt.backend_stalled()
 
     def evict(self) -> None:
-        """The ledger wants these bytes back: the whole call ends."""
+        """The memory budget wants these bytes back: the whole call ends."""
         self.call.evict()
 
     # Answers as they come
@@ -352,9 +366,9 @@ class Branch(ResponseSink):
             attempt.broken_response("DATA before the head of a response")
             return None
         self.portion.bytes_out += len(payload)
-        underway = underway_of(attempt)
-        if underway is not None:
-            underway.arrived(payload, self.call.relay.now)
+        in_flight_messages = in_flight_messages_of(attempt)
+        if in_flight_messages is not None:
+            in_flight_messages.arrived(payload, self.call.relay.now)
         if not self.response.push(payload):
             return None
         if end_stream:
@@ -394,8 +408,10 @@ class Branch(ResponseSink):
     @property
     def is_done(self) -> bool:
         """Whether it may end however it does: all is answered, and nothing more is asked."""
-        debts = self.debts
-        return self.is_leaving and not (debts.counted or debts.is_unknown or debts.sequences)
+        pending_responses = self.pending_responses
+        return self.is_leaving and not (
+            pending_responses.counted or pending_responses.is_unknown or pending_responses.sequences
+        )
 
     # Answers on their way to the client
 
@@ -422,10 +438,10 @@ class Branch(ResponseSink):
                 blame = self.call.relay.dispatcher.blame
                 blame.answered_with_error(attempt, GrpcStatus.UNAVAILABLE, text)
         increment = response.went_out(len(piece))
-        link = attempt.link if attempt is not None else None
-        if increment and link is not None:
-            link.out.append(window_update(response.source_id, increment))
-            link.mark()
+        connection = attempt.connection if attempt is not None else None
+        if increment and connection is not None:
+            connection.out.append(window_update(response.source_id, increment))
+            connection.mark()
         return piece
 
     # Ends
@@ -454,6 +470,6 @@ class Branch(ResponseSink):
         self.portion.attempt = None  # they point at each other
         self.request.clear()
         self.response.clear()
-        self.debts.close()
+        self.pending_responses.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.call.relay.no_pipe

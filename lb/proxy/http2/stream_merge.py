@@ -1,10 +1,10 @@
 """One stream of a client, served by several upstream streams.
 
 Requests go to the branches as `StreamRouter` decides. On the way back whole messages are merged:
-answers that are counted (see `Debts`) in the order of their requests over the whole stream, others
-as they come, and never two messages into each other. An answer whose turn has not come waits under
-the window of its own branch, so what is held is bounded by the windows, and no branch can make
-another one hold more.
+answers that are counted (see `PendingResponses`) in the order of their requests over the whole
+stream, others as they come, and never two messages into each other. An answer whose turn has not
+come waits under the window of its own branch, so what is held is bounded by the windows, and no
+branch can make another one hold more.
 
 The stream ends when the client has half-closed it and every branch has ended, or when no branch is
 left. A branch that is lost while others live ends with errors in the stream for all that it owes.
@@ -20,8 +20,8 @@ from lb.domain.backend import Backend
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.sequence import SequenceStep
 from lb.kserve.gate import ERROR_TAG, StreamMask
+from lb.kserve.pending_responses import StreamMessage
 from lb.kserve.stream_answers import error_answer
-from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.attempt import attempt_of
 from lb.proxy.http2.call import Call
@@ -45,13 +45,13 @@ _EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
 """What a server says that shuts down, to streams that were not half-closed."""
 
 
-class Outlet(Pipe[Any]):
+class MergedResponse(Pipe[Any]):
     """The merged answers on their way to the client. What waits came out of a branch already."""
 
     __slots__ = ("merge",)
 
     def __init__(self, merge: StreamMerge, call: Call) -> None:
-        super().__init__(call, call.relay.ledger, 2**31, 0)
+        super().__init__(call, call.relay.memory_budget, 2**31, 0)
         self.merge: StreamMerge | None = merge
         """Until that is over."""
 
@@ -69,7 +69,7 @@ class StreamMerge:
     __slots__ = (
         "_aside", "_call", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_mask", "_order",
         "_router", "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at",
-        "inbound", "is_closing", "live", "outlet",
+        "inbound", "is_closing", "live", "merged_response",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +113,7 @@ class StreamMerge:
         self._is_scheduled = False
         call.may_have_run = True  # what its portions did is not on its account
         self.inbound = call.response
-        self.outlet = self._new_outlet()
+        self.merged_response = self._new_merged_response()
         router.live = self.live
 
     # The change from one upstream stream to several
@@ -123,28 +123,32 @@ class StreamMerge:
         if self._call.is_under_way:
             self._adopt(single)
 
-    def _new_outlet(self) -> Outlet:
+    def _new_merged_response(self) -> MergedResponse:
         call = self._call
         before = self.inbound
         server = call.server
-        outlet = Outlet(self, call)
-        outlet.sink, outlet.sink_id, outlet.credit = server, call.client_id, before.credit
-        outlet.opposite = call.request
-        call.request.opposite = outlet
-        size = move_queue(before, outlet)
+        merged_response = MergedResponse(self, call)
+        merged_response.sink, merged_response.sink_id, merged_response.credit = (
+            server,
+            call.client_id,
+            before.credit,
+        )
+        merged_response.opposite = call.request
+        call.request.opposite = merged_response
+        size = move_queue(before, merged_response)
         if size:
             if before in server.waiting:
                 del server.waiting[before]
-                server.waiting[outlet] = None
+                server.waiting[merged_response] = None
             increment = before.went_out(size)
             attempt = attempt_of(call)
-            link = attempt.link if attempt is not None else None
-            if increment and link is not None:
-                link.out.append(window_update(before.source_id, increment))
-                link.mark()
+            connection = attempt.connection if attempt is not None else None
+            if increment and connection is not None:
+                connection.out.append(window_update(before.source_id, increment))
+                connection.mark()
         before.sink = None
-        call.response = outlet
-        return outlet
+        call.response = merged_response
+        return merged_response
 
     def _adopt(self, single: SingleBackend) -> None:
         call = self._call
@@ -153,9 +157,9 @@ class StreamMerge:
         branch.adopt(self.inbound, single, self._router)
         if not branch.cutter.is_between:
             self._speaker = branch
-            branch.debts.answered(1)
-        self._order.extend([branch] * len(branch.debts.counted))
-        if branch.attempt is not None and branch.attempt.link is None:
+            branch.pending_responses.answered(1)
+        self._order.extend([branch] * len(branch.pending_responses.counted))
+        if branch.attempt is not None and branch.attempt.connection is None:
             branch.open()  # it waited for a connection
 
     # Requests
@@ -191,7 +195,7 @@ class StreamMerge:
             local = self._local = Branch(self._call, self, b"")
             local.portion.finished = True
             self._sources.append(local)
-        if local.debts.expect(message):
+        if local.pending_responses.expect(message):
             self._line_up(local)
         if not self._call.finished and local.response.push(error_answer(message.id, text)):
             self.pump()
@@ -266,7 +270,7 @@ class StreamMerge:
         if self._is_pumping or call.finished:
             return
         self._is_pumping = True
-        while not self.outlet.queue and not call.finished:
+        while not self.merged_response.queue and not call.finished:
             branch = self._speaker or self._next()
             if branch is None or not branch.response.queue:
                 break
@@ -282,21 +286,23 @@ class StreamMerge:
                 if branch.finished and branch is not self._local:
                     self._retire(branch)
                 continue
-            counted = branch.debts.is_counted(branch.peek() if branch.debts.is_mixed else b"")
+            counted = branch.pending_responses.is_counted(
+                branch.peek() if branch.pending_responses.is_mixed else b""
+            )
             if counted is None and not branch.finished:
                 continue  # too little of it has come
             if counted and self._order and self._order[0] is not branch:
                 continue
-            debts = branch.debts
+            pending_responses = branch.pending_responses
             if counted:
-                if debts.counted[0].is_unserved and not _is_error(branch.peek()):
+                if pending_responses.counted[0].is_unserved and not _is_error(branch.peek()):
                     # It was loaded meanwhile, and may well be decoupled.
-                    debts.is_unknown = True
-                debts.answered(1)
+                    pending_responses.is_unknown = True
+                pending_responses.answered(1)
                 if self._order:
                     self._order.popleft()
-            elif not debts.is_mixed:
-                debts.answered(1)  # more than was due, or none is counted
+            elif not pending_responses.is_mixed:
+                pending_responses.answered(1)  # more than was due, or none is counted
             # Who speaks goes to the end of the line.
             self._sources.remove(branch)
             self._sources.append(branch)
@@ -322,8 +328,8 @@ class StreamMerge:
         if mask.completed != completed:
             is_error = _is_error(bytes(piece[: PREFIX_SIZE + 1])) if was_between else mask.is_error
             if not is_error:
-                self._times.came(call.relay.now)
-        call.server.send_data(self.outlet, masked)
+                self._times.on_answer(call.relay.now)
+        call.server.send_data(self.merged_response, masked)
 
     # Ends
 
@@ -370,15 +376,15 @@ class StreamMerge:
         if branch.is_done:
             self._go_on()
             return
-        self._router.forget_starts(branch.debts, branch.backend, outcome)
+        self._router.forget_starts(branch.pending_responses, branch.backend, outcome)
         self._lose(branch, grpc_status(reason) if status is None else status, text, reason)
         self._go_on()
 
     def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
-        if branch.debts.is_unknown or not self._open:
+        if branch.pending_responses.is_unknown or not self._open:
             # The stream ends, as it would with one backend.
             self._note(status, text, reason)
-        if branch.debts.is_unknown:
+        if branch.pending_responses.is_unknown:
             # Nobody can say what is missing.
             self._end_all_but(branch)
         self._mourn(branch, text)
@@ -441,7 +447,7 @@ class StreamMerge:
 
     def _forgive(self, branch: Branch) -> None:
         """Wait for no more answers of a branch than have come."""
-        counted = branch.debts.counted
+        counted = branch.pending_responses.counted
         spare = len(counted) - self._split(branch)[1]
         if spare <= 0:
             return
@@ -453,7 +459,7 @@ class StreamMerge:
             if other is not branch or seen <= kept:
                 order.append(other)
         self._order = order
-        branch.debts.forgive(spare)
+        branch.pending_responses.forgive(spare)
 
     def _split(self, branch: Branch) -> tuple[int, int]:
         """Of what waits in a branch: bytes of whole messages, and how many of these are counted."""
@@ -466,29 +472,31 @@ class StreamMerge:
             start, at = at, cutter.advance(data, at)
             if cutter.is_between:
                 whole = at
-                count += not is_rest and branch.debts.is_counted(data[start:at]) is not False
+                count += (
+                    not is_rest and branch.pending_responses.is_counted(data[start:at]) is not False
+                )
                 is_rest = False
         return whole, count
 
     def _mourn(self, branch: Branch, text: str) -> None:
         """Put errors in the place of all that a branch owes, after what it did say."""
-        debts = branch.debts
+        pending_responses = branch.pending_responses
         response = branch.response
         whole, count = self._split(branch)
         said = b"".join(response.queue or ())[:whole]
         response.clear()
-        unsaid = list(debts.counted)[count:]
+        unsaid = list(pending_responses.counted)[count:]
         errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
-        for key, debt in debts.sequences.items():
+        for key, debt in pending_responses.sequences.items():
             if not debt.is_over(self._call.relay.now):
                 errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
         response.push(said + b"".join(errors))
 
     def _end_if_over(self) -> None:
         call = self._call
-        outlet = self.outlet
+        merged_response = self.merged_response
         is_over = self.is_closing or (call.request.ended and not self._open)
-        if not is_over or self._speaker is not None or outlet.ended:
+        if not is_over or self._speaker is not None or merged_response.ended:
             return
         if any(branch.response.queue for branch in self._sources):
             return
@@ -500,13 +508,13 @@ class StreamMerge:
             return
         if not call.begun:
             self._begin(OK_HEAD)
-        outlet.ended = True
+        merged_response.ended = True
         if status == GrpcStatus.OK and self._trailers:
-            outlet.trailers = self._trailers
+            merged_response.trailers = self._trailers
         else:
-            outlet.trailers = status_trailers(status, detail)
-        outlet.trailers += call.facts()
-        call.server.end_stream(outlet)
+            merged_response.trailers = status_trailers(status, detail)
+        merged_response.trailers += call.facts()
+        call.server.end_stream(merged_response)
 
     def detach(self, code: ErrorCode | None) -> None:
         """The call ends early: so do the branches."""
@@ -515,7 +523,7 @@ class StreamMerge:
 
     def leave(self, outcome: Outcome) -> None:
         """The call is over. Nothing is left behind."""
-        self.outlet.merge = None
+        self.merged_response.merge = None
         for branch in self._sources:
             branch.leave(outcome)
         self._sources.clear()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.kserve.stream_debts import StreamMessage
-from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_message
+from lb.kserve.pending_responses import StreamMessage
+from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 
 _VERSION_BYTES: Final = 256
@@ -19,7 +19,7 @@ def read_message(
     """What a message says.
 
     Args:
-        data: its first bytes, prefix included; at most `LOOK_BYTES` are of use.
+        data: its first bytes, prefix included; at most `INSPECTED_BYTES` are of use.
         snapshot: the pool at this time.
         is_all: no more of it will come.
         cost: where to note what looking at it costs.
@@ -28,7 +28,7 @@ def read_message(
         None when more bytes are needed to tell.
     """
     cost = cost or Inspected()
-    may_wait = not is_all and len(data) < LOOK_BYTES
+    may_wait = not is_all and len(data) < INSPECTED_BYTES
     name = model_name(data)
     if name is None and may_wait:
         return None

@@ -7,14 +7,14 @@ from typing import Any
 from lb.wire.http2.flow import Pipe
 
 
-class Share(Pipe[Any]):
+class BackendPipe(Pipe[Any]):
     """The bytes of a client's stream that go to one backend. Their window is the client's."""
 
     __slots__ = ("whole",)
 
     def __init__(self, owner: Any, whole: Pipe[Any]) -> None:
         # A window size of 0 has the link ask `went_out` after every write.
-        super().__init__(owner, whole.ledger, 0, 0)
+        super().__init__(owner, whole.memory_budget, 0, 0)
         self.whole = whole
         self.source = whole.source
         self.source_id = whole.source_id
@@ -26,7 +26,7 @@ class Share(Pipe[Any]):
         again = min(self.replayed, size)
         self.replayed -= again
         whole = self.whole
-        if self.queue and self.ledger.is_short:
+        if self.queue and self.memory_budget.is_short:
             whole.owed += size - again
             return 0
         return whole.went_out(size - again)
@@ -50,6 +50,6 @@ def move_retained(source: Pipe[Any], target: Pipe[Any]) -> None:
 
 
 def _move_bytes(source: Pipe[Any], target: Pipe[Any], size: int) -> None:
-    ledger = source.ledger
-    ledger.release(source, size)
-    ledger.take(target, size)  # there was room for them a moment ago
+    memory_budget = source.memory_budget
+    memory_budget.release(source, size)
+    memory_budget.take(target, size)  # there was room for them a moment ago

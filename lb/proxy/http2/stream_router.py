@@ -14,9 +14,9 @@ from lb.domain.pool import ModelRoute, Placement
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
-from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_work import StepUnderway, Work
 from lb.proxy.queue import NO_BACKEND
@@ -78,15 +78,15 @@ class StreamRouter:
             return home
         asked = Exchange(_GRPC, self._call.operation, self._call.client, self._call.relay.now)
         asked.model = message.model
-        asked.particulars = particulars = Particulars()
-        particulars.version, particulars.regions = message.version, message.regions
+        asked.hints = hints = RoutingHints()
+        hints.version, hints.regions = message.version, message.regions
         placement = placement_of(asked, dispatcher.pool)
         if step is not None:
             backend = self._backend_of(message, step, placement, route)
             if backend is not None:
                 return backend
         elif message.rows:
-            backend = self._best_for(message, asked, particulars)
+            backend = self._best_for(message, asked, hints)
             if backend is not None:
                 return backend
         if home is None and self.live is None:
@@ -103,19 +103,21 @@ class StreamRouter:
         return picked or home
 
     def _best_for(
-        self, message: StreamMessage, asked: Exchange, particulars: Particulars
+        self, message: StreamMessage, asked: Exchange, hints: RoutingHints
     ) -> Backend | None:
         """The backend of a request of a scheduled model: the one where it ends first, but the home
         of a stream that has one backend unless another one is clearly better."""
         queue = self._call.relay.dispatcher.queue
-        terms = queue.terms.find(asked, particulars)
+        request_class = queue.request_class.find(asked, hints)
         home = self._home if self.live is None else None
-        if terms is None or (home is None and self.live is None and terms.trial is not None):
+        if request_class is None or (
+            home is None and self.live is None and request_class.trial is not None
+        ):
             return None
-        if home is not None and home not in terms.eligible:
+        if home is not None and home not in request_class.eligible:
             return None
         now = self._call.relay.now
-        ticket = Ticket(terms, now, message.rows, message.size)
+        ticket = Ticket(request_class, now, message.rows, message.size)
         if home is None and self.live is None:
             ticket.tried = self._call.tried
         backend = queue.scheduler.best(ticket, now, home)
@@ -220,10 +222,12 @@ class StreamRouter:
             and not (first.step or first.version or first.regions)
         )
 
-    def forget_starts(self, debts: Debts, backend: Backend | None, outcome: Outcome) -> None:
+    def forget_starts(
+        self, pending_responses: PendingResponses, backend: Backend | None, outcome: Outcome
+    ) -> None:
         """Sequences that surely did not begin on a backend may begin elsewhere."""
         if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
-            for key in debts.begun():
+            for key in pending_responses.begun():
                 self._call.relay.dispatcher.steps.table.forget(key, backend)
 
 

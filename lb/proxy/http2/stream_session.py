@@ -14,12 +14,12 @@ from typing import Any, Final
 from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.stream_debts import StreamMessage
+from lb.kserve.pending_responses import StreamMessage
 from lb.proxy.eligible import placement_of
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.proxy.http2.attempt import GrpcAttempt, attempt_of
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.look import LOOK_BYTES, Inspected
+from lb.proxy.http2.inspection import INSPECTED_BYTES, Inspected
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.http2.stream_answer import StreamAnswers
 from lb.proxy.http2.stream_branch import Branch
@@ -224,7 +224,7 @@ class StreamSession(CallPart):
             # Looked at anew only when there is twice as much: crumbs must not cost its square.
             self._look_at = 2 * held
             snapshot = call.relay.dispatcher.pool.current
-            for limit in (_FIRST_LOOK, LOOK_BYTES):
+            for limit in (_FIRST_LOOK, INSPECTED_BYTES):
                 data = b"".join(part[:limit] for part in pieces)[:limit]
                 is_all = single.is_between and len(data) < limit
                 cost = Inspected()
@@ -234,7 +234,7 @@ class StreamSession(CallPart):
                     break
         if message is None:
             if head is None:
-                head = self._head = Pipe(call, call.relay.ledger, 0, 0)
+                head = self._head = Pipe(call, call.relay.memory_budget, 0, 0)
             head.push(piece)
             return
         self._look_at = 0
@@ -303,11 +303,11 @@ class StreamSession(CallPart):
         relay = call.relay
         call.model = message.model
         step = message.step
-        particulars = None
+        hints = None
         route = relay.dispatcher.pool.current.routes.get(message.model)
         if message.version or message.regions or (route is not None and not route.is_uniform):
-            particulars = call.particulars = Particulars()
-            particulars.version, particulars.regions = message.version, message.regions
+            hints = call.hints = RoutingHints()
+            hints.version, hints.regions = message.version, message.regions
         if backend is None:
             attempt = None
             if not self._is_waiting:
@@ -317,13 +317,13 @@ class StreamSession(CallPart):
                     if not call.request.push(piece):
                         break  # it had to give way
                 return
-        elif relay.ledger.is_short:
+        elif relay.memory_budget.is_short:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         else:
             attempt = relay.placer.begin_attempt(call, self._make_attempt, backend, relay.now)
         if step is not None:
-            call.particulars = particulars = particulars or Particulars()
-            particulars.step = step
+            call.hints = hints = hints or RoutingHints()
+            hints.step = step
         if not self._note(message):
             return
         for piece in pieces:
@@ -430,7 +430,7 @@ class StreamSession(CallPart):
         request.retained = []
         if head is not None:
             head.clear()
-        call.backend = call.particulars = self._target = None
+        call.backend = call.hints = self._target = None
         self.router.forget_first()
         self.single.begin_anew()
         self._cutter = MessageCutter()

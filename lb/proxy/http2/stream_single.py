@@ -13,17 +13,17 @@ from typing import Final
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import Ticket
 from lb.kserve.gate import StreamMask
-from lb.kserve.stream_debts import ACCOUNT_BYTES, Debts, Due, StreamMessage
+from lb.kserve.pending_responses import ACCOUNT_BYTES, Due, PendingResponses, StreamMessage
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.look import SEQUENCE_ID
+from lb.proxy.http2.inspection import SEQUENCE_ID
 from lb.proxy.http2.prefix_cache import SHORT_NAME
 from lb.proxy.http2.stream_message import is_plain
 from lb.proxy.http2.stream_work import (
     MAX_UNANSWERED,
-    Underway,
+    InFlightMessages,
     Work,
+    in_flight_messages_of,
     keep_no_accounts,
-    underway_of,
 )
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.codec import COPY_BELOW
@@ -32,7 +32,7 @@ from lb.wire.http2.frames import pack_header
 
 _NAME_TAG: Final = 0x0A
 _FEW: Final = 4
-"""Requests that the ledger is not told of one by one."""
+"""Requests that the memory budget is not told of one by one."""
 _NO_SHAPE: Final = (0, 1)
 """Bytes and rows of a message."""
 _COUNT_EVERY: Final = 64
@@ -44,10 +44,32 @@ class SingleBackend:
     """What is known of the one backend of a stream, and of the requests that go there."""
 
     __slots__ = (
-        "_answers", "_call", "_count_at", "_counts", "_due", "_header", "_header_size", "_is_odd",
-        "_known", "_known_size", "_known_stop", "_longest", "_needs_no_look", "_pattern", "_pool",
-        "_request", "_reserved", "_shortest", "_snapshot", "_validity", "debts", "is_between",
-        "is_timed", "is_uncounted", "looks_at_all", "mask",
+        "_answers",
+        "_call",
+        "_count_at",
+        "_counts",
+        "_due",
+        "_header",
+        "_header_size",
+        "_is_odd",
+        "_known",
+        "_known_size",
+        "_known_stop",
+        "_longest",
+        "_needs_no_look",
+        "_pattern",
+        "_pool",
+        "_request",
+        "_reserved",
+        "_shortest",
+        "_snapshot",
+        "_validity",
+        "is_between",
+        "is_timed",
+        "is_uncounted",
+        "looks_at_all",
+        "mask",
+        "pending_responses",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -56,7 +78,7 @@ class SingleBackend:
         self._pool = call.relay.dispatcher.pool
         self.mask = StreamMask()
         """Of the answers, and how many have come."""
-        self.debts = Debts(call, call.relay.ledger)
+        self.pending_responses = PendingResponses(call, call.relay.memory_budget)
         """Of the backend."""
         self.looks_at_all = False
         """Each request is looked at: one like it may go elsewhere, or all are noted."""
@@ -67,9 +89,9 @@ class SingleBackend:
         self.is_between = True
         """No message is under way."""
         self._answers = 0
-        """Those that `debts` knows of."""
+        """Those that `pending_responses` knows of."""
         self._count_at = _COUNT_EVERY
-        """Requests without answers, as far as `debts` knows, until it is told again."""
+        """Requests without answers, as far as `pending_responses` knows, until it is told again."""
         self._known = b""
         """How the last message began: messages that begin like it, but for the length, go where
         it went."""
@@ -95,7 +117,7 @@ class SingleBackend:
         self._shortest = self._longest = _NO_SHAPE
         """Of the messages of its model that were looked at."""
         self._reserved = 0
-        """Requests that the ledger was told of last."""
+        """Requests that the memory budget was told of last."""
         self._is_odd = False
         """The last one was shorter or longer than these, and was not looked at."""
 
@@ -107,10 +129,10 @@ class SingleBackend:
         # HOT PATH (benchmarks/bench_stream_relay.py). `send_unseen` for what nearly always comes,
         # with the header of the last frame.
         request = self._request
-        link = request.sink
+        connection = request.sink
         if (
             not self.is_between
-            or link is None
+            or connection is None
             or self._snapshot is not self._pool.current
             or not (
                 (size == self._known_size and payload.startswith(self._known))
@@ -122,11 +144,11 @@ class SingleBackend:
         if size != self._header_size:
             self._header = pack_header(size << 8, 0, request.sink_id)
             self._header_size = size
-        if not link.send_small(request, payload, self._header, size):
+        if not connection.send_small(request, payload, self._header, size):
             return False
         self._call.bytes_in += size
         if self._counts:
-            counted = self.debts.counted
+            counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at:
                 self._count_answers()
@@ -149,7 +171,7 @@ class SingleBackend:
         ):
             return False
         if self._counts:
-            counted = self.debts.counted
+            counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at and not self._count_answers():
                 return True
@@ -223,77 +245,77 @@ class SingleBackend:
             message: that goes.
             work: what keeps accounts of it, if it has one answer.
         """
-        debts = self.debts
+        pending_responses = self.pending_responses
         if work is not None:
             self._keep_accounts()
-        if not debts.note(message, self._call.relay.now):
+        if not pending_responses.note(message, self._call.relay.now):
             return False
         if message.has_one_answer:
             self._account(work)
-        return len(debts.counted) <= self._count_at or self._count_answers()
+        return len(pending_responses.counted) <= self._count_at or self._count_answers()
 
     def mixes(self, message: StreamMessage) -> bool:
         """Whether answers that are counted and others would come over one upstream stream: they
         can only be told apart when they are looked at."""
         if message.has_one_answer:
-            return bool(self.debts.free_models)
+            return bool(self.pending_responses.free_models)
         self.take_off_answered()
-        return bool(self.debts.counted)
+        return bool(self.pending_responses.counted)
 
     def begin_anew(self) -> None:
         """Another attempt begins, which has got nothing yet."""
         self._snapshot = self._validity = self._pattern = None
         self.is_timed = False
-        self.debts.close()
-        self.debts = Debts(self._call, self._call.relay.ledger)
+        self.pending_responses.close()
+        self.pending_responses = PendingResponses(self._call, self._call.relay.memory_budget)
         self._count_at = _COUNT_EVERY
         self.is_between = True
 
     def leave(self) -> None:
         """The call is over."""
         self._request.taker = self._call.response.taker = None
-        self.debts.close()
+        self.pending_responses.close()
 
     # How many answers are to come
 
     def _count_answers(self) -> bool:
-        """Bring `debts` up to date. False when the call had to give way."""
+        """Bring `pending_responses` up to date. False when the call had to give way."""
         self.take_off_answered()
-        debts = self.debts
-        waiting = len(debts.counted)
+        pending_responses = self.pending_responses
+        waiting = len(pending_responses.counted)
         if waiting > MAX_UNANSWERED:
-            debts.forgive(waiting)
+            pending_responses.forgive(waiting)
             waiting = 0
             self.is_uncounted = True
             self._snapshot = self._validity = None
             keep_no_accounts(self._call.attempt, self._call.relay.now)
-        underway = underway_of(self._call.attempt)
-        if underway is None:
+        in_flight_messages = in_flight_messages_of(self._call.attempt)
+        if in_flight_messages is None:
             self._count_at = min(waiting + _COUNT_EVERY, MAX_UNANSWERED)
         else:
             self._count_at = -1
-            while len(underway) < waiting:
-                self._begin_alike(underway)
+            while len(in_flight_messages) < waiting:
+                self._begin_alike(in_flight_messages)
             self._see_home()
             if abs(waiting - self._reserved) < _FEW:
                 return True
             self._reserved = waiting
-        return debts.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
+        return pending_responses.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
 
     def take_off_answered(self) -> None:
-        """Tell `debts` how many answers have come."""
+        """Tell `pending_responses` how many answers have come."""
         completed = self.mask.completed
         if completed != self._answers:
-            self.debts.answered(completed - self._answers)
+            self.pending_responses.answered(completed - self._answers)
             self._answers = completed
 
     def answers_came(self, *, is_good: bool) -> None:
         """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
         count = self.mask.completed - self._answers
-        underway = underway_of(self._call.attempt)
-        if count and underway is not None:
+        in_flight_messages = in_flight_messages_of(self._call.attempt)
+        if count and in_flight_messages is not None:
             self.take_off_answered()
-            underway.answered(count, self._call.relay.now, is_good=is_good)
+            in_flight_messages.answered(count, self._call.relay.now, is_good=is_good)
             if self._snapshot is None:
                 self._see_home()
 
@@ -302,11 +324,13 @@ class SingleBackend:
     def _keep_accounts(self) -> None:
         """Of all requests from the next one on."""
         attempt = self._call.attempt
-        if attempt is None or underway_of(attempt) is not None:
+        if attempt is None or in_flight_messages_of(attempt) is not None:
             return
         self.take_off_answered()
         self._reserved = 0
-        attempt.underway = Underway(self._call.relay.dispatcher.queue, len(self.debts.counted))
+        attempt.in_flight_messages = InFlightMessages(
+            self._call.relay.dispatcher.queue, len(self.pending_responses.counted)
+        )
         self.is_timed = True
         self._count_at = -1
         self._call.response.taker = None  # the next answer is looked at, and says what takes others
@@ -321,17 +345,17 @@ class SingleBackend:
             self._shortest = shape if is_first else min(shape, self._shortest)
             self._longest = shape if is_first else max(shape, self._longest)
         self._is_odd = False
-        underway = underway_of(self._call.attempt)
-        if underway is not None and self._call.backend is not None:
-            underway.begin(work, self._call.backend, self._call.relay.now)
+        in_flight_messages = in_flight_messages_of(self._call.attempt)
+        if in_flight_messages is not None and self._call.backend is not None:
+            in_flight_messages.begin(work, self._call.backend, self._call.relay.now)
 
-    def _begin_alike(self, underway: Underway) -> None:
+    def _begin_alike(self, in_flight_messages: InFlightMessages) -> None:
         """A request went to the backend that began as the last one that was looked at."""
         pattern, backend, now = self._pattern, self._call.backend, self._call.relay.now
         assert backend is not None
         ticket = None
         if pattern is not None:
-            ticket = Ticket(pattern.terms, now)
+            ticket = Ticket(pattern.request_class, now)
             ticket.size = size = self._known_size - PREFIX_SIZE
             ticket.rows = self._rows_of(size)
             self._is_odd = not self._shortest[0] <= size <= self._longest[0]
@@ -340,7 +364,7 @@ class SingleBackend:
                 shape = size, ticket.rows
                 self._shortest = min(shape, self._shortest)
                 self._longest = max(shape, self._longest)
-        underway.begin(ticket, backend, now)
+        in_flight_messages.begin(ticket, backend, now)
 
     def _rows_of(self, size: int) -> int:
         """The rows of a message that was not looked at: tensors of the same model take bytes in

@@ -38,7 +38,7 @@ Work = Ticket | StepUnderway
 """What a request is to whoever keeps accounts of it; most are nothing."""
 
 
-class Underway:
+class InFlightMessages:
     """Requests without answers. To be closed when the attempt is over, however it ends."""
 
     __slots__ = ("_cutter", "_is_error", "_queue", "_requests")
@@ -106,16 +106,16 @@ class Underway:
                 self._queue.scheduler.complete(work, now, Ending.NEITHER)
 
 
-def underway_of(attempt: Attempt | None) -> Underway | None:
+def in_flight_messages_of(attempt: Attempt | None) -> InFlightMessages | None:
     """The requests without an answer of an attempt, where accounts are kept of them: as long as
     answers can be told apart by their number."""
-    found = attempt.underway if attempt is not None else None
-    return found if isinstance(found, Underway) else None
+    found = attempt.in_flight_messages if attempt is not None else None
+    return found if isinstance(found, InFlightMessages) else None
 
 
 def keep_no_accounts(attempt: Attempt | None, now: float) -> None:
     """Answers of an attempt can be told apart no more, or there will be none."""
-    underway = underway_of(attempt)
-    if underway is not None and attempt is not None:
-        underway.close(now)
-        attempt.underway = None
+    in_flight_messages = in_flight_messages_of(attempt)
+    if in_flight_messages is not None and attempt is not None:
+        in_flight_messages.close(now)
+        attempt.in_flight_messages = None

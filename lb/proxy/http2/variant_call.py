@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lb.access.gate import Claim
+from lb.access.gate import Credentials
 from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceStep
 from lb.kserve.names import NAME_BYTES, renamed_answer, renamed_inside, renamed_request
-from lb.net.ask.talk import Fields
+from lb.net.ask.client_call import Fields
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_first, inspect_message
+from lb.proxy.http2.inspection import (
+    INSPECTED_BYTES,
+    SEQUENCE_ID,
+    Inspected,
+    inspect_first,
+    inspect_message,
+)
 from lb.proxy.http2.recorded import RecordedResponse
 from lb.proxy.variants import (
     PIN,
@@ -136,7 +142,7 @@ class VariantCall(CallPart):
         if self._recording is not None:
             self._recording.add_request(data)
         call.model = rules.model
-        call.particulars = None
+        call.hints = None
         request = call.request
         request.clear()
         request.retained = []
@@ -172,7 +178,7 @@ class VariantCall(CallPart):
         request.clear()
         request.retained = None if retained is None else []
         call.model = variant.rules.model
-        call.particulars = call.ticket = None
+        call.hints = call.ticket = None
         call.tried = ()
         for piece in (_renamed(bytes(first), variant.rules), *rest):
             if request.retained is not None:
@@ -190,7 +196,7 @@ class VariantCall(CallPart):
         if request.held < self._look_at and not request.ended:
             return
         self._look_at = 2 * request.held
-        data = b"".join(request.queue or ())[: LOOK_BYTES + PREFIX_SIZE]
+        data = b"".join(request.queue or ())[: INSPECTED_BYTES + PREFIX_SIZE]
         if inspect_first(call, call.server, data, is_all=request.ended):
             self._is_looking = False
             self.place()
@@ -269,8 +275,8 @@ class VariantCall(CallPart):
     def may_run_twice(self) -> bool:
         """See `CallPart`."""
         call = self.call
-        particulars = call.particulars
-        return call.operation.may_run_twice and (particulars is None or particulars.step is None)
+        hints = call.hints
+        return call.operation.may_run_twice and (hints is None or hints.step is None)
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
@@ -336,10 +342,10 @@ def pinned_by(call: Call) -> bytes:
         RequestRefused: it may not.
     """
     pinned = call.hint(PIN)
-    claim: Any = call.head.facts.claim
+    credentials: Any = call.head.facts.credentials
     gate = call.relay.dispatcher.gate
     if pinned and not gate.may_control(
-        claim if isinstance(claim, Claim) else None, call.server.client
+        credentials if isinstance(credentials, Credentials) else None, call.server.client
     ):
         raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
     return pinned
@@ -388,7 +394,7 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
         message, size = plain, len(plain)
         data = b"\0" + size.to_bytes(4, "big") + plain
     cost = Inspected()
-    is_all = len(message) == size or bool(end_stream) or len(data) >= LOOK_BYTES
+    is_all = len(message) == size or bool(end_stream) or len(data) >= INSPECTED_BYTES
     found = inspect_message(
         message,
         size,

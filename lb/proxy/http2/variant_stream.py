@@ -15,7 +15,7 @@ from lb.domain.outcome import Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_message
+from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.proxy.http2.stream_session import CUT_OFF, StreamSession
 from lb.proxy.http2.variant_call import pinned_by
 from lb.proxy.variants import Variant, VariantSet
@@ -78,7 +78,7 @@ class StreamVariants:
             only_names=len(data) == size and SEQUENCE_ID not in data,
         )
         call.server.inspected += cost.frames
-        if not found.is_complete and len(data) < min(size, LOOK_BYTES):
+        if not found.is_complete and len(data) < min(size, INSPECTED_BYTES):
             return None
         split = book.sets.get(found.model)
         if split is None or found.version:

@@ -19,7 +19,7 @@ from lb.net.file_thread import FileStalled
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
 from lb.runtime.draining import Drain, unless
 from lb.runtime.handover import operator_state, resume_operator_state
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners, wanted_sockets
@@ -84,15 +84,17 @@ class ControlProcess:
             "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
         }
         servers = await self._own_servers.start(apps)
-        self._doors = doors = Doors(balancer, self._listeners, servers, is_serving=False)
-        self._reloader = reloader = Reloader(balancer, doors, self._file)
+        self._listener_set = listener_set = ListenerSet(
+            balancer, self._listeners, servers, is_serving=False
+        )
+        self._reloader = reloader = Reloader(balancer, listener_set, self._file)
         reloader.judge, reloader.applied = self._judge, self._applied
         tasks = balancer.parts.tasks
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_lag(balancer), name="event-loop-lag")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
-            await doors.open_own()
+            await listener_set.open_own()
             resume_operator_state(balancer, seat.operator)
             await unless(self._stop, balancer.control.start())
             if not self._stop.is_set():
@@ -107,7 +109,7 @@ class ControlProcess:
             reloader.closed = "the process shuts down"
             reloader.begun.set()
             hub.close()
-            doors.close()
+            listener_set.close()
             await balancer.aclose()
             await self._own_servers.close(ending)
 
@@ -123,7 +125,7 @@ class ControlProcess:
             case "reopen":
                 self._logs.reopen()
             case "give_way":
-                self._doors.give_way()
+                self._listener_set.give_way()
                 self._reloader.closed = "the next service serves"
             case "upgraded":
                 if self._upgraded is not None and not self._upgraded.done():
@@ -195,4 +197,4 @@ class ControlProcess:
 
     def _listening(self) -> Mapping[str, Address]:
         """Where the service listens, by listener."""
-        return self._doors.listeners.addresses
+        return self._listener_set.listeners.addresses

@@ -69,14 +69,14 @@ def read_counts(
         relay.dispatcher.steps.table,
     )
     yield ("open",), dispatcher.open_exchanges
-    yield ("held",), relay.ledger.held
+    yield ("held",), relay.memory_budget.held
     yield ("reruns", "count"), dispatcher.reruns.count
     yield ("hedges", "count"), relay.hedger.count
     yield ("hedges", "won"), relay.hedger.won
     yield ("hedges", "refused"), relay.hedger.refused
     for model, count in relay.hedger.models.items():
         yield ("hedged models", to_text(model)), count
-    yield ("unkept",), relay.ledger.unkept
+    yield ("unkept",), relay.memory_budget.unkept
     for name in ("batches", "parts", "unfit"):
         yield ("splits", name), getattr(dispatcher.splits.counts, name)
     for name in ("started", "lost"):  # all processes know all that run, and forget them
@@ -222,9 +222,9 @@ class Sums:
             case ("open",):
                 dispatcher.accounts.open_exchanges += int(change)
             case ("held",):
-                relay.ledger.held += int(change)
+                relay.memory_budget.held += int(change)
             case ("unkept",):
-                relay.ledger.unkept += int(change)
+                relay.memory_budget.unkept += int(change)
             case ("reruns", "count"):
                 dispatcher.reruns.count += int(change)
             case ("hedges", str(name)):
@@ -263,7 +263,7 @@ class Sums:
             case ("lag",):
                 return self._lag
             case ("waits", str(model)):
-                waits = relay.dispatcher.queue.terms.waits
+                waits = relay.dispatcher.queue.request_class.waits
                 return waits.setdefault(to_bytes(model), Histogram())
             case ("positions", str(model)):
                 positions = relay.dispatcher.queue.positions

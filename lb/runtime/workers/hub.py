@@ -563,13 +563,13 @@ class Hub:
                 side.outcomes.report(backend, AppProtocol(protocol), Outcome(outcome), now)
             case "answered":
                 model, took_s, now = rest
-                side.conduct.answered(backend, to_bytes(model), took_s, now)
+                side.passive_health.answered(backend, to_bytes(model), took_s, now)
             case "failed":
                 model, fault, took_s, now = rest
-                side.conduct.failed(backend, to_bytes(model), Fault(fault), took_s, now)
+                side.passive_health.failed(backend, to_bytes(model), Fault(fault), took_s, now)
             case "abandoned":
                 model, waited_s, now = rest
-                side.conduct.abandoned(backend, to_bytes(model), waited_s, now)
+                side.passive_health.abandoned(backend, to_bytes(model), waited_s, now)
             case "misplaced":
                 model, version = rest
                 side.misplaced(backend, to_bytes(model), to_bytes(version))

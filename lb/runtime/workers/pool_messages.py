@@ -29,7 +29,7 @@ from lb.domain.backend import (
 from lb.domain.control import Reach
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
-from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from lb.domain.schedule import Capacity, Order, QueuePlan, QueueRules
 from lb.domain.trial import Trial
 
 VERSION: Final = 1
@@ -184,7 +184,7 @@ class _Body:
             "plan": None if route.plan is None else self._plan(route.plan),
         }
 
-    def _plan(self, plan: Plan) -> int:
+    def _plan(self, plan: QueuePlan) -> int:
         index = self._plan_of.get(id(plan))
         if index is None:
             index = self._plan_of[id(plan)] = len(self.plans)
@@ -216,7 +216,7 @@ class PoolReader:
         """By protocol and numbers."""
         self._former: dict[tuple[int, ...], Placement] = {}
         """Those of the message before."""
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, QueuePlan] = {}
         """By how they are written."""
         self._routes: dict[str, ModelRoute] = {}
         """Likewise."""
@@ -344,7 +344,7 @@ class PoolReader:
         self._placed[key] = placement
         return placement
 
-    def _read_plans(self, rows: Iterable[Mapping[str, Any]]) -> list[Plan]:
+    def _read_plans(self, rows: Iterable[Mapping[str, Any]]) -> list[QueuePlan]:
         before, self._plans = self._plans, {}
         found = []
         for row in rows:
@@ -353,9 +353,9 @@ class PoolReader:
             found.append(plan)
         return found
 
-    def _make_plan(self, row: Mapping[str, Any]) -> Plan:
+    def _make_plan(self, row: Mapping[str, Any]) -> QueuePlan:
         rules = row["rules"]
-        return Plan(
+        return QueuePlan(
             limits={
                 self.backends[number]: Capacity(**limit)
                 for number, limit in row["limits"]
@@ -368,7 +368,7 @@ class PoolReader:
         )
 
 
-def _plan_of(row: Mapping[str, Any], plans: Sequence[Plan]) -> Plan | None:
+def _plan_of(row: Mapping[str, Any], plans: Sequence[QueuePlan]) -> QueuePlan | None:
     return None if row["plan"] is None else plans[row["plan"]]
 
 
@@ -378,7 +378,7 @@ def _resolved(row: Mapping[str, Any], lists: Sequence[tuple[int, ...]]) -> list[
     return [lists[index] for index, _ in every]
 
 
-def _route(row: Mapping[str, Any], placements: Any, plan: Plan | None) -> ModelRoute:
+def _route(row: Mapping[str, Any], placements: Any, plan: QueuePlan | None) -> ModelRoute:
     own, facts = row["placements"], row["facts"]
     return ModelRoute(
         facts=ModelFacts(**{**facts, "preferred": tuple(facts["preferred"])}),

@@ -95,7 +95,7 @@ class HangDetector:
         self._tick = 0.0
         self._looks = 0
 
-    def look(self, tick: float) -> bool:
+    def check(self, tick: float) -> bool:
         """Look at the last tick of a worker that serves, once in `LOOK_S`. Whether it hangs."""
         if tick != self._tick:
             self._tick = tick
@@ -288,7 +288,7 @@ class Supervisor:
             await asyncio.sleep(LOOK_S)
             for worker in self.workers:
                 tick = last_tick(self._memory, worker.index)
-                if worker.is_ready and worker.hang.look(tick):
+                if worker.is_ready and worker.hang.check(tick):
                     worker.hang = HangDetector()
                     _log.error("worker stands still and is killed", extra={"role": worker.name})
                     worker.kill()

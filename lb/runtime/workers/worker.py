@@ -10,7 +10,7 @@ from typing import Any
 
 from lb.proxy.neighbours import Neighbours
 from lb.runtime.draining import Drain, unless
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
@@ -82,8 +82,8 @@ class WorkerProcess:
         side.attach(host)
         side.use_policy(self._settings.balancing.policy.value)
         host.configure(self._settings)
-        doors = Doors(host, self._listeners, {}, share=neighbours)
-        self._side, self._reloader = side, Reloader(host, doors, None)
+        listener_set = ListenerSet(host, self._listeners, {}, share=neighbours)
+        self._side, self._reloader = side, Reloader(host, listener_set, None)
         self._host, self._channel = host, SupervisorChannel(seat)
         tasks = host.parts.tasks
         tasks.spawn(self._channel.run(self._on_order, self._on_orphaned), name="supervisor")
@@ -94,37 +94,39 @@ class WorkerProcess:
         try:
             await unless(self._stop, side.ready.wait())
             if not self._stop.is_set():
-                await doors.open()
+                await listener_set.open()
                 self._channel.say("ready", os.getpid())
                 await self._stop.wait()
-                await self._shut_down(host, doors)
+                await self._shut_down(host, listener_set)
         finally:
             side.tell_counts()  # the last ones
             await asyncio.sleep(0)
-            doors.close()
+            listener_set.close()
             neighbours.close()
             await host.aclose()
 
-    async def _shut_down(self, host: RelayHost, doors: Doors) -> None:
+    async def _shut_down(self, host: RelayHost, listener_set: ListenerSet) -> None:
         shutdown = host.settings.shutdown
         ending = Drain(host.relay, self._force)
         if self._is_replaced:
-            await self._leave(host, doors, ending)
+            await self._leave(host, listener_set, ending)
             return
         host.relay.dispatcher.announce_exit()
         if shutdown.pre_stop_delay and not self._is_orphan:
             host.relay.http1.begin_drain(gently=True)
             await ending.until(lambda: self._is_orphan, shutdown.pre_stop_delay)
-        doors.stop()
+        listener_set.stop()
         await ending.finish(shutdown.drain)
 
-    async def _leave(self, host: RelayHost, doors: Doors, ending: Drain) -> None:
+    async def _leave(self, host: RelayHost, listener_set: ListenerSet, ending: Drain) -> None:
         """Finish what we have, while others take what is new. A connection closes with the answer
         to its next request, so that none is lost on one that has just been closed."""
         relay = host.relay
-        doors.give_way()
+        listener_set.give_way()
         relay.begin_drain(gently=True)
-        await ending.until(lambda: relay.idle and not doors.clients, host.settings.shutdown.drain)
+        await ending.until(
+            lambda: relay.idle and not listener_set.clients, host.settings.shutdown.drain
+        )
         if not relay.idle:
             await ending.cut()
 

@@ -67,7 +67,7 @@ _MOST_UNSENT: Final = 4 << 20
 
 
 class WorkerSide:
-    """Implements `OutcomeSink`, `ConductSink` and `ControlNews` for a worker's relay."""
+    """Implements `OutcomeSink`, `PassiveHealthSink` and `ControlNews` for a worker's relay."""
 
     def __init__(self, seat: Seat, configure: Callable[[Settings, str], None]) -> None:
         """
@@ -103,7 +103,7 @@ class WorkerSide:
             pool=self._pool,
             roster=lambda: self._roster,
             outcomes=self,
-            conduct=self,
+            passive_health=self,
             misplaced=self._misplaced,
             news=self,
             wanted=nobody_loads,
@@ -112,7 +112,7 @@ class WorkerSide:
     def attach(self, host: RelayHost) -> None:
         """Serve this process."""
         self._host = host
-        host.relay.dispatcher.steps.table.told = self._sequence
+        host.relay.dispatcher.steps.table.on_change = self._sequence
 
     def use_policy(self, name: str) -> None:
         """Choose backends by another policy from the next snapshot on."""
@@ -264,18 +264,18 @@ class WorkerSide:
         self._report("attempt", backend, int(protocol), outcome.value, now)
 
     def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         backend.reports_due = max(backend.reports_due - 1, 0)
         self._report("answered", backend, to_text(model), took_s, now)
 
     def failed(
         self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
     ) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         self._report("failed", backend, to_text(model), fault.value, took_s, now)
 
     def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
-        """See `ConductSink`."""
+        """See `PassiveHealthSink`."""
         self._report("abandoned", backend, to_text(model), waited_s, now)
 
     def control_done(

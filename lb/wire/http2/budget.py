@@ -59,7 +59,7 @@ _DETAILS: Final = {
 }
 
 
-class Traffic(NamedTuple):
+class ConnectionTraffic(NamedTuple):
     """What a connection has seen since its beginning."""
 
     streams: int = 0
@@ -93,7 +93,7 @@ class Allowance:
     bank: float = inf
     """The most that the bank holds."""
 
-    def earned(self, traffic: Traffic) -> float:
+    def earned(self, traffic: ConnectionTraffic) -> float:
         """All that a connection's traffic is worth."""
         return (
             self.stream * traffic.streams
@@ -125,7 +125,7 @@ class Bucket:
         self._seen = 0.0
         """What was earned when the bank was counted last."""
 
-    def take(self, now: float, traffic: Callable[[], Traffic]) -> bool:
+    def take(self, now: float, traffic: Callable[[], ConnectionTraffic]) -> bool:
         """Spend a token.
 
         Args:
@@ -162,7 +162,7 @@ class FloodGuard:
         self._buckets: dict[Spending, Bucket] = {}
         """Made when they are needed: most connections need two."""
 
-    def take(self, what: Spending, now: float, traffic: Callable[[], Traffic]) -> bool:
+    def take(self, what: Spending, now: float, traffic: Callable[[], ConnectionTraffic]) -> bool:
         """Spend a token of a kind; see `Bucket.take`."""
         bucket = self._buckets.get(what)
         if bucket is None:

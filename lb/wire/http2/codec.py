@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader
-from lb.wire.http2.budget import Allowances, FloodGuard, Spending, Traffic
-from lb.wire.http2.endpoint import Endpoint
+from lb.wire.http2.budget import Allowances, ConnectionTraffic, FloodGuard, Spending
+from lb.wire.http2.endpoint import Http2Endpoint
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, unpack_header
 from lb.wire.http2.shape import TINY, check_shape, is_own_parent, strip
 from lb.wire.http2.states import (
-    Turn,
+    ExpectedFrame,
     breaks_turn,
 )
 from lb.wire.native import mypyc_attr
@@ -42,7 +42,7 @@ _PRIORITY_UPDATE: Final = 0x10
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Http2Codec(Endpoint):
+class Http2Codec(Http2Endpoint):
     """Framing and connection state of one side of an HTTP/2 connection."""
 
     __slots__ = (
@@ -285,9 +285,9 @@ class Http2Codec(Endpoint):
         return stop
 
     def _check_turn(self, kind: int, flags: int, stream_id: int) -> None:
-        turn = Turn.ANY
+        turn = ExpectedFrame.ANY
         if self._block_id:
-            turn = Turn.SETTINGS if self._block_id == _NOT_GREETED else Turn.BLOCK
+            turn = ExpectedFrame.SETTINGS if self._block_id == _NOT_GREETED else ExpectedFrame.BLOCK
         detail = breaks_turn(turn, kind, flags, same_stream=stream_id == self._block_id)
         if detail:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, detail)
@@ -535,9 +535,9 @@ class Http2Codec(Endpoint):
         elif outbound.queue:
             self.on_credit(outbound)
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far, but for its streams."""
-        return Traffic(
+        return ConnectionTraffic(
             sent=self.data_sent,
             bytes_in=self._credited_in + self.owed,
             bytes_out=self.credited - self.credit,

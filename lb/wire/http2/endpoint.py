@@ -7,12 +7,12 @@ from abc import ABCMeta, abstractmethod
 from typing import Any, ClassVar, Final
 
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.budget import FloodGuard, Spending, Traffic
+from lb.wire.http2.budget import ConnectionTraffic, FloodGuard, Spending
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.http2.states import (
     AS_SERVER,
-    Fate,
+    FrameFate,
     Lately,
     StreamState,
     StreamTable,
@@ -28,7 +28,7 @@ _FREE_WHEN_OVER: Final = frozenset({fr.DATA, fr.PRIORITY, fr.WINDOW_UPDATE})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Endpoint(metaclass=ABCMeta):
+class Http2Endpoint(metaclass=ABCMeta):
     """What a codec needs of its subclass, and what both know of streams.
 
     Its owner extends it instead of being called through a Protocol, which would take a call, and a
@@ -129,7 +129,7 @@ class Endpoint(metaclass=ABCMeta):
         """The time of the read under way, in seconds."""
 
     @abstractmethod
-    def traffic(self) -> Traffic:
+    def traffic(self) -> ConnectionTraffic:
         """What the connection has seen so far."""
 
     # Budgets
@@ -170,11 +170,11 @@ class Endpoint(metaclass=ABCMeta):
         """
         state = self.state(stream_id)
         fate, code = self.table[state][kind]
-        if fate is Fate.ACCEPTED:
+        if fate is FrameFate.ACCEPTED:
             return True
-        if fate is not Fate.IGNORED:
+        if fate is not FrameFate.IGNORED:
             detail = f"{fr.NAMES[kind]} on a stream that is {state.words}"
-            if fate is Fate.ENDS_CONNECTION:
+            if fate is FrameFate.ENDS_CONNECTION:
                 raise Http2Error(code, detail)
             self.on_stream_error(stream_id, StreamError(code, detail))
         elif kind not in _FREE_WHEN_OVER:

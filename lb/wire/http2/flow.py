@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 Payload = bytes | memoryview
 UNCOUNTED: Final = 4096
-"""Payload up to this many bytes is retained without asking the ledger: as much as the objects of
-its call take."""
+"""Payload up to this many bytes is retained without asking the memory budget: as much as the
+objects of its call take."""
 S = TypeVar("S")
 """The type of the connections at both ends."""
 
@@ -28,7 +28,7 @@ class Pipe(Generic[S]):
     """One direction of one stream. Plain counters: the relay updates them in line."""
 
     __slots__ = (
-        "credit", "ended", "finished", "held", "ledger", "opposite", "owed", "owner",
+        "credit", "ended", "finished", "held", "memory_budget", "opposite", "owed", "owner",
         "queue", "replayed", "retained", "retained_size", "sink", "sink_id", "source",
         "source_id", "taker", "trailers", "window", "window_limit", "window_size",
     )  # fmt: skip
@@ -36,10 +36,12 @@ class Pipe(Generic[S]):
     opposite: Pipe[S]
     """The other direction; set once both exist."""
 
-    def __init__(self, owner: Any, ledger: Ledger, window: int, window_limit: int) -> None:
+    def __init__(
+        self, owner: Any, memory_budget: MemoryBudget, window: int, window_limit: int
+    ) -> None:
         self.owner: Any = owner
         """Whatever the stream belongs to."""
-        self.ledger = ledger
+        self.memory_budget = memory_budget
         self.source: S | None = None
         self.source_id = 0
         self.sink: S | None = None
@@ -57,7 +59,7 @@ class Pipe(Generic[S]):
         self.queue: deque[Payload] | None = None
         """Payload that waits; None and empty mean nothing."""
         self.held = 0
-        """Bytes in `queue`, kept by the ledger."""
+        """Bytes in `queue`, kept by the memory budget."""
         self.replayed = 0
         """Leading bytes of the queue that were credited in an earlier attempt."""
         self.retained: list[Payload] | None = None
@@ -74,11 +76,11 @@ class Pipe(Generic[S]):
         was all there is to do; to be cleared with `owner`."""
 
     def evict(self) -> None:
-        """The ledger wants these bytes back: the owner ends."""
+        """The memory budget wants these bytes back: the owner ends."""
         self.owner.evict()
 
     def push(self, payload: Payload) -> bool:
-        """Let payload wait. False when the ledger made the owner give way instead."""
+        """Let payload wait. False when the memory budget made the owner give way instead."""
         size = len(payload)
         if not size:
             return True
@@ -87,14 +89,14 @@ class Pipe(Generic[S]):
         if self.queue is None:
             self.queue = deque()
         if isinstance(payload, memoryview) and size * 2 < memoryview(payload.obj).nbytes:
-            # A view keeps all that was read with it, which the ledger does not see.
+            # A view keeps all that was read with it, which the memory budget does not see.
             payload = bytes(payload)
         self.queue.append(payload)
         return True
 
     def push_run(self, pieces: Iterable[Payload]) -> bool:
-        """Let all pieces of a long message wait, without a copy of any. False when the ledger made
-        the owner give way instead."""
+        """Let all pieces of a long message wait, without a copy of any. False when the memory
+        budget made the owner give way instead."""
         pieces = [piece for piece in pieces if len(piece)]
         size = sum(map(len, pieces))
         if not size:
@@ -107,12 +109,12 @@ class Pipe(Generic[S]):
         return True
 
     def _take(self, size: int) -> bool:
-        """Put bytes on the ledger. False when the owner had to give way."""
-        if not self.ledger.take(self, size):
+        """Put bytes in the memory budget. False when the owner had to give way."""
+        if not self.memory_budget.take(self, size):
             return False
         if self.owner is None:
             # The largest holder was the other direction of the same stream.
-            self.ledger.release(self, size)
+            self.memory_budget.release(self, size)
             return False
         return True
 
@@ -127,7 +129,7 @@ class Pipe(Generic[S]):
             queue.appendleft(view[limit:])
             payload = view[:limit]
             size = limit
-        self.ledger.release(self, size)
+        self.memory_budget.release(self, size)
         return payload
 
     def clear(self) -> None:
@@ -137,7 +139,7 @@ class Pipe(Generic[S]):
         self.retained = None
         self.retained_size = 0
         if self.held:
-            self.ledger.release(self, self.held)
+            self.memory_budget.release(self, self.held)
 
     # Another attempt
 
@@ -167,7 +169,8 @@ class Pipe(Generic[S]):
                 retained += pieces
 
     def collect(self, payload: Payload) -> bool:
-        """Retain payload that is needed whole. False when the ledger made the owner give way."""
+        """Retain payload that is needed whole. False when the memory budget made the owner give
+        way."""
         retained = self.retained
         assert retained is not None
         before = self._retained_counted
@@ -185,10 +188,10 @@ class Pipe(Generic[S]):
         after = before + size
         if after > UNCOUNTED:
             grown = size if before > UNCOUNTED else after
-            if after > limit or not self.ledger.may_keep(grown):
+            if after > limit or not self.memory_budget.may_keep(grown):
                 self.drop_retained()
                 return False
-            self.ledger.take(self, grown)  # there is room for it
+            self.memory_budget.take(self, grown)  # there is room for it
         elif after > limit:
             self.drop_retained()
             return False
@@ -198,7 +201,7 @@ class Pipe(Generic[S]):
     def drop_retained(self) -> None:
         """No other attempt will need the payload."""
         if self._retained_counted:
-            self.ledger.release(self, self._retained_counted)
+            self.memory_budget.release(self, self._retained_counted)
         self.retained_size = 0
         self.retained = None
 
@@ -209,19 +212,19 @@ class Pipe(Generic[S]):
 
     @property
     def _retained_counted(self) -> int:
-        """Retained bytes that are on the ledger."""
+        """Retained bytes that are in the memory budget."""
         return self.retained_size if self.retained_size > UNCOUNTED else 0
 
     def rewind(self) -> bool:
         """Queue everything since the beginning again. Needs `retained`.
 
-        False when the ledger made the owner give way.
+        False when the memory budget made the owner give way.
         """
         assert self.retained is not None
         waiting = self.waiting
         if self.queue:
             self.queue.clear()
-            self.ledger.release(self, waiting)
+            self.memory_budget.release(self, waiting)
         self.replayed = self.retained_size - (waiting - min(self.replayed, waiting))
         self.finished = False
         return all(self.push(payload) for payload in self.retained)
@@ -229,7 +232,7 @@ class Pipe(Generic[S]):
     def went_out(self, size: int) -> int:
         """Note bytes that went out. Returns the WINDOW_UPDATE that the sender gets, 0 for none.
 
-        Nothing is credited while the ledger is short and bytes still wait here: the drain of
+        Nothing is credited while the memory budget is short and bytes still wait here: the drain of
         those bytes comes by again, so no sender waits for ever.
         """
         if self.replayed:
@@ -241,9 +244,9 @@ class Pipe(Generic[S]):
             return 0
         increment = self.owed
         if self.queue:
-            if self.ledger.is_short:
+            if self.memory_budget.is_short:
                 return 0
-        elif self.window_size < self.window_limit and not self.ledger.is_short:
+        elif self.window_size < self.window_limit and not self.memory_budget.is_short:
             # All of it went out: the reader keeps up, so the window is what limits it. A very small
             # one comes to size in one step: each costs a round trip.
             wanted = max(self.window_size, self.window_limit // 4 - self.window_size)

@@ -51,9 +51,26 @@ class HeadFacts:
     `traceparent`: what their other fields say, and what the owner of the cache made of that."""
 
     __slots__ = (
-        "authority", "cacheable", "claim", "content_length", "count", "discloses", "fault",
-        "handler", "hops", "is_grpc", "is_plain", "loop", "method", "passed", "path", "request_id",
-        "route", "size", "timeout_s", "unusable",
+        "authority",
+        "cacheable",
+        "content_length",
+        "count",
+        "credentials",
+        "discloses",
+        "fault",
+        "handler",
+        "hops",
+        "is_grpc",
+        "is_plain",
+        "loop",
+        "method",
+        "passed",
+        "path",
+        "request_id",
+        "route",
+        "size",
+        "timeout_s",
+        "unusable",
     )  # fmt: skip
 
     method: bytes
@@ -83,7 +100,7 @@ class HeadFacts:
     """Identities of the balancers that such requests have passed."""
     loop: str
     """Why such requests must go no further; empty where they may."""
-    claim: object
+    credentials: object
     """What it asks of such requests before they may pass."""
     discloses: bool
     """Their clients may learn how they were served."""
@@ -116,7 +133,7 @@ class HeadFacts:
             self.route = other.route
             self.passed = other.passed
             self.loop = other.loop
-            self.claim = other.claim
+            self.credentials = other.credentials
             self.discloses = other.discloses
             self.handler = other.handler
             self.is_plain = other.is_plain
@@ -134,7 +151,7 @@ class HeadFacts:
         self.route = None
         self.passed = ()
         self.loop = ""
-        self.claim = None
+        self.credentials = None
         self.discloses = False
         self.handler = None
         self.is_plain = False

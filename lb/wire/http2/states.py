@@ -38,7 +38,7 @@ class StreamState(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-class Fate(IntEnum):
+class FrameFate(IntEnum):
     """What becomes of a frame."""
 
     ACCEPTED = 0
@@ -52,15 +52,15 @@ class Fate(IntEnum):
 class Verdict(NamedTuple):
     """A fate, and the error code where it has one."""
 
-    fate: Fate
+    fate: FrameFate
     code: ErrorCode = ErrorCode.NO_ERROR
 
 
-_OK: Final = Verdict(Fate.ACCEPTED)
-_NO: Final = Verdict(Fate.IGNORED)
-_RST: Final = Verdict(Fate.ENDS_STREAM, ErrorCode.STREAM_CLOSED)
-_END: Final = Verdict(Fate.ENDS_CONNECTION, ErrorCode.STREAM_CLOSED)
-_BAD: Final = Verdict(Fate.ENDS_CONNECTION, ErrorCode.PROTOCOL_ERROR)
+_OK: Final = Verdict(FrameFate.ACCEPTED)
+_NO: Final = Verdict(FrameFate.IGNORED)
+_RST: Final = Verdict(FrameFate.ENDS_STREAM, ErrorCode.STREAM_CLOSED)
+_END: Final = Verdict(FrameFate.ENDS_CONNECTION, ErrorCode.STREAM_CLOSED)
+_BAD: Final = Verdict(FrameFate.ENDS_CONNECTION, ErrorCode.PROTOCOL_ERROR)
 
 Row = tuple[Verdict, Verdict, Verdict, Verdict, Verdict]
 
@@ -109,7 +109,7 @@ def stream_table(rows: dict[StreamState, Row]) -> StreamTable:
     )
 
 
-class Turn(IntEnum):
+class ExpectedFrame(IntEnum):
     """Of a connection: what it waits for."""
 
     SETTINGS = 0
@@ -119,7 +119,7 @@ class Turn(IntEnum):
     """The rest of a header block, of which nothing may come between the parts (4.3, 6.10)."""
 
 
-def breaks_turn(turn: Turn, kind: int, flags: int, *, same_stream: bool) -> str:
+def breaks_turn(turn: ExpectedFrame, kind: int, flags: int, *, same_stream: bool) -> str:
     """Whether a frame comes out of turn, which ends the connection with PROTOCOL_ERROR.
 
     Args:
@@ -131,10 +131,10 @@ def breaks_turn(turn: Turn, kind: int, flags: int, *, same_stream: bool) -> str:
     Returns:
         What is wrong; empty when nothing is.
     """
-    if turn is Turn.SETTINGS:
+    if turn is ExpectedFrame.SETTINGS:
         is_wrong = kind != fr.SETTINGS or bool(flags & fr.ACK)
         return "SETTINGS must come first" if is_wrong else ""
-    if turn is Turn.BLOCK:
+    if turn is ExpectedFrame.BLOCK:
         is_wrong = kind != fr.CONTINUATION or not same_stream
         return "frame inside a header block" if is_wrong else ""
     return "CONTINUATION without HEADERS" if kind == fr.CONTINUATION else ""

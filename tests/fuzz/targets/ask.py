@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lb.domain.errors import UpstreamError
-from lb.net.ask.grpc import GrpcTalk
-from lb.net.ask.http import HttpTalk
+from lb.net.ask.grpc import GrpcClientCall
+from lb.net.ask.http import HttpClientCall
 from lb.wire.http2 import frames as fr
 from tests.fuzz.target import Target, same_for_every_cutting
 from tests.fuzz.targets.codec import FRAME_WORDS
@@ -17,29 +17,29 @@ _LIMIT = 1000
 _MESSAGE = 100_000
 
 
-def _outcome(talk: Any, pieces: list[bytes]) -> Any:
+def _outcome(client_call: Any, pieces: list[bytes]) -> Any:
     """The answer, or whose fault it is that there is none."""
-    talk.opening()
+    client_call.opening()
     try:
         for piece in pieces:
-            if talk.answer is None:
-                talk.receive(piece)
-                sent = sum(len(part) for part in talk.upload())
+            if client_call.answer is None:
+                client_call.receive(piece)
+                sent = sum(len(part) for part in client_call.upload())
                 assert sent <= _MESSAGE + 2 * fr.HEADER_SIZE
     except UpstreamError as error:
         assert len(error.detail) < 200
         return error.outcome
-    if talk.answer is None:
-        talk.closed()
-    return talk.answer
+    if client_call.answer is None:
+        client_call.closed()
+    return client_call.answer
 
 
-def _http() -> HttpTalk:
-    return HttpTalk(b"GET", b"/", (), authority=b"a", limit=_LIMIT)
+def _http() -> HttpClientCall:
+    return HttpClientCall(b"GET", b"/", (), authority=b"a", limit=_LIMIT)
 
 
-def _grpc() -> GrpcTalk:
-    return GrpcTalk(b"/s/M", (), bytes(_MESSAGE), authority=b"a", limit=_LIMIT)
+def _grpc() -> GrpcClientCall:
+    return GrpcClientCall(b"/s/M", (), bytes(_MESSAGE), authority=b"a", limit=_LIMIT)
 
 
 def _check(make: Callable[[], Any]) -> Callable[[bytes], None]:

@@ -105,7 +105,7 @@ class _World:
         sides.timers.close()
         assert sides.open_requests == 0
         assert sides.in_flight == 0
-        assert (sides.ledger.held, len(sides.ledger)) == (0, 0)
+        assert (sides.memory_budget.held, len(sides.memory_budget)) == (0, 0)
         assert sides.client_connections == sides.upstream_connections == 0
 
 
@@ -151,7 +151,7 @@ async def _of_backend(pieces: list[bytes], method: bytes) -> tuple[Any, ...]:
     client.lose()
     await sides.tasks.aclose()
     sides.timers.close()
-    assert sides.open_requests == sides.in_flight == sides.ledger.held == 0
+    assert sides.open_requests == sides.in_flight == sides.memory_budget.held == 0
     return answer
 
 

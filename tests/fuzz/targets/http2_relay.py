@@ -15,7 +15,7 @@ import h2.exceptions
 from lb.wire.field_names import REDIRECT
 from lb.wire.hops import HOPS
 from lb.wire.http2 import frames as fr
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fuzz.target import Target, cuttings
 from tests.fuzz.targets.codec import FRAME_WORDS, ROWS
 from tests.fuzz.watching import no_failure_is_logged
@@ -136,7 +136,7 @@ async def _of_client(pieces: list[bytes]) -> Any:
         world.send(world.client, piece)
         for stream in judge.takes(world.backend.transport.take()):
             world.send(world.backend, f.answer(stream))
-        assert world.relay.ledger.held <= _CEILING
+        assert world.relay.memory_budget.held <= _CEILING
     went_well = world.is_open(world.client) and not judge.resets and not judge.is_over
     said = world.client.gets()
     assert sum(len(frame.payload) for frame in said) <= 2000 * (2 + len(b"".join(pieces)) // 9)
@@ -163,7 +163,7 @@ async def _of_backend(pieces: list[bytes]) -> Any:
         if judge.is_over:
             break
         world.send(world.client, judge.connection.data_to_send())
-        assert world.relay.ledger.held <= _CEILING
+        assert world.relay.memory_budget.held <= _CEILING
         assert world.is_open(world.client)
     went_well = world.is_open(world.backend) and not judge.resets and not judge.is_over
     world.backend.gets()

@@ -12,7 +12,7 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect
 from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.sequence import http_step, json_step
-from lb.proxy.http1.look import BodyLook
+from lb.proxy.http1.inspection import BodyInspection
 from tests.fakes.steps import grpc_step
 from tests.fuzz.target import Target, cuttings
 from tests.reference import sequence as reference
@@ -57,7 +57,7 @@ def _check_json(data: bytes) -> None:
         if is_json and step is not None:
             assert json_step(scan.parameters, _MODEL) == step
     for is_compressed in (False, True):
-        look = BodyLook(-1, 1000, is_compressed=is_compressed, keeps_text=True)
+        look = BodyInspection(-1, 1000, is_compressed=is_compressed, keeps_text=True)
         look.feed(data)
         look.step(_MODEL)
         assert isinstance(look.regions, tuple)

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lb.access.gate import Claim, ControlRule, FieldLine, Gate, GateRules, LimitRule
+from lb.access.gate import ControlRule, Credentials, FieldLine, Gate, GateRules, LimitRule
 from lb.access.limits import Limit
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
@@ -39,16 +39,18 @@ def book(*roles: Role) -> TokenBook:
     return TokenBook([Token("key", digest_of(SECRET), frozenset(roles))])
 
 
-def made(gate: Gate, operation: Operation, fields: Sequence[FieldLine] = ()) -> Claim:
-    claim = gate.claim(operation, fields, is_control=operation.kind is OperationKind.CONTROL)
-    assert claim is not None
-    return claim
+def made(gate: Gate, operation: Operation, fields: Sequence[FieldLine] = ()) -> Credentials:
+    credentials = gate.credentials(
+        operation, fields, is_control=operation.kind is OperationKind.CONTROL
+    )
+    assert credentials is not None
+    return credentials
 
 
-def refusal(gate: Gate, claim: Claim, who: Client, now: float = 0.0) -> Reason | None:
+def refusal(gate: Gate, credentials: Credentials, who: Client, now: float = 0.0) -> Reason | None:
     """Why a request is refused; None when it passes. It is over at once."""
     try:
-        permit = gate.admit(claim, gate.identify(claim), who, now)
+        permit = gate.admit(credentials, gate.identify(credentials), who, now)
     except RequestRefused as refused:
         return refused.reason
     if permit is not None:
@@ -61,10 +63,10 @@ def refusal(gate: Gate, claim: Claim, who: Client, now: float = 0.0) -> Reason |
 
 def test_by_default_only_control_is_asked() -> None:
     gate = Gate()
-    assert gate.claim(INFER, [], is_control=False) is None
-    assert gate.claim(HEALTH, [], is_control=False) is None
+    assert gate.credentials(INFER, [], is_control=False) is None
+    assert gate.credentials(HEALTH, [], is_control=False) is None
     assert gate.noted == frozenset()
-    assert gate.claim(LOAD, [], is_control=True) is not None
+    assert gate.credentials(LOAD, [], is_control=True) is not None
 
 
 # Control
@@ -110,15 +112,15 @@ def test_networks_may_control_by_their_real_address() -> None:
         (proxy, b"192.0.2.7", None),
         (proxy, b"192.0.2.7, 198.51.100.1", Reason.CONTROL_REFUSED),
     ):
-        claim = made(gate, LOAD, [(b"x-forwarded-for", hops)] if hops else [])
-        assert refusal(gate, claim, who) is reason
+        credentials = made(gate, LOAD, [(b"x-forwarded-for", hops)] if hops else [])
+        assert refusal(gate, credentials, who) is reason
 
 
 def test_a_token_with_the_role_may_control_from_anywhere() -> None:
     gate = Gate(tokens=book(Role.CONTROL))
     assert refusal(gate, made(gate, LOAD, FIELDS), REMOTE) is None
     assert refusal(gate, made(gate, LOAD), REMOTE) is Reason.CONTROL_REFUSED
-    assert gate.claim(INFER, FIELDS, is_control=False) is None
+    assert gate.credentials(INFER, FIELDS, is_control=False) is None
 
 
 # Tokens
@@ -159,7 +161,7 @@ def test_a_token_allows_what_its_roles_say(
 
 
 def test_health_is_open_unless_told() -> None:
-    assert Gate(GateRules(needs_token=True)).claim(HEALTH, [], is_control=False) is None
+    assert Gate(GateRules(needs_token=True)).credentials(HEALTH, [], is_control=False) is None
     gate = Gate(GateRules(needs_token=True, open_health=False), book(Role.INFER))
     assert refusal(gate, made(gate, HEALTH), LOCAL) is Reason.UNAUTHENTICATED
 
@@ -167,12 +169,12 @@ def test_health_is_open_unless_told() -> None:
 def test_a_remembered_head_is_looked_up_again_when_tokens_change() -> None:
     tokens = book(Role.INFER)
     gate = Gate(GateRules(needs_token=True), tokens)
-    claim = made(gate, INFER, FIELDS)
-    assert refusal(gate, claim, REMOTE) is None
+    credentials = made(gate, INFER, FIELDS)
+    assert refusal(gate, credentials, REMOTE) is None
     tokens.replace([])
-    assert refusal(gate, claim, REMOTE) is Reason.UNAUTHENTICATED
+    assert refusal(gate, credentials, REMOTE) is Reason.UNAUTHENTICATED
     tokens.replace(book(Role.INFER).tokens)
-    assert refusal(gate, claim, REMOTE) is None
+    assert refusal(gate, credentials, REMOTE) is None
 
 
 # Limits
@@ -216,20 +218,20 @@ def test_long_headers_of_clients_are_not_kept() -> None:
 
 def test_a_limit_says_when_to_come_again() -> None:
     gate = Gate(GateRules(limits=(LimitRule(Limit(rate=0.1)),)))
-    claim = made(gate, INFER)
-    gate.admit(claim, None, REMOTE, 0.0)
+    credentials = made(gate, INFER)
+    gate.admit(credentials, None, REMOTE, 0.0)
     with pytest.raises(RequestRefused) as refused:
-        gate.admit(claim, None, REMOTE, 4.0)
+        gate.admit(credentials, None, REMOTE, 4.0)
     assert refused.value.retry_after_s == pytest.approx(6.0)
 
 
 def test_what_one_rule_refuses_no_rule_counts() -> None:
     strict, wide = Limit(concurrent=1), Limit(concurrent=9)
     gate = Gate(GateRules(limits=(LimitRule(wide), LimitRule(strict))))
-    claim = made(gate, INFER)
-    permit = gate.admit(claim, None, REMOTE, 0.0)
+    credentials = made(gate, INFER)
+    permit = gate.admit(credentials, None, REMOTE, 0.0)
     assert permit is not None
-    assert refusal(gate, claim, REMOTE) is Reason.CONCURRENCY_LIMITED
+    assert refusal(gate, credentials, REMOTE) is Reason.CONCURRENCY_LIMITED
     key = ip_address("192.0.2.1").packed
     assert (wide.open_of(key), strict.open_of(key)) == (1, 1)
     permit.release()
@@ -239,14 +241,14 @@ def test_what_one_rule_refuses_no_rule_counts() -> None:
 
 def test_health_counts_toward_no_limit_while_it_is_open() -> None:
     rules = GateRules(limits=(LimitRule(Limit(rate=1.0)),))
-    assert Gate(rules).claim(HEALTH, [], is_control=False) is None
+    assert Gate(rules).credentials(HEALTH, [], is_control=False) is None
 
 
 def test_only_heads_that_tell_of_a_client_have_a_claim_for_the_log_alone() -> None:
     gate = Gate(GateRules(proxies=TrustedProxies((ip_network("10.0.0.0/8"),))))
     fields = [(b"x-forwarded-for", b"192.0.2.1")]
-    assert gate.claim(INFER, (), is_control=False) is None
-    assert gate.claim(HEALTH, fields, is_control=False) is None
+    assert gate.credentials(INFER, (), is_control=False) is None
+    assert gate.credentials(HEALTH, fields, is_control=False) is None
     assert refusal(gate, made(gate, INFER, fields), client("10.0.0.1", is_trusted=True)) is None
 
 
@@ -256,28 +258,28 @@ STRICT = GateRules(strict_shared_memory=True)
 def test_without_the_rule_any_client_may_use_memory() -> None:
     gate = Gate()
 
-    assert gate.claim(INFER, (), is_control=False) is None
+    assert gate.credentials(INFER, (), is_control=False) is None
     assert gate.may_use_memory(None, REMOTE)
 
 
 @pytest.mark.parametrize(("who", "may"), [(LOCAL, True), (REMOTE, False)])
 def test_strictly_only_who_may_change_servers_may_use_memory(who: Client, may: bool) -> None:
     gate = Gate(STRICT)
-    claim = made(gate, INFER)
+    credentials = made(gate, INFER)
 
-    assert refusal(gate, claim, who) is None, "the inference itself may pass"
-    assert gate.may_use_memory(claim, who) is may
+    assert refusal(gate, credentials, who) is None, "the inference itself may pass"
+    assert gate.may_use_memory(credentials, who) is may
     assert gate.may_use_memory(None, who) is may
 
 
 @pytest.mark.parametrize(("role", "may"), [(Role.CONTROL, True), (Role.INFER, False)])
 def test_a_token_for_control_is_good_for_memory(role: Role, may: bool) -> None:
     gate = Gate(STRICT, book(role))
-    claim = made(gate, INFER, FIELDS)
-    refusal(gate, claim, REMOTE)
+    credentials = made(gate, INFER, FIELDS)
+    refusal(gate, credentials, REMOTE)
 
-    assert gate.may_use_memory(claim, REMOTE) is may
+    assert gate.may_use_memory(credentials, REMOTE) is may
 
 
 def test_questions_about_health_use_no_memory() -> None:
-    assert Gate(STRICT).claim(HEALTH, (), is_control=False) is None
+    assert Gate(STRICT).credentials(HEALTH, (), is_control=False) is None

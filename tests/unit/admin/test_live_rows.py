@@ -126,7 +126,7 @@ def test_without_backends_nothing_is_good() -> None:
 def test_the_worst_of_several_is_named_and_the_others_are_counted() -> None:
     directory = large_pool(4, 100.0)
     for name in ("gpu-1", "gpu-2"):
-        directory.find(name).conduct = "ejected for bert"
+        directory.find(name).outlier_reason = "ejected for bert"
     assert _verdict(directory, 101.0) == (
         "degraded",
         "gpu-1 is up, but not for every model: ejected for bert. 1 other backend is ill too.",

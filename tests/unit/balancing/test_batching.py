@@ -7,10 +7,10 @@ import pytest
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 LIMIT = Capacity(8, is_auto=True, instances=1, max_batch=8)
 
 
@@ -29,7 +29,7 @@ class Backend:
         self.waiting: list[Ticket] = []
 
     def begin(self, rows: int = 1) -> Ticket:
-        ticket = Ticket(Terms(b"model", b"", PLAN, ()), self.now)
+        ticket = Ticket(RequestClass(b"model", b"", PLAN, ()), self.now)
         ticket.rows = rows
         self.model_backend.begin(ticket, self.model_backend.estimate(rows, 0, self.now), self.now)
         self.waiting.append(ticket)

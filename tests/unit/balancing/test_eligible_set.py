@@ -10,11 +10,11 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.balancing.selection import Decision
-from lb.domain.schedule import Capacity, Plan, QueueRules, Terms, Ticket
+from lb.balancing.selection import Selection
+from lb.domain.schedule import Capacity, QueuePlan, QueueRules, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def pool_of(*takes_s: float, limit: int = 2) -> EligibleSet:
@@ -33,12 +33,12 @@ def pool_of(*takes_s: float, limit: int = 2) -> EligibleSet:
 
 def begin(pool: EligibleSet, model_backend: ModelBackend, now: float, number: int = 0) -> None:
     estimate = model_backend.estimate(1, 0, now)
-    model_backend.begin(Ticket(Terms(b"model", b"", PLAN, ()), now), estimate, now)
+    model_backend.begin(Ticket(RequestClass(b"model", b"", PLAN, ()), now), estimate, now)
     model_backend.last_pick = number
 
 
-def decide(pool: EligibleSet, now: float = 100.0) -> Decision:
-    return pool.decide(Ticket(Terms(b"model", b"", PLAN, ()), now), now)
+def decide(pool: EligibleSet, now: float = 100.0) -> Selection:
+    return pool.decide(Ticket(RequestClass(b"model", b"", PLAN, ()), now), now)
 
 
 def chosen(pool: EligibleSet, now: float = 100.0) -> ModelBackend | None:

@@ -10,12 +10,12 @@ from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.shared_execution import SharedModelBackend
 from lb.domain.load import LoadReport, ModelLoad
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 M = b"m"
-PLAN = Plan(limits={})
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 class Bench:
@@ -36,7 +36,7 @@ class Bench:
     def ours(self, count: int, took_s: float = 0.01) -> None:
         """So many of our requests, one after the other."""
         for _ in range(count):
-            ticket = Ticket(Terms(M, b"", PLAN, (self.backend,)), self.now)
+            ticket = Ticket(RequestClass(M, b"", PLAN, (self.backend,)), self.now)
             self.model_backend.begin(ticket, self.model_backend.estimate(1, 0, self.now), self.now)
             ticket.began_at = self.now
             self.now += took_s

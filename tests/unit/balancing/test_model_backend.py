@@ -9,10 +9,10 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import LEAD_S, ModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def lane_of(limit: Capacity) -> ModelBackend:
@@ -20,7 +20,7 @@ def lane_of(limit: Capacity) -> ModelBackend:
 
 
 def begin(model_backend: ModelBackend, now: float) -> Ticket:
-    ticket = Ticket(Terms(b"model", b"", PLAN, (model_backend.backend,)), now)
+    ticket = Ticket(RequestClass(b"model", b"", PLAN, (model_backend.backend,)), now)
     model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
     model_backend.backend.in_flight += 1
     return ticket

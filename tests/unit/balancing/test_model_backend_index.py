@@ -12,10 +12,10 @@ from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_backend_index import LARGE, ModelBackendIndex
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.shared_execution import SharedModelBackend
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def lanes_of(count: int, *, limit: int = 2) -> list[ModelBackend]:
@@ -32,7 +32,7 @@ def lanes_of(count: int, *, limit: int = 2) -> list[ModelBackend]:
 
 
 def begin(index: ModelBackendIndex, model_backend: ModelBackend, now: float) -> Ticket:
-    ticket = Ticket(Terms(b"model", b"", PLAN, (model_backend.backend,)), now)
+    ticket = Ticket(RequestClass(b"model", b"", PLAN, (model_backend.backend,)), now)
     model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
     index.changed(model_backend, now)
     return ticket

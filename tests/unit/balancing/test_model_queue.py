@@ -8,18 +8,18 @@ from lb.balancing.batching import BatchingModelBackend
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, QueueRules, RequestClass, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
 def line_of(*, reserved: float = 0.0, instances: int = 1) -> ModelQueue:
     default = Capacity(instances + 1, instances=instances)
-    plan = Plan(limits={}, default=default, rules=QueueRules(reserved=reserved))
+    plan = QueuePlan(limits={}, default=default, rules=QueueRules(reserved=reserved))
     return ModelQueue(b"model", b"", plan, {})
 
 
 def ticket(model_queue: ModelQueue, *eligible: Backend) -> Ticket:
-    return Ticket(Terms(b"model", b"", model_queue.plan, eligible), 0.0)
+    return Ticket(RequestClass(b"model", b"", model_queue.plan, eligible), 0.0)
 
 
 def test_tickets_with_the_same_backends_share_a_pool() -> None:
@@ -65,19 +65,19 @@ def test_equal_tuples_share_an_eligible_set() -> None:
     assert len(model_queue.eligible_sets) == 1
 
 
-def test_terms_have_another_eligible_set_after_each_snapshot() -> None:
+def test_request_class_have_another_eligible_set_after_each_snapshot() -> None:
     model_queue = line_of()
     one = ticket(model_queue, *make_backends(0, 0))
     first = model_queue.eligible_set(one, 0.0)
-    assert model_queue.eligible_set(one, 0.0) is first is one.terms.eligible_set
+    assert model_queue.eligible_set(one, 0.0) is first is one.request_class.eligible_set
     model_queue.retire()
     second = model_queue.eligible_set(one, 0.0)
-    assert second is one.terms.eligible_set is not first
+    assert second is one.request_class.eligible_set is not first
     assert list(model_queue.eligible_sets.values()) == [second]
 
 
 def going_again(model_queue: ModelQueue, backends: tuple[Backend, ...], *tried: Backend) -> Ticket:
-    made = Ticket(Terms(b"model", b"", model_queue.plan, backends), 0.0)
+    made = Ticket(RequestClass(b"model", b"", model_queue.plan, backends), 0.0)
     made.tried = tried
     return made
 
@@ -132,7 +132,7 @@ def test_pools_are_found_by_what_waits_when_lanes_become_of_another_kind() -> No
     made = going_again(model_queue, backends)
     pool = model_queue.eligible_set(made, 0.0)
     some = model_queue.eligible_set(going_again(model_queue, backends, backends[0]), 0.0)
-    model_queue.apply(Plan(limits={}, default=Capacity(8, max_batch=8)), 0.0)
+    model_queue.apply(QueuePlan(limits={}, default=Capacity(8, max_batch=8)), 0.0)
     assert model_queue.eligible_set(made, 0.0) is pool
     assert pool.index is some.index is model_queue.index
     assert {
@@ -244,5 +244,5 @@ def test_another_plan_changes_the_limits() -> None:
     model_queue = line_of()
     one = make_backend("one")
     model_queue.eligible_set(ticket(model_queue, one), 0.0)
-    model_queue.apply(Plan(limits={one: Capacity(7)}), 0.0)
+    model_queue.apply(QueuePlan(limits={one: Capacity(7)}), 0.0)
     assert model_queue.model_backends[one].limit == 7

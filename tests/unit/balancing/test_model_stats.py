@@ -18,7 +18,7 @@ def test_what_few_requests_exceed_is_learnt_and_forgotten_in_a_pause() -> None:
     assert stats.tail_s == 0.0
 
 
-def test_a_rare_crowd_is_remembered_for_hundreds_of_requests() -> None:
+def test_a_rare_connection_limiter_is_remembered_for_hundreds_of_requests() -> None:
     stats = ModelStats()
     for number in range(400):
         stats.on_arrival(0.01, number / 100)

@@ -10,10 +10,10 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 ONE_BY_ONE = Capacity(1, is_auto=True)
 
 
@@ -32,13 +32,13 @@ class Fleet:
         self.number = 0
 
     def pick(self, now: float = 100.0) -> ModelBackend | None:
-        ticket = Ticket(Terms(b"model", b"", PLAN, ()), now)
+        ticket = Ticket(RequestClass(b"model", b"", PLAN, ()), now)
         return IdleRanking(self.model_backends, self.stats, 1, now).pick(ticket, now)
 
     def begin(self, model_backend: ModelBackend, now: float = 100.0) -> None:
         self.number += 1
         model_backend.last_pick = self.number
-        model_backend.begin_idle(Ticket(Terms(b"model", b"", PLAN, ()), now), now)
+        model_backend.begin_idle(Ticket(RequestClass(b"model", b"", PLAN, ()), now), now)
 
 
 def test_a_single_idle_model_backend_is_picked() -> None:
@@ -111,7 +111,7 @@ def test_a_limit_that_is_found_anew_makes_a_ranking_void() -> None:
     now = 100.0
     while model_backend.instances == 2:
         now += 0.01
-        tickets = [Ticket(Terms(b"model", b"", PLAN, ()), now) for _ in range(20)]
+        tickets = [Ticket(RequestClass(b"model", b"", PLAN, ()), now) for _ in range(20)]
         for ticket in tickets:
             model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
         for ticket in tickets:

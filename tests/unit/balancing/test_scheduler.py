@@ -12,11 +12,11 @@ from lb.domain.load import LoadReport, Measured, ModelLoad
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
     Wait,
 )
@@ -36,10 +36,10 @@ class Desk:
     ) -> None:
         self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
-        self.plan = Plan(
+        self.plan = QueuePlan(
             limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
         )
-        self.known: dict[tuple[Backend, ...], Terms] = {}
+        self.known: dict[tuple[Backend, ...], RequestClass] = {}
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
             for _ in range(rounds if took_s else 0):
@@ -49,15 +49,15 @@ class Desk:
                 self.complete(ticket)
                 self.now += 0.1
 
-    def terms(self, eligible: tuple[Backend, ...]) -> Terms:
+    def request_class(self, eligible: tuple[Backend, ...]) -> RequestClass:
         """The same object as long as the plan is."""
-        terms = self.known.get(eligible)
-        if terms is None or terms.plan is not self.plan:
-            terms = self.known[eligible] = Terms(b"model", b"", self.plan, eligible)
-        return terms
+        request_class = self.known.get(eligible)
+        if request_class is None or request_class.plan is not self.plan:
+            request_class = self.known[eligible] = RequestClass(b"model", b"", self.plan, eligible)
+        return request_class
 
     def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
-        ticket = Ticket(self.terms(eligible or self.backends), self.now)
+        ticket = Ticket(self.request_class(eligible or self.backends), self.now)
         ticket.priority = priority
         ticket.deadline = self.now + deadline_s
         return ticket
@@ -81,7 +81,7 @@ class Desk:
             found.append(ticket)
         return found
 
-    def refused(self) -> list[tuple[Ticket, Refusal]]:
+    def refused(self) -> list[tuple[Ticket, RefusalReason]]:
         found = []
         while (ticket := self.scheduler.next_refused(self.now)) is not None:
             assert ticket.refused is not None
@@ -204,7 +204,7 @@ def test_full_queue_refuses_and_says_when_to_come_again() -> None:
     desk.fill(5)
     with pytest.raises(ScheduleRefused) as caught:
         desk.offer(desk.ticket())
-    assert caught.value.refusal is Refusal.FULL
+    assert caught.value.refusal is RefusalReason.FULL
     assert caught.value.retry_after_s == pytest.approx(0.02, rel=0.2)
 
 
@@ -212,7 +212,7 @@ def test_lowest_priority_makes_room() -> None:
     desk = Desk(0.005, rules=QueueRules(max_waiting=3))
     low = desk.fill(5, priority=3)
     desk.offer(desk.ticket())
-    assert desk.refused() == [(low[4], Refusal.SHED)]
+    assert desk.refused() == [(low[4], RefusalReason.SHED)]
 
 
 def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
@@ -220,7 +220,7 @@ def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
     desk.fill(18, deadline_s=0.1)
     with pytest.raises(ScheduleRefused) as caught:
         desk.fill(4, deadline_s=0.1)
-    assert caught.value.refusal is Refusal.LATE
+    assert caught.value.refusal is RefusalReason.LATE
     assert caught.value.retry_after_s < 0.1
     assert desk.offer(desk.ticket(deadline_s=0.5)) is None
 
@@ -288,7 +288,7 @@ def test_one_that_is_in_time_goes_before_one_that_seems_late() -> None:
     desk.now += 0.11
     desk.complete(running)
     assert desk.due() == [good]
-    assert desk.refused() == [(late, Refusal.LATE)]
+    assert desk.refused() == [(late, RefusalReason.LATE)]
 
 
 def test_nobody_is_refused_because_of_a_few_slow_requests() -> None:
@@ -329,7 +329,7 @@ def test_waiting_request_that_has_become_late_is_refused() -> None:
     assert desk.refused() == []  # a quick execution might still do
     desk.now = tickets[2].deadline
     assert desk.due() == []
-    assert desk.refused() == [(tickets[2], Refusal.LATE)]
+    assert desk.refused() == [(tickets[2], RefusalReason.LATE)]
 
 
 def test_nobody_waits_longer_than_the_plan_allows() -> None:
@@ -337,7 +337,7 @@ def test_nobody_waits_longer_than_the_plan_allows() -> None:
     tickets = desk.fill(3)
     desk.now += 0.5
     assert desk.due() == []
-    assert desk.refused() == [(tickets[2], Refusal.EXPIRED)]
+    assert desk.refused() == [(tickets[2], RefusalReason.EXPIRED)]
 
 
 def test_nobody_waits_for_ever_beside_those_that_may_use_more_backends() -> None:
@@ -359,7 +359,7 @@ def test_models_that_share_the_limit_of_a_backend_take_turns() -> None:
     running = desk.fill(10)[:1]
     others = [desk.ticket() for _ in range(3)]
     for other in others:
-        other.terms = Terms(b"other", b"", desk.plan, desk.backends)
+        other.request_class = RequestClass(b"other", b"", desk.plan, desk.backends)
         assert desk.offer(other) is None
     for _ in range(30):
         desk.now += 0.01
@@ -392,14 +392,14 @@ def test_how_long_tickets_may_wait_follows_the_plan(then_s: float, ends_at: floa
     desk = Desk(0.0, limit=1, rules=QueueRules(max_wait_s=1.0))
     desk.now = 1.0
     _, waiting = desk.fill(2)
-    plan = Plan(limits={}, default=Capacity(1), rules=QueueRules(max_wait_s=then_s))
+    plan = QueuePlan(limits={}, default=Capacity(1), rules=QueueRules(max_wait_s=then_s))
     desk.scheduler.follow(lambda _: (plan, desk.backends), desk.now)
     assert desk.due() == []
     desk.now = ends_at - 0.1
     assert desk.refused() == []
     assert desk.scheduler.wake_at <= ends_at + 1e-6
     desk.now = ends_at
-    assert desk.refused() == [(waiting, Refusal.EXPIRED)]
+    assert desk.refused() == [(waiting, RefusalReason.EXPIRED)]
 
 
 def test_refused_ticket_that_is_dropped_before_it_is_told_is_gone() -> None:
@@ -480,7 +480,7 @@ def test_new_snapshot_gives_those_that_wait_other_backends() -> None:
     new = make_backend("new")
     asked = []
 
-    def renew(ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]]:
+    def renew(ticket: Ticket) -> tuple[QueuePlan, tuple[Backend, ...]]:
         asked.append(ticket)
         return desk.plan, (*desk.backends, new)
 
@@ -496,7 +496,7 @@ def test_very_many_follow_a_snapshot_a_bounded_number_at_a_time() -> None:
     _, left = desk.backends
     asked: list[Ticket] = []
 
-    def renew(ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]]:
+    def renew(ticket: Ticket) -> tuple[QueuePlan, tuple[Backend, ...]]:
         asked.append(ticket)
         return desk.plan, eligible
 
@@ -620,9 +620,9 @@ def test_lanes_that_are_there_already_begin_with_it_too_and_a_restart_ends_it() 
 def test_lines_that_are_not_used_are_forgotten() -> None:
     scheduler = Scheduler()
     backend = make_backend("one")
-    plan = Plan(limits={})
+    plan = QueuePlan(limits={})
     for number in range(5000):
-        ticket = Ticket(Terms(b"model", str(number).encode(), plan, (backend,)), 0.0)
+        ticket = Ticket(RequestClass(b"model", str(number).encode(), plan, (backend,)), 0.0)
         scheduler.offer(ticket, 0.0)
         scheduler.complete(ticket, 0.1, Ending.GOOD)
     assert sum(1 for _ in scheduler.model_queues(1.0)) < 5000
@@ -689,7 +689,7 @@ class TestBeside:
         first.rows, first.size, first.tenant, first.position = 8, 900, "t", 4
         first.wait = Wait.FASTER
         second = first.hedge()
-        for name in ("rows", "size", "tenant", "position", "wait", "terms", "priority",
+        for name in ("rows", "size", "tenant", "position", "wait", "request_class", "priority",
                      "deadline", "arrived_at"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
         assert second.backend is None

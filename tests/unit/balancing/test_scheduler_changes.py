@@ -12,11 +12,11 @@ from lb.domain.load import Measured
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from tests.unit.balancing.test_scheduler import Desk
@@ -29,7 +29,7 @@ SHARED = Capacity(is_shared=True)
 def desk_of(limit: Capacity, *takes_s: float) -> Desk:
     """One that has learnt while a limit held."""
     desk = Desk(*[0.0 for _ in takes_s])
-    desk.plan = Plan(limits={}, default=limit)
+    desk.plan = QueuePlan(limits={}, default=limit)
     for backend, took_s in zip(desk.backends, takes_s, strict=True):
         for _ in range(8):
             ticket = desk.ticket(backend)
@@ -41,7 +41,7 @@ def desk_of(limit: Capacity, *takes_s: float) -> Desk:
 
 
 def reload(desk: Desk, limit: Capacity) -> None:
-    desk.plan = Plan(limits={}, default=limit)
+    desk.plan = QueuePlan(limits={}, default=limit)
     desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
 
 
@@ -153,7 +153,7 @@ def test_other_kinds_follow_before_the_snapshot_was_followed_too() -> None:
     desk.due()
     waiting = [ticket for ticket in tickets if ticket.is_waiting]
     assert waiting
-    desk.plan = Plan(limits={}, default=BATCHES)
+    desk.plan = QueuePlan(limits={}, default=BATCHES)
     desk.offer(desk.ticket())
     begun = desk.due()
     assert set(waiting) & set(begun)
@@ -194,7 +194,7 @@ def test_part_is_kept_of_what_is_left_while_a_backend_drains() -> None:
     for _ in range(200):
         desk.now += 0.01
         desk.complete(running.pop(0))
-        late = Ticket(Terms(b"model", b"", desk.plan, left), desk.now)
+        late = Ticket(RequestClass(b"model", b"", desk.plan, left), desk.now)
         late.priority = 1
         desk.offer(late)
         running += [late] if late.backend is not None else desk.due()
@@ -230,7 +230,7 @@ def test_request_that_goes_again_may_wait_as_long_as_any() -> None:
     desk.now += 0.3
     assert desk.refused() == []
     desk.now += 0.1
-    assert desk.refused() == [(first, Refusal.EXPIRED)]
+    assert desk.refused() == [(first, RefusalReason.EXPIRED)]
 
 
 def test_snapshot_does_not_prolong_a_wait() -> None:
@@ -240,19 +240,19 @@ def test_snapshot_does_not_prolong_a_wait() -> None:
     desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
     desk.now += 0.25
     assert desk.due() == []
-    assert desk.refused() == [(waiting, Refusal.EXPIRED)]
+    assert desk.refused() == [(waiting, RefusalReason.EXPIRED)]
 
 
 def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -> None:
     desk = Desk(0.19, 0.2)
     wide, narrow = desk.backends
-    desk.plan = Plan(limits={wide: PLAIN, narrow: Capacity(1)})
+    desk.plan = QueuePlan(limits={wide: PLAIN, narrow: Capacity(1)})
     first = desk.ticket(narrow)
     desk.offer(desk.ticket(wide))
     desk.offer(first)
     waiting = [desk.ticket(wide, narrow) for _ in range(2)]
     for ticket in waiting:
-        ticket.terms = waiting[0].terms
+        ticket.request_class = waiting[0].request_class
         assert desk.offer(ticket) is None
     assert desk.scheduler.wake_at < desk.now + 0.2
     desk.now += 0.2
@@ -271,7 +271,7 @@ def test_urgent_request_gets_the_place_of_another_one_that_may_use_more_backends
         desk.offer(middle)
     urgent = desk.ticket(desk.backends[0])
     assert desk.offer(urgent) is None
-    assert desk.refused() == [(low[1], Refusal.SHED)]
+    assert desk.refused() == [(low[1], RefusalReason.SHED)]
     lowest = desk.ticket(desk.backends[1], priority=3)
     with pytest.raises(ScheduleRefused, match="full"):
         desk.offer(lowest)
@@ -283,7 +283,7 @@ def test_lowest_priority_of_all_makes_room() -> None:
     lowest = desk.ticket(desk.backends[1], priority=2)
     assert desk.offer(lowest) is None
     assert desk.offer(desk.ticket()) is None
-    assert desk.refused() == [(lowest, Refusal.SHED)]
+    assert desk.refused() == [(lowest, RefusalReason.SHED)]
 
 
 def test_where_nobody_may_wait_a_slower_backend_is_better_than_none() -> None:

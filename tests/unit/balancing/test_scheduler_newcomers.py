@@ -12,7 +12,7 @@ from lb.balancing.scheduler import Scheduler
 from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -20,7 +20,7 @@ class Tritons:
     """Backends that execute so many requests at once, on a clock of their own."""
 
     def __init__(
-        self, plan: Plan, takes_s: dict[Backend, float], instances: dict[Backend, int]
+        self, plan: QueuePlan, takes_s: dict[Backend, float], instances: dict[Backend, int]
     ) -> None:
         self.scheduler = Scheduler()
         self.plan = plan
@@ -34,7 +34,7 @@ class Tritons:
         self._ends: list[tuple[float, int, Ticket]] = []
 
     def offer(self, model: bytes = b"model") -> None:
-        ticket = Ticket(Terms(model, b"", self.plan, self.eligible), self.now)
+        ticket = Ticket(RequestClass(model, b"", self.plan, self.eligible), self.now)
         if self.scheduler.offer(ticket, self.now) is not None:
             self._begin(ticket)
 
@@ -91,7 +91,7 @@ def test_one_new_backend_that_warms_up_does_not_stall_the_others(limit: Capacity
     backends = [make_backend(f"b{number}") for number in range(LARGE + 2)]
     *old, new = backends
     takes_s = dict.fromkeys(old, 0.05) | {new: 10.0}
-    tritons = Tritons(Plan(limits={}, default=limit), takes_s, dict.fromkeys(backends, 2))
+    tritons = Tritons(QueuePlan(limits={}, default=limit), takes_s, dict.fromkeys(backends, 2))
     for backend in old:
         tritons.teach(backend)
     start = tritons.now
@@ -123,7 +123,7 @@ def test_a_number_of_a_backend_says_what_it_executes_at_once() -> None:
 
 def test_a_number_is_kept_exactly_where_some_backends_are_slower() -> None:
     fast, slow = backends = (make_backend("fast"), make_backend("slow"))
-    plan = Plan(limits={}, default=Capacity(3))
+    plan = QueuePlan(limits={}, default=Capacity(3))
     tritons = Tritons(plan, {fast: 0.1, slow: 0.2}, dict.fromkeys(backends, 1))
     for backend in backends:
         tritons.teach(backend)
@@ -142,7 +142,7 @@ def test_the_fastest_backend_is_forgotten_with_what_was_learnt_of_it(is_restarte
     fast, *slow = backends = tuple(make_backend(f"b{number}") for number in range(3))
     takes_s = {fast: 0.005} | dict.fromkeys(slow, 0.04)
     limit = Capacity(1, is_auto=True)
-    tritons = Tritons(Plan(limits={}, default=limit), takes_s, dict.fromkeys(backends, 1))
+    tritons = Tritons(QueuePlan(limits={}, default=limit), takes_s, dict.fromkeys(backends, 1))
     for backend in backends:
         tritons.teach(backend)
     scheduler = tritons.scheduler
@@ -166,7 +166,7 @@ def test_models_that_take_turns_all_learn_how_long_their_requests_take(models: i
     names = [b"m%d" % number for number in range(models)]
     takes_s = dict.fromkeys(make_backends(0, 0), 0.001)
     limit = Capacity(1, is_auto=True)
-    tritons = Tritons(Plan(limits={}, default=limit), takes_s, dict.fromkeys(takes_s, 1))
+    tritons = Tritons(QueuePlan(limits={}, default=limit), takes_s, dict.fromkeys(takes_s, 1))
     for _ in range(100):
         for name in names:
             tritons.offer(name)

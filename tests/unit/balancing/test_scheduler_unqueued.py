@@ -6,7 +6,7 @@ import pytest
 
 from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 ROUNDS = 8
@@ -18,14 +18,14 @@ class Desk:
     def __init__(self, *takes_s: float) -> None:
         self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
-        self.plan = Plan(limits={}, default=Capacity(1, is_auto=True))
+        self.plan = QueuePlan(limits={}, default=Capacity(1, is_auto=True))
         self.now = 100.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
             for _ in range(ROUNDS if took_s else 0):
                 self.run(backend, took_s)
 
     def ticket(self, *eligible: Backend) -> Ticket:
-        return Ticket(Terms(b"model", b"", self.plan, eligible or self.backends), self.now)
+        return Ticket(RequestClass(b"model", b"", self.plan, eligible or self.backends), self.now)
 
     def run(self, backend: Backend, took_s: float) -> None:
         ticket = self.ticket()

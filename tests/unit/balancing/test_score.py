@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lb.balancing.score import Turn, least_loaded_with_room, score
+from lb.balancing.score import PickSequence, least_loaded_with_room, score
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -17,7 +17,7 @@ def test_full_backends_are_left_out() -> None:
 
 
 def test_turns_continue_after_the_newest_pick_and_never_go_back() -> None:
-    turn = Turn()
+    turn = PickSequence()
     backends = make_backends(0, 0)
     backends[1].last_pick = 41
     turn.resume(backends)

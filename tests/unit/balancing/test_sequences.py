@@ -668,7 +668,7 @@ def test_every_beginning_and_end_is_told() -> None:
     play = Play(one)
     play.start(1)
     told: list[OpenSequence] = []
-    play.table.told = told.append
+    play.table.on_change = told.append
     play.start("2")
     play.run(step(1, end=True))
     assert told == [

@@ -12,11 +12,11 @@ from lb.domain.backend import Backend
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from tests.fakes.backends import make_backend
@@ -29,7 +29,7 @@ class Engines:
         self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(work_s)))
         self.work_s = dict(zip(self.backends, work_s, strict=True))
-        self.plan = Plan(
+        self.plan = QueuePlan(
             limits={}, default=Capacity(is_shared=True), rules=rules or QueueRules(max_waiting=0)
         )
         self.now = 0.0
@@ -38,7 +38,7 @@ class Engines:
         self._left: dict[Backend, dict[Ticket, float]] = {each: {} for each in self.backends}
 
     def offer(self, deadline_s: float = 1e9, priority: int = 0) -> Backend:
-        ticket = Ticket(Terms(b"model", b"", self.plan, self.backends), self.now)
+        ticket = Ticket(RequestClass(b"model", b"", self.plan, self.backends), self.now)
         ticket.deadline = self.now + deadline_s
         ticket.priority = priority
         backend = self.scheduler.offer(ticket, self.now)
@@ -124,7 +124,7 @@ def test_only_what_is_late_already_is_refused() -> None:
     engines.offer(deadline_s=0.001)
     with pytest.raises(ScheduleRefused) as refused:
         engines.offer(deadline_s=0.0)
-    assert refused.value.refusal is Refusal.LATE
+    assert refused.value.refusal is RefusalReason.LATE
 
 
 def test_one_that_becomes_slow_gets_less_and_comes_back() -> None:

@@ -13,10 +13,10 @@ from lb.domain.schedule import (
     Capacity,
     Ending,
     Order,
-    Plan,
+    QueuePlan,
     QueueRules,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from lb.sharing.board import Board, clear, size
@@ -37,15 +37,15 @@ class Worker:
             make_backend(f"b{number}", max_in_flight=most) for number in range(len(CAPACITIES))
         )
         limits = dict(zip(self.backends, CAPACITIES, strict=True))
-        self.plans = {model: Plan(limits=limits, rules=rules) for model in MODELS}
-        self.terms = self.new_terms()
+        self.plans = {model: QueuePlan(limits=limits, rules=rules) for model in MODELS}
+        self.request_class = self.new_request_class()
         self.running: list[Ticket] = []
         self.waiting: set[Ticket] = set()
 
-    def new_terms(self) -> list[Terms]:
+    def new_request_class(self) -> list[RequestClass]:
         """Those of a snapshot."""
         return [
-            Terms(model, b"", plan, some)
+            RequestClass(model, b"", plan, some)
             for model, plan in self.plans.items()
             for some in (self.backends, self.backends[:2], self.backends[2:])
         ]
@@ -59,7 +59,7 @@ class Worker:
         self.running.append(ticket)
 
     def offer(self, rng: Random, now: float) -> None:
-        ticket = Ticket(rng.choice(self.terms), now)
+        ticket = Ticket(rng.choice(self.request_class), now)
         ticket.priority = rng.choice((0, 1, 2))
         ticket.rows = rng.choice((1, 8))
         ticket.deadline = now + rng.choice((0.05, 0.5, float("inf")))
@@ -103,12 +103,12 @@ class Worker:
         gone = rng.choice((b"", b"", b"a", b"b"))
         some = rng.choice((self.backends, self.backends, self.backends[:2]))
 
-        def renew(terms: Terms) -> tuple[Plan, tuple[Backend, ...]] | None:
-            return None if terms.model == gone else (terms.plan, some)
+        def renew(request_class: RequestClass) -> tuple[QueuePlan, tuple[Backend, ...]] | None:
+            return None if request_class.model == gone else (request_class.plan, some)
 
         for ticket in self.scheduler.follow(renew, now):
             self.waiting.remove(ticket)
-        self.terms = self.new_terms()
+        self.request_class = self.new_request_class()
 
     def forget(self, rng: Random) -> None:
         self.scheduler.forget(rng.choice(self.backends))
@@ -176,8 +176,8 @@ def test_all_requests_end_and_no_worker_counts_anything_for_good(
         assert all(backend.in_flight == 0 for backend in worker.backends)
         assert all(each.in_flight == 0 for each in worker.scheduler.model_backends())
         # Nobody else is thought to have any: a request begins at once at each backend.
-        for terms in worker.terms:
-            ticket = Ticket(terms, 5000.0)
+        for request_class in worker.request_class:
+            ticket = Ticket(request_class, 5000.0)
             assert worker.scheduler.offer(ticket, 5000.0) is not None
             worker.scheduler.complete(ticket, 5001.0, Ending.GOOD)
 
@@ -189,7 +189,7 @@ def test_nothing_is_divided_while_requests_wait_and_views_are_of_the_models_aske
     for _ in range(len(worker.backends) + 1):
         worker.offer(Random(7), 1.0)
     assert worker.waiting
-    ticket = Ticket(worker.terms[0], 1.0)
+    ticket = Ticket(worker.request_class[0], 1.0)
     ticket.rows = 16
     assert worker.scheduler.divide(ticket, 1.0, 16, 8) == ()
     model = ticket.model

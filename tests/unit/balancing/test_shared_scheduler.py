@@ -16,11 +16,11 @@ from lb.domain.backend import Backend
 from lb.domain.schedule import (
     Capacity,
     Ending,
-    Plan,
+    QueuePlan,
     QueueRules,
-    Refusal,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 from lb.sharing.board import STALE_S, Board, Entry, Values, clear, size
@@ -46,12 +46,12 @@ class Worker:
     ) -> None:
         self.scheduler = SharedScheduler(board, usage)
         self.backends = tuple(make_backend(name, max_in_flight=most) for name in names)
-        self.plan = Plan(limits={}, default=plan, rules=rules)
-        self.terms = Terms(b"model", b"", self.plan, self.backends)
+        self.plan = QueuePlan(limits={}, default=plan, rules=rules)
+        self.request_class = RequestClass(b"model", b"", self.plan, self.backends)
         self.rung = 0
 
     def ticket(self, now: float, priority: int = 0) -> Ticket:
-        ticket = Ticket(self.terms, now)
+        ticket = Ticket(self.request_class, now)
         ticket.priority = priority
         return ticket
 
@@ -228,7 +228,7 @@ def test_a_queue_is_full_by_what_all_workers_have_queued() -> None:
     for now, worker in ((0.3, one), (0.4, two)):
         with pytest.raises(ScheduleRefused) as refused:
             worker.offer(worker.ticket(now), now)
-        assert refused.value.refusal is Refusal.FULL
+        assert refused.value.refusal is RefusalReason.FULL
     two.complete(running[1], 0.5)
     assert one.due(0.5) == [queued[0]]
     two.queue(0.6)
@@ -361,8 +361,8 @@ def test_a_request_that_a_new_snapshot_has_moved_is_told_of() -> None:
     one, two = Machine().workers
     running = [one.begin(0.0), two.begin(0.0)]
     queued = one.queue(0.1)
-    terms = Terms(b"model", b"", one.plan, one.backends)
-    assert one.scheduler.follow(lambda _: (terms.plan, terms.eligible), 0.2) == []
+    request_class = RequestClass(b"model", b"", one.plan, one.backends)
+    assert one.scheduler.follow(lambda _: (request_class.plan, request_class.eligible), 0.2) == []
     one.complete(running[0], 0.5)
     assert one.due(0.5) == [queued]
     later = two.queue(0.6)

@@ -10,7 +10,7 @@ import pytest
 from lb.balancing.scheduler import Scheduler
 from lb.balancing.unanswered import LOST_S, overdue_after_s
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, QueuePlan, RequestClass, Ticket
 from tests.fakes.backends import make_backend
 
 TOOK_S = 0.005
@@ -32,7 +32,7 @@ class World:
         self.lost: list[Ticket] = []
         self.scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
         self.backends = tuple(make_backend(f"b{number}") for number in range(count))
-        self.plan = Plan(limits={}, default=limit)
+        self.plan = QueuePlan(limits={}, default=limit)
         self.now = 100.0
         self.served = 0
         self.unanswerable: set[Ticket] = set()
@@ -42,7 +42,7 @@ class World:
             self.run(0.1)
 
     def ask(self, *, is_answered: bool = True, eligible: tuple[Backend, ...] = ()) -> Ticket:
-        ticket = Ticket(Terms(b"m", b"", self.plan, eligible or self.backends), self.now)
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, eligible or self.backends), self.now)
         if not is_answered:
             self.unanswerable.add(ticket)
         if self.scheduler.offer(ticket, self.now) is not None:
@@ -202,7 +202,7 @@ def test_only_a_good_answer_proves_something(ending: Ending) -> None:
 def test_a_request_that_began_in_a_lane_of_another_kind_is_found_lost() -> None:
     world = World(Capacity(1))
     lost = world.ask(is_answered=False)
-    world.plan = Plan(limits={}, default=Capacity(2, max_batch=2, is_auto=True))
+    world.plan = QueuePlan(limits={}, default=Capacity(2, max_batch=2, is_auto=True))
     for _ in range(40):
         world.ask()
         world.run(0.1)

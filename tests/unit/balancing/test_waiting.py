@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lb.balancing.waiting import TenantQueue, WaitingQueue
-from lb.domain.schedule import Order, Plan, QueueRules, Terms, Ticket
+from lb.domain.schedule import Order, QueuePlan, QueueRules, RequestClass, Ticket
 
-PLAN = Plan(limits={})
+PLAN = QueuePlan(limits={})
 
 
 def ticket(
@@ -20,7 +20,7 @@ def ticket(
     arrived_at: float = 0.0,
     work_s: float = 1.0,
 ) -> Ticket:
-    made = Ticket(Terms(b"model", b"", PLAN, ()), arrived_at)
+    made = Ticket(RequestClass(b"model", b"", PLAN, ()), arrived_at)
     made.number = number
     made.priority = priority
     made.tenant = tenant

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from lb.comparison.child import MAX_BYTES, ComparisonProcess
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.comparison.worker import NO_NUMPY
 from lb.net.tasks import TaskOwner
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.wire.waiting import eventually
 
 WAIT_S = 30.0
@@ -30,21 +30,21 @@ class World:
 
     def __init__(self, command: tuple[str, ...] | None = None) -> None:
         self.tasks = TaskOwner()
-        self.ledger = Ledger(2**30)
+        self.memory_budget = MemoryBudget(2**30)
         self.found: dict[tuple[str, str], Tally] = {}
         more = {} if command is None else {"command": command}
         self.process = ComparisonProcess(
-            self.ledger, self.tasks, self._found, time.monotonic, **more
+            self.memory_budget, self.tasks, self._found, time.monotonic, **more
         )
 
     def _found(self, name: str, kind: str, tally: Tally) -> None:
         self.found.setdefault((name, kind), Tally()).add(tally)
 
     def offer(self, number: int, *, padding: int = 0, examples: str = "") -> bool:
-        def reply(value: float) -> Reply:
+        def reply(value: float) -> ComparedAnswer:
             output = {"name": "O", "datatype": "FP32", "shape": [1], "data": [value]}
             text = json.dumps({"outputs": [output]}) + " " * padding
-            return Reply(status=200, body=text.encode())
+            return ComparedAnswer(status=200, body=text.encode())
 
         return self.process.offer(
             Pair(
@@ -90,7 +90,7 @@ async def test_pairs_are_compared_in_another_process_that_ends_with_us(tmp_path:
         assert all(it.offer(number, examples=str(tmp_path)) for number in range(3))
         await eventually(lambda: it.compared == 3)
         assert it.found["n", "shadow"].same == 1
-        assert it.ledger.held == 0
+        assert it.memory_budget.held == 0
         pid = it.process.pid
         assert pid not in {None, os.getpid()}
     assert pid is not None
@@ -120,9 +120,9 @@ async def test_beyond_the_bound_pairs_are_dropped_and_memory_is_given_back() -> 
             taken += 1
         assert 1 <= taken <= MAX_BYTES // 2**22
         assert it.process.dropped == 1
-        assert it.ledger.held == it.process.held <= MAX_BYTES
+        assert it.memory_budget.held == it.process.held <= MAX_BYTES
         it.process.evict()
-        assert it.ledger.held == 0
+        assert it.memory_budget.held == 0
         assert it.process.dropped == 1 + taken
 
 
@@ -132,7 +132,7 @@ async def test_without_numpy_it_says_what_to_install() -> None:
         it.offer(1)
         await eventually(lambda: it.process.why)
         assert "triton-lb[compare]" in it.process.why
-        assert it.ledger.held == 0
+        assert it.memory_budget.held == 0
 
 
 async def test_it_leaves_when_whoever_started_it_is_killed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lb.comparison.pairs import Pair, Reply, Rules
+from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.comparison.tensors import compare
 from lb.kserve import inference_pb2 as pb
@@ -17,15 +17,15 @@ from lb.kserve import inference_pb2 as pb
 RULES = Rules(atol=1e-3, rtol=1e-2, top_k=2)
 
 
-def http(outputs: list[dict[str, Any]], status: int = 200) -> Reply:
-    return Reply(status=status, body=json.dumps({"outputs": outputs}).encode())
+def http(outputs: list[dict[str, Any]], status: int = 200) -> ComparedAnswer:
+    return ComparedAnswer(status=status, body=json.dumps({"outputs": outputs}).encode())
 
 
 def floats(*values: float, shape: list[int] | None = None) -> dict[str, Any]:
     return {"name": "O", "datatype": "FP32", "shape": shape or [len(values)], "data": list(values)}
 
 
-def compared(first: Reply, second: Reply, *, is_grpc: bool = False) -> Tally:
+def compared(first: ComparedAnswer, second: ComparedAnswer, *, is_grpc: bool = False) -> Tally:
     return compare(
         Pair(
             name="n",
@@ -39,11 +39,11 @@ def compared(first: Reply, second: Reply, *, is_grpc: bool = False) -> Tally:
     )
 
 
-def raw(datatype: str, shape: list[int], data: bytes) -> Reply:
+def raw(datatype: str, shape: list[int], data: bytes) -> ComparedAnswer:
     message = pb.ModelInferResponse(model_name="any")
     message.outputs.add(name="O", datatype=datatype, shape=shape)
     message.raw_output_contents.append(data)
-    return Reply(status=0, body=message.SerializeToString())
+    return ComparedAnswer(status=0, body=message.SerializeToString())
 
 
 def test_numbers_within_the_tolerance_are_the_same() -> None:
@@ -113,7 +113,7 @@ def test_binary_tensors_over_http_are_read() -> None:
     head = {"outputs": [{**floats(0, 0), "parameters": {"binary_data_size": 8}}]}
     del head["outputs"][0]["data"]
     text = json.dumps(head).encode()
-    reply = Reply(status=200, body=text + data, json_size=len(text))
+    reply = ComparedAnswer(status=200, body=text + data, json_size=len(text))
     assert compared(reply, http([floats(1, 2)])).same == 1
 
 
@@ -142,7 +142,7 @@ def test_statuses_are_compared_by_class() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"outputs":[{"name":"O"}]}', b"\xff"])
 def test_what_cannot_be_read_is_counted_and_differs_from_nothing(body: bytes) -> None:
-    reply = Reply(status=200, body=body)
+    reply = ComparedAnswer(status=200, body=body)
     assert compared(reply, reply) == Tally(unreadable=1)
 
 

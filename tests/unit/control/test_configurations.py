@@ -16,7 +16,7 @@ from lb.domain.outcome import Outcome
 from lb.health.configurations import ConfigurationBook
 from lb.health.models import ModelList, Version
 from lb.kserve.configuration import Configuration
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from tests.fakes.backends import make_spec
 from tests.wire.waiting import eventually
@@ -28,7 +28,7 @@ class Scripted(Questions):
     """Answers with a number by backend and model; None is no answer."""
 
     def __init__(self) -> None:
-        super().__init__(Asker())
+        super().__init__(BackendClient())
         self.digests: dict[tuple[str, bytes], int | None] = {}
         self.asked: list[tuple[str, bytes]] = []
         self.gate: asyncio.Event | None = None

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import REMOVAL_S, BackendDirectory, StillRemovingError
 from lb.control.record import Member, PortRecord
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import (
     Address,
     AdminState,
@@ -111,11 +111,11 @@ def test_suspected_backends_are_used_only_when_nothing_better_is_left() -> None:
     directory = make_directory("a", "b")
     a, b = (port_of(directory, name, HTTP) for name in "ab")
     directory.probe_sent(a, 110.0)
-    directory.look(111.0)
+    directory.check(111.0)
     assert eligible(directory, HTTP) == ["b"]
     directory.probe_sent(b, 111.0)
     for tenth in range(1, 11):
-        directory.look(111.0 + tenth / 10)
+        directory.check(111.0 + tenth / 10)
     assert (a.health.state, b.health.state) == (BackendState.SUSPECTED, BackendState.SUSPECTED)
     assert eligible(directory, HTTP) == ["a", "b"]
     directory.probed(a, ProbeResult(READY), 112.5)
@@ -126,7 +126,7 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     directory = make_directory("a", "b")
     port = port_of(directory, "a", HTTP)
     directory.probe_sent(port, 110.0)
-    directory.look(111.0)
+    directory.check(111.0)
     assert port.port.is_hung
     for at in (112.0, 113.0, 114.0):
         found(directory, port, TIMEOUT, at)
@@ -143,20 +143,20 @@ def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:
     directory = make_directory("a", "b")
     port = port_of(directory, "a", HTTP)
     directory.probe_sent(port, 110.0)
-    directory.look(111.2)
+    directory.check(111.2)
     assert eligible(directory, HTTP) == ["b"]
     port.port.last_byte_at = 111.25
-    directory.look(111.3)
+    directory.check(111.3)
     assert eligible(directory, HTTP) == ["a", "b"]
 
 
 def test_a_late_look_blames_nobody() -> None:
     directory = make_directory("a", "b")
-    directory.look(110.0)
+    directory.check(110.0)
     directory.probe_sent(port_of(directory, "a", HTTP), 110.0)
-    directory.look(115.0)
+    directory.check(115.0)
     assert eligible(directory, HTTP) == ["a", "b"]
-    directory.look(115.1)
+    directory.check(115.1)
     assert eligible(directory, HTTP) == ["b"]
 
 
@@ -170,7 +170,7 @@ def test_a_snapshot_is_published_only_when_eligibility_changes() -> None:
     found(directory, port, READY, 102.0)
     found(directory, port, TIMEOUT, 103.0)
     found(directory, port, READY, 104.0)
-    directory.look(104.1)
+    directory.check(104.1)
     assert published == []
     found(directory, port, REFUSED, 105.0)
     assert [snapshot.generation for snapshot in published] == [directory.ref.current.generation]
@@ -225,7 +225,7 @@ def test_a_closed_http_port_does_not_keep_grpc_out_for_good() -> None:
     directory = make_directory("a", "b")
     found(directory, port_of(directory, "a", HTTP), REFUSED, 105.0)
     for step in range(400):
-        directory.look(105.0 + step / 10)
+        directory.check(105.0 + step / 10)
     assert eligible(directory, GRPC) == ["a", "b"]
 
 
@@ -328,11 +328,11 @@ def test_emptiness_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
     backend_of(directory, "a").in_flight = 1
     directory.set_admin("a", AdminState.DRAINING, 102.0)
     caplog.set_level(logging.INFO)
-    directory.look(102.1)
+    directory.check(102.1)
     assert directory.find("a").empty_since is None
     backend_of(directory, "a").in_flight = 0
-    directory.look(102.2)
-    directory.look(102.3)
+    directory.check(102.2)
+    directory.check(102.3)
     assert directory.find("a").empty_since == 102.2
     assert [record.message for record in caplog.records] == ["backend is empty"]
 
@@ -649,11 +649,11 @@ def test_who_drains_keeps_sequences_and_who_is_disabled_does_not() -> None:
     a.open_sequences = 1
     directory.set_admin("a", AdminState.DRAINING, 105.0)
     assert a.open_sequences == 1
-    directory.look(105.0)
+    directory.check(105.0)
     assert directory.find("a").empty_since is None
     directory.set_admin("a", AdminState.DISABLED, 105.1)
     assert (a.deaths, a.open_sequences) == (1, 0)
-    directory.look(105.2)
+    directory.check(105.2)
     assert directory.find("a").empty_since is not None
 
 
@@ -683,14 +683,14 @@ def test_a_removed_backend_finishes_what_it_has_and_gets_nothing_new(count: str)
     a = backend_of(directory, "a")
     setattr(a, count, 1)
     cut = without_a(directory, 105.0)
-    directory.look(105.1)
+    directory.check(105.1)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
     assert directory.find("a").state is BackendState.REMOVING
     assert directory.ref.current.backends == (backend_of(directory, "b"), a)
     assert [reach.backend.name for reach in directory.roster()] == ["b"]
     assert (cut, a.deaths) == ([], 0)
     setattr(a, count, 0)
-    directory.look(105.2)
+    directory.check(105.2)
     assert (cut, a.deaths) == ([a], 1)
     assert directory.ref.current.backends == (backend_of(directory, "b"),)
 
@@ -702,9 +702,9 @@ def test_what_a_removed_backend_does_not_finish_in_time_is_cut() -> None:
     a.in_flight = a.open_sequences = 1
     cut = without_a(directory, 105.0)
     for now in (105.4, 105.9):
-        directory.look(now)
+        directory.check(now)
     assert cut == []
-    directory.look(106.0)
+    directory.check(106.0)
     assert cut == [a]
     assert (a.deaths, a.open_sequences) == (1, 0)
 
@@ -715,14 +715,14 @@ def test_those_that_leave_serve_until_the_first_newcomer_is_probed() -> None:
     cut: list[Backend] = []
     directory.cut = cut.append
     directory.replace([Member(make_spec("c")), Member(make_spec("d"))], 105.0)
-    directory.look(105.1)
+    directory.check(105.1)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
     found(directory, port_of(directory, "c", HTTP), READY, 105.2)
     assert (eligible(directory, HTTP), eligible(directory, GRPC)) == (["c"], ["a"])
-    directory.look(105.3)
+    directory.check(105.3)
     assert [backend.name for backend in cut] == ["b"]
     found(directory, port_of(directory, "c", GRPC), READY, 105.4)
-    directory.look(105.5)
+    directory.check(105.5)
     assert [backend.name for backend in cut] == ["b", "a"]
     assert eligible(directory, GRPC) == ["c"]
 
@@ -735,7 +735,7 @@ def test_those_that_leave_stand_in_until_one_newcomer_has_been_up() -> None:
     for protocol in (HTTP, GRPC):
         found(directory, port_of(directory, "c", protocol), REFUSED, 105.2)
     for now in (110.0, 110.1, 105.0 + 2 * REMOVAL_S, 105.1 + 2 * REMOVAL_S):
-        directory.look(now)
+        directory.check(now)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
     now = 106.0 + 2 * REMOVAL_S
     backend_of(directory, "a").in_flight = 1
@@ -743,7 +743,7 @@ def test_those_that_leave_stand_in_until_one_newcomer_has_been_up() -> None:
         for _ in range(3):
             found(directory, port_of(directory, "c", protocol), READY, now)
         assert eligible(directory, protocol) == ["c"]
-    directory.look(now + 0.1)
+    directory.check(now + 0.1)
     assert cut == [], "what runs there has its time from now on"
     for protocol in (HTTP, GRPC):
         found(directory, port_of(directory, "c", protocol), REFUSED, now + 0.2)
@@ -780,9 +780,9 @@ def test_hundreds_that_begin_at_once_have_their_shares_set_once() -> None:
     directory.put_off = put_off.append
 
     class Counted(Ramps):
-        def look(self, serving: Iterable[Backend], now: float) -> bool:
+        def advance(self, serving: Iterable[Backend], now: float) -> bool:
             looks.append(len(list(serving)))
-            return super().look(serving, now)
+            return super().advance(serving, now)
 
     directory.ramps = Counted(directory.ramps.rules)
     for port in tuple(directory.ports()):
@@ -809,11 +809,11 @@ def test_what_a_draining_backend_does_not_finish_within_its_limit_is_cut() -> No
     a = backend_of(directory, "a")
     a.in_flight = 1
     directory.set_admin("a", AdminState.DRAINING, 105.0, 0.3)
-    directory.look(105.2)
+    directory.check(105.2)
     assert (directory.find("a").state, cut) == (BackendState.DRAINING, [])
-    directory.look(105.4)
+    directory.check(105.4)
     assert (directory.find("a").state, cut) == (BackendState.DISABLED, [a])
-    directory.look(105.5)
+    directory.check(105.5)
     assert cut == [a]
 
 
@@ -824,7 +824,7 @@ def test_a_backend_that_drains_without_a_limit_has_all_the_time() -> None:
     directory.set_admin("a", AdminState.DRAINING, 105.0, 0.3)
     directory.set_admin("a", AdminState.DRAINING, 105.1)
     for step in range(10):
-        directory.look(105.2 + step / 4)
+        directory.check(105.2 + step / 4)
     assert directory.find("a").state is BackendState.DRAINING
 
 
@@ -839,7 +839,7 @@ def judging(*names: str) -> BackendDirectory:
     for record in directory.records:
         record.models.listed(ModelList(entries), 101.0)
         directory.models_changed(record, 101.0)
-    directory.look(101.1)
+    directory.check(101.1)
     for model in (b"m", b"n"):
         for record in directory.records:
             for _ in range(40):
@@ -879,7 +879,7 @@ def test_probation_gives_one_request_and_its_answer_decides() -> None:
     directory = judging("a", "b", "c")
     fail(directory, "b", b"m")
     for tenth in range(60):
-        directory.look(101.4 + tenth / 10)
+        directory.check(101.4 + tenth / 10)
     route = directory.ref.current.routes[b"m"]
     assert route.placements is not None
     assert not route.is_plain
@@ -944,18 +944,18 @@ def test_all_that_begin_together_have_all_of_their_share() -> None:
 def test_one_that_comes_back_gets_its_share_little_by_little() -> None:
     directory = ramping("a", "b")
     for tenth in range(100):
-        directory.look(101.0 + tenth / 10)
+        directory.check(101.0 + tenth / 10)
     come_back(directory, "b")
     a, b = backend_of(directory, "a"), backend_of(directory, "b")
     assert (a.share, b.share) == (1.0, 0.1)
-    directory.look(124.9)
-    directory.look(125.0)
+    directory.check(124.9)
+    directory.check(125.0)
     assert b.share == pytest.approx(0.5)
     generation = directory.ref.current.generation
-    directory.look(125.1)
+    directory.check(125.1)
     assert directory.ref.current.generation == generation
-    directory.look(130.4)
-    directory.look(130.5)
+    directory.check(130.4)
+    directory.check(130.5)
     assert b.share == 1.0
 
 
@@ -965,7 +965,7 @@ def test_who_was_out_for_its_errors_begins_slowly_as_well() -> None:
     fail(directory, "b", b"m")
     fail(directory, "b", b"n")
     for tenth in range(60):
-        directory.look(101.4 + tenth / 10)
+        directory.check(101.4 + tenth / 10)
     b = backend_of(directory, "b")
     assert b.share == 1.0
     for model in (b"m", b"n"):
@@ -1006,7 +1006,7 @@ def test_of_a_thousand_backends_that_leave_at_once_each_iteration_ends_a_few(
     )
     for backend in busy:
         backend.in_flight = 0
-    directory.look(103.0)
+    directory.check(103.0)
     while put_off:
         put_off.pop()()
     assert sorted(cut) == sorted(names)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from lb.control.directory import BackendDirectory
-from lb.control.drift import Comparison, Drift, ready_backends, table_statuses
+from lb.control.drift import Drift, DriftComparison, ready_backends, table_statuses
 from lb.control.record import Setup, text
 from lb.domain.backend import AdminState
 from tests.unit.control.test_directory import lists, make_directory
@@ -10,7 +10,7 @@ NOW = 110.0
 
 
 def drift(directory: BackendDirectory, name: str) -> Drift:
-    return Comparison(directory).drift(directory.find(name))
+    return DriftComparison(directory).drift(directory.find(name))
 
 
 def test_what_another_backend_has_ready_is_drift() -> None:

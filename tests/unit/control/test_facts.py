@@ -10,7 +10,7 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.model import ModelEntry, ModelFacts, ModelState
 from lb.health.models import ModelList, Version
 from lb.kserve.facts import Configured
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from tests.fakes.backends import make_spec
 from tests.wire.waiting import eventually, soon
@@ -22,7 +22,7 @@ class Scripted(Questions):
     """Answers from a table, and counts what is under way."""
 
     def __init__(self) -> None:
-        super().__init__(Asker())
+        super().__init__(BackendClient())
         self.configs: dict[bytes, Configured] = {}
         self.asked: list[tuple[str, Version]] = []
         self.under_way = self.most = 0

@@ -13,7 +13,7 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.backend import AdminState, Backend, BackendKind, BackendSpec, parse_address
 from lb.domain.load import LoadReport
 from lb.health.port import Finding
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from tests.fakes.virtual_loop import run_in_virtual_time
 from tests.wire.http1 import Peer, Script, reply, scripted_backend
 from tests.wire.waiting import eventually
@@ -65,7 +65,9 @@ class Told:
 
 @asynccontextmanager
 async def reading(pool: Iterable[BackendRecord], told: Told) -> AsyncIterator[LoadReader]:
-    reader = LoadReader(Asker(), lambda: pool, lambda backend: {backend.name.encode(): 3}, told)
+    reader = LoadReader(
+        BackendClient(), lambda: pool, lambda backend: {backend.name.encode(): 3}, told
+    )
     try:
         async with asyncio.timeout(20):
             yield reader
@@ -150,7 +152,7 @@ async def test_a_page_of_very_many_models_is_read_whole() -> None:
 
     async with scripted_backend(many) as triton:
         told, pool = Told(), [record("a", triton.target)]
-        reader = LoadReader(Asker(answer_bytes=2**22), lambda: pool, lambda _: {}, told)
+        reader = LoadReader(BackendClient(answer_bytes=2**22), lambda: pool, lambda _: {}, told)
         await reader.ask(pool[0])
         assert told.reports[0][1].pending == 5000.0
 
@@ -186,7 +188,7 @@ def test_backends_are_asked_one_after_the_other_in_the_course_of_the_interval() 
 
         async with scripted_backend(serve) as triton:
             pool = [record(str(number), triton.target) for number in range(4)]
-            reader = LoadReader(Asker(), lambda: pool, note, Told())
+            reader = LoadReader(BackendClient(), lambda: pool, note, Told())
             reader.configure(4000.0)
             await all_asked.wait()
             await reader.aclose()

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.record import Member, PortRecord
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, BackendState
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding

@@ -264,5 +264,5 @@ def test_what_the_operator_removes_does_not_stand_in_for_others() -> None:
     assert [each.name for each in bench.eligible()] == ["a"]
     bench.membership.remove("a")
     assert bench.eligible() == ()
-    bench.directory.look(100.1)
+    bench.directory.check(100.1)
     assert bench.names == ["c"]

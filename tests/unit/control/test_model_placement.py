@@ -13,7 +13,7 @@ import pytest
 
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
-from lb.control.drift import Comparison
+from lb.control.drift import DriftComparison
 from lb.control.model_placement import ModelPlacement, PlacementError
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
@@ -318,9 +318,9 @@ async def test_observe_tells_and_does_nothing(caplog: pytest.LogCaptureFixture) 
 async def test_models_that_differ_on_purpose_are_no_drift() -> None:
     async with placing(a=triton("m"), b=triton("n")) as bench:
         (a, _) = bench.directory.records
-        assert Comparison(bench.directory).drift(a).models == ()
+        assert DriftComparison(bench.directory).drift(a).models == ()
         bench.configure({"mode": "off"})
-        assert Comparison(bench.directory).drift(a).models == ("n",)
+        assert DriftComparison(bench.directory).drift(a).models == ("n",)
         assert bench.route("o").on_demand is None
 
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
-from lb.control.roll import ENDED_AT_ONCE
 from lb.domain.backend import AppProtocol, BackendKind, BackendState
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation
@@ -119,7 +119,7 @@ async def test_of_many_backends_that_leave_a_few_are_forgotten_in_an_iteration()
 async def test_each_configuration_is_read_once() -> None:
     async with watching(a=ready("m"), b=ready("n")) as bench:
         for name in "ab":
-            bench.watch.look_at(bench.record(name))
+            bench.watch.refresh(bench.record(name))
         await soon(bench.watch.settled(tuple(bench.directory.ref.current.backends)))
         for triton in bench.tritons.values():
             assert sum("/config" in path for path in triton.asked) == 1
@@ -213,7 +213,7 @@ async def test_who_freezes_while_it_is_asked_has_joined_when_it_goes_on() -> Non
         triton = bench.tritons["a"]
         triton.frozen = asyncio.Event()
         asked = len(triton.asked)
-        bench.watch.look_at(bench.record("a"))
+        bench.watch.refresh(bench.record("a"))
         await eventually(lambda: len(triton.asked) > asked)
         bench.find("a", Finding.TIMEOUT)
         assert not bench.record("a").answers
@@ -230,7 +230,7 @@ async def test_who_lists_its_models_late_has_joined_then() -> None:
         await eventually(lambda: bench.record("a").models.lists is False)
         assert bench.joined == []
         bench.tritons["a"].lists = 200
-        bench.watch.look_at(bench.record("a"))
+        bench.watch.refresh(bench.record("a"))
         await eventually(lambda: bench.joined == ["a"])
 
 

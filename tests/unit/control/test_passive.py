@@ -27,7 +27,7 @@ class Told:
     def serve_well(self) -> None:
         for _ in range(30):
             self.now += 0.1
-            self.passive.look(self.backends, self.now)
+            self.passive.judge(self.backends, self.now)
             for backend in self.backends:
                 while backend.reports_due:
                     self.passive.answered(backend, b"m", 0.02, self.now)
@@ -64,7 +64,7 @@ def test_its_way_back_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
     with caplog.at_level(logging.INFO):
         told.now += 5.1
-        told.passive.look(told.backends, told.now)
+        told.passive.judge(told.backends, told.now)
         assert set(told.passive.trials) == {b"m"}
         assert told.passive.trials[b"m"].backend is broken
         told.passive.answered(broken, b"m", 0.02, told.now)
@@ -78,7 +78,7 @@ def test_its_way_back_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_nobody_is_judged_without_rules() -> None:
     told = Told(None)
-    told.passive.look(told.backends, told.now)
+    told.passive.judge(told.backends, told.now)
     told.fail(told.backends[0], 100)
     told.passive.abandoned(told.backends[0], b"m", 100.0, told.now)
     assert told.passive.is_quiet

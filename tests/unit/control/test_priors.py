@@ -49,7 +49,7 @@ class Bench:
         self.told[backend.name] = measured[b"m", b"1"].mean_s
 
     def came(self, name: str, versions: frozenset[Version] = READY) -> None:
-        self.reader.came(self.directory.find(name), versions)
+        self.reader.on_ready(self.directory.find(name), versions)
 
     def asked(self, name: str) -> int:
         return self.tritons[name].asked.count("GET /v2/models/stats")

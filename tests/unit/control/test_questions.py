@@ -13,7 +13,7 @@ from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.repository import Region
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from tests.fakes.backends import GRPC_ADDRESS, HTTP_ADDRESS, make_spec
@@ -24,7 +24,7 @@ REGION = Region("r", "/key", 0, 64)
 
 
 @dataclass
-class Scripted(Asker):
+class Scripted(BackendClient):
     """Gives one answer to everything, and keeps what was asked."""
 
     http_answer: HttpAnswer = field(default_factory=lambda: HttpAnswer(200, (), b""))
@@ -70,44 +70,44 @@ def record(
 
 async def test_http_is_asked_first() -> None:
     body = b'[{"name": "m", "version": "1", "state": "READY"}]'
-    asker = Scripted(http_answer=HttpAnswer(200, (), body))
-    reply = await Questions(asker).index(record())
+    backend_client = Scripted(http_answer=HttpAnswer(200, (), body))
+    reply = await Questions(backend_client).index(record())
     assert tuple(entries(reply)) == (ModelEntry(b"m", b"1", ModelState.READY),)
-    assert asker.asked == [(b"POST", b"/v2/repository/index", b"")]
+    assert backend_client.asked == [(b"POST", b"/v2/repository/index", b"")]
 
 
 async def test_grpc_is_asked_where_http_does_not_answer() -> None:
     index = pb.RepositoryIndexResponse()
     index.models.add(name="m", version="1", state="READY")
-    asker = Scripted(grpc_answer=GrpcAnswer(0, "", index.SerializeToString()))
+    backend_client = Scripted(grpc_answer=GrpcAnswer(0, "", index.SerializeToString()))
     closed = record()
     closed.ports[0].health.refused()
     for backend in (record(http=None), closed):
-        reply = await Questions(asker).index(backend)
+        reply = await Questions(backend_client).index(backend)
         assert tuple(entries(reply)) == (ModelEntry(b"m", b"1", ModelState.READY),)
-    assert asker.asked == [(b"", SERVICE + b"RepositoryIndex", b"")] * 2
+    assert backend_client.asked == [(b"", SERVICE + b"RepositoryIndex", b"")] * 2
 
 
 async def test_a_backend_that_answers_nowhere_is_not_asked() -> None:
     closed = record(grpc=None)
     closed.ports[0].health.refused()
-    asker = Scripted()
+    backend_client = Scripted()
     with pytest.raises(UpstreamError, match="no port"):
-        await Questions(asker).index(closed)
-    assert asker.asked == []
+        await Questions(backend_client).index(closed)
+    assert backend_client.asked == []
 
 
 async def test_names_that_no_path_can_hold_are_asked_for_over_grpc() -> None:
     answer = pb.ModelConfigResponse(config=pb.ModelConfig(name="a b"))
-    asker = Scripted(
+    backend_client = Scripted(
         http_answer=HttpAnswer(200, (), b"{}"),
         grpc_answer=GrpcAnswer(0, "", answer.SerializeToString()),
     )
-    questions = Questions(asker)
+    questions = Questions(backend_client)
     for version in ((b"a b", b"2"), (b"plain", b"2"), (b"plain", b"")):
         assert (await questions.config(record(), version)).facts.is_stateful is False
     request = pb.ModelConfigRequest(name="a b", version="2").SerializeToString()
-    assert asker.asked == [
+    assert backend_client.asked == [
         (b"", SERVICE + b"ModelConfig", request),
         (b"GET", b"/v2/models/plain/versions/2/config", b""),
         (b"GET", b"/v2/models/plain/config", b""),
@@ -121,14 +121,14 @@ def test_answers_without_end_are_not_read() -> None:
 
 
 async def test_what_is_beside_models_is_asked_for() -> None:
-    asker = Scripted(http_answer=HttpAnswer(200, (), b"[]"))
-    questions, backend = Questions(asker), record()
+    backend_client = Scripted(http_answer=HttpAnswer(200, (), b"[]"))
+    questions, backend = Questions(backend_client), record()
     assert await questions.regions(backend) == ()
     assert await questions.cuda_regions(backend) == ()
-    asker.http_answer = HttpAnswer(200, (), b'{"log_info": true, "trace_rate": "1"}')
+    backend_client.http_answer = HttpAnswer(200, (), b'{"log_info": true, "trace_rate": "1"}')
     assert (await questions.trace_settings(backend))["trace_rate"] == "1"
     assert (await questions.log_settings(backend))["log_info"] is True
-    assert [path for _, path, _ in asker.asked] == [
+    assert [path for _, path, _ in backend_client.asked] == [
         b"/v2/systemsharedmemory/status",
         b"/v2/cudasharedmemory/status",
         b"/v2/trace/setting",
@@ -137,8 +137,8 @@ async def test_what_is_beside_models_is_asked_for() -> None:
 
 
 async def test_what_it_is_to_have_is_said_in_both_protocols() -> None:
-    asker = Scripted()
-    questions = Questions(asker)
+    backend_client = Scripted()
+    questions = Questions(backend_client)
     for backend in (record(grpc=None), record(http=None)):
         assert (await questions.load(backend, b"m", 600.0)).is_ok
         assert (await questions.register(backend, REGION)).is_ok
@@ -146,45 +146,45 @@ async def test_what_it_is_to_have_is_said_in_both_protocols() -> None:
         assert (await questions.set_log(backend, {"log_info": False})).is_ok
     register = pb.SystemSharedMemoryRegisterRequest(name="r", key="/key", byte_size=64)
     content = b'{"key": "/key", "offset": 0, "byte_size": 64}'
-    assert asker.asked[:4] == [
+    assert backend_client.asked[:4] == [
         (b"POST", b"/v2/repository/models/m/load", b"{}"),
         (b"POST", b"/v2/systemsharedmemory/region/r/register", content),
         (b"POST", b"/v2/trace/setting", b'{"trace_rate": "5"}'),
         (b"POST", b"/v2/logging", b'{"log_info": false}'),
     ]
-    assert asker.asked[5] == (
+    assert backend_client.asked[5] == (
         b"",
         SERVICE + b"SystemSharedMemoryRegister",
         register.SerializeToString(),
     )
-    assert [path.removeprefix(SERVICE) for _, path, _ in asker.asked[4:]] == [
+    assert [path.removeprefix(SERVICE) for _, path, _ in backend_client.asked[4:]] == [
         b"RepositoryModelLoad",
         b"SystemSharedMemoryRegister",
         b"TraceSetting",
         b"LogSettings",
     ]
-    assert asker.timeouts == [600.0, 2.0, 2.0, 2.0] * 2
+    assert backend_client.timeouts == [600.0, 2.0, 2.0, 2.0] * 2
 
 
 async def test_loads_go_over_grpc_where_they_can() -> None:
-    asker = Scripted()
-    await Questions(asker).load(record(), b"m", 600.0)
-    assert [path for _, path, _ in asker.asked] == [SERVICE + b"RepositoryModelLoad"]
+    backend_client = Scripted()
+    await Questions(backend_client).load(record(), b"m", 600.0)
+    assert [path for _, path, _ in backend_client.asked] == [SERVICE + b"RepositoryModelLoad"]
 
 
 async def test_a_model_that_no_path_can_hold_is_not_loaded_over_http() -> None:
-    asker = Scripted()
+    backend_client = Scripted()
     with pytest.raises(UpstreamError):
-        await Questions(asker).load(record(grpc=None), b"a b", 600.0)
-    assert asker.asked == []
+        await Questions(backend_client).load(record(grpc=None), b"a b", 600.0)
+    assert backend_client.asked == []
 
 
 async def test_grpc_is_asked_when_http_stands_still() -> None:
-    asker = Scripted(http_error=UpstreamError(Outcome.DEADLINE, "no answer"))
-    reply = await Questions(asker).index(record())
+    backend_client = Scripted(http_error=UpstreamError(Outcome.DEADLINE, "no answer"))
+    reply = await Questions(backend_client).index(record())
     assert reply.protocol is GRPC
     with pytest.raises(UpstreamError, match="no answer"):
-        await Questions(asker).index(record(grpc=None))
+        await Questions(backend_client).index(record(grpc=None))
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_others_may_pass(protocol: AppProtocol, status: int, text: str) -> None:
 
 
 async def test_errors_come_in_the_words_of_the_backend() -> None:
-    asker = Scripted(
+    backend_client = Scripted(
         http_answer=HttpAnswer(503, (), b'{"error": "not now"}'),
         grpc_answer=GrpcAnswer(14, "not there", b""),
     )
-    questions = Questions(asker)
+    questions = Questions(backend_client)
     assert (await questions.load(record(grpc=None), b"m", 1.0)).detail == "not now"
     assert (await questions.load(record(http=None), b"m", 1.0)).detail == "not there"
 
@@ -225,12 +225,12 @@ async def test_errors_come_in_the_words_of_the_backend() -> None:
 
 
 async def test_a_load_takes_a_configuration_in_both_protocols() -> None:
-    asker = Scripted()
+    backend_client = Scripted()
     for backend in (record(grpc=None), record(http=None)):
-        await Questions(asker).load(backend, b"m", 600.0, '{"name": "m"}')
+        await Questions(backend_client).load(backend, b"m", 600.0, '{"name": "m"}')
     request = pb.RepositoryModelLoadRequest(model_name="m")
     request.parameters["config"].string_param = '{"name": "m"}'
-    assert asker.asked == [
+    assert backend_client.asked == [
         (
             b"POST",
             b"/v2/repository/models/m/load",
@@ -241,13 +241,13 @@ async def test_a_load_takes_a_configuration_in_both_protocols() -> None:
 
 
 async def test_a_configuration_is_read_whole_and_over_http_only() -> None:
-    asker = Scripted(http_answer=HttpAnswer(200, (), b'{"name": "m"}'))
-    questions = Questions(asker)
+    backend_client = Scripted(http_answer=HttpAnswer(200, (), b'{"name": "m"}'))
+    questions = Questions(backend_client)
     assert (await questions.configuration(record(), (b"m", b"1"))).text == '{"name": "m"}'
-    assert asker.asked == [(b"GET", b"/v2/models/m/versions/1/config", b"")]
+    assert backend_client.asked == [(b"GET", b"/v2/models/m/versions/1/config", b"")]
     for backend, version in ((record(http=None), (b"m", b"1")), (record(), (b"a b", b"1"))):
         with pytest.raises(NotOffered):
             await questions.configuration(backend, version)
-    asker.http_answer = HttpAnswer(200, (), b" " * (READ_BYTES + 1))
+    backend_client.http_answer = HttpAnswer(200, (), b" " * (READ_BYTES + 1))
     with pytest.raises(ValueError, match="too long"):
         await questions.configuration(record(), (b"m", b"1"))

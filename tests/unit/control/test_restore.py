@@ -11,7 +11,7 @@ import pytest
 from lb.balancing.policies import make_policy
 from lb.control import restore
 from lb.control.directory import BackendDirectory
-from lb.control.drift import Comparison
+from lb.control.drift import DriftComparison
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
@@ -350,9 +350,9 @@ async def test_a_configuration_that_is_refused_is_drift(caplog: pytest.LogCaptur
         assert bench.restored()["configuration", "failed"] == 1
         assert bench.tritons["c"].models["m"] == "READY"
         c = bench.directory.find("c")
-        await eventually(lambda: Comparison(bench.directory).drift(c).configurations == ("m",))
+        await eventually(lambda: DriftComparison(bench.directory).drift(c).configurations == ("m",))
         a = bench.directory.find("a")
-        assert Comparison(bench.directory).drift(a).configurations == ()
+        assert DriftComparison(bench.directory).drift(a).configurations == ()
         said = [line for line in caplog.messages if "configure a model alike" in line]
         assert len(said) == 1
 

@@ -86,11 +86,11 @@ async def test_connections_to_a_backend_that_leaves_are_cut(role: ControlRole) -
 async def test_ejection_and_slow_start_follow_the_settings(role: ControlRole) -> None:
     role.configure(settings())
     (record,) = role.directory.records
-    role.directory.look(102.0)
+    role.directory.check(102.0)
     assert record.backend.reports_due
     role.configure(settings(outlier_detection={"enabled": False}, slow_start={"window": "3s"}))
     record.backend.reports_due = 0
-    role.directory.look(102.1)
+    role.directory.check(102.1)
     assert not record.backend.reports_due
     assert role.directory.ramps.rules.window_s == 3.0
 

@@ -45,7 +45,7 @@ class Bench:
             self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
         )
         self.warm_up = WarmUp(self.directory, questions, WarmUpSettings(enabled=is_on))
-        self.watch.came = self.warm_up.came
+        self.watch.on_ready = self.warm_up.on_ready
 
     def find(self, name: str, finding: Finding) -> None:
         for port in self.directory.find(name).ports:

@@ -22,42 +22,42 @@ class Bench:
         self.asked.append(host)
         return self.found[host]
 
-    async def look(self) -> list[str]:
-        await self.watch.look()
+    async def resolve(self) -> list[str]:
+        await self.watch.resolve()
         told, self.changed[:] = list(self.changed), []
         return told
 
 
 async def test_a_name_that_leads_elsewhere_is_told_once() -> None:
     bench = Bench()
-    assert await bench.look() == []
+    assert await bench.resolve() == []
     bench.found["a"] = frozenset("13")
-    assert await bench.look() == ["a"]
-    assert await bench.look() == []
+    assert await bench.resolve() == ["a"]
+    assert await bench.resolve() == []
 
 
 async def test_a_name_that_cannot_be_resolved_is_where_it_was() -> None:
     bench = Bench()
-    await bench.look()
+    await bench.resolve()
     for found, told in ((None, []), (frozenset("1"), []), (None, []), (frozenset("4"), ["a"])):
         bench.found["a"] = found
-        assert await bench.look() == told
+        assert await bench.resolve() == told
 
 
 async def test_names_that_are_of_no_use_any_more_are_forgotten() -> None:
     bench = Bench()
-    await bench.look()
+    await bench.resolve()
     bench.hosts = {"b"}
-    await bench.look()
+    await bench.resolve()
     bench.hosts = {"a", "b"}
     bench.found["a"] = frozenset("5")
-    assert await bench.look() == []
+    assert await bench.resolve() == []
     assert bench.asked == ["a", "b", "b", "a", "b"]
 
 
 async def test_nothing_is_looked_up_where_that_is_off() -> None:
     bench = Bench(interval_s=0.0)
-    assert await bench.look() == []
+    assert await bench.resolve() == []
     assert bench.asked == []
 
 

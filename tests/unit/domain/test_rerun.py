@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lb.domain.rerun import DeadlyModels, RerunBudget
+from lb.domain.rerun import PoisonModels, RerunBudget
 
 
 def spend(budget: RerunBudget, attempts: int, now: float, most: int = 10_000) -> int:
@@ -52,7 +52,7 @@ def test_backends_that_left_earn_nothing() -> None:
 
 
 def test_model_is_blocked_for_a_while_after_a_second_death() -> None:
-    deadly = DeadlyModels()
+    deadly = PoisonModels()
     assert not deadly.is_blocked(b"m", 10.0, 9.0)
     deadly.suspect(b"m", 10.0)
     assert deadly.is_blocked(b"m", 11.0, 10.5)
@@ -63,7 +63,7 @@ def test_model_is_blocked_for_a_while_after_a_second_death() -> None:
 
 
 def test_what_was_under_way_when_it_happened_is_a_victim() -> None:
-    deadly = DeadlyModels()
+    deadly = PoisonModels()
     deadly.suspect(b"m", 10.0)
     assert not deadly.is_blocked(b"m", 10.1, 9.9)
     assert not deadly.is_blocked(b"m", 10.1, 10.05), "nobody knew that the server was dead"
@@ -71,14 +71,14 @@ def test_what_was_under_way_when_it_happened_is_a_victim() -> None:
 
 
 def test_suspicions_are_counted_once_while_they_last() -> None:
-    deadly = DeadlyModels()
+    deadly = PoisonModels()
     for at in (10.0, 11.0, 60.0):
         deadly.suspect(b"m", at)
     assert deadly.seen == 2
 
 
 def test_few_models_are_remembered() -> None:
-    deadly = DeadlyModels()
+    deadly = PoisonModels()
     for number in range(1500):
         deadly.suspect(b"%d" % number, 1.0)
     assert len(deadly.blocked(2.0)) == 1000

@@ -6,11 +6,11 @@ from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.schedule import (
     POSITION_BOUNDS,
     Capacity,
-    Plan,
     PositionHistogram,
-    Refusal,
+    QueuePlan,
+    RefusalReason,
+    RequestClass,
     ScheduleRefused,
-    Terms,
     Ticket,
 )
 
@@ -21,14 +21,14 @@ def backend(name: str) -> Backend:
 
 def test_plan_has_the_limit_of_a_backend_or_the_default() -> None:
     one, two = backend("one"), backend("two")
-    plan = Plan(limits={one: Capacity(4)}, default=Capacity(2))
+    plan = QueuePlan(limits={one: Capacity(4)}, default=Capacity(2))
     assert plan.limit(one).concurrency == 4
     assert plan.limit(two).concurrency == 2
 
 
 def test_ticket_waits_nowhere_at_first() -> None:
     one = backend("one")
-    ticket = Ticket(Terms(b"resnet", b"", Plan(limits={}), (one,)), 5.0)
+    ticket = Ticket(RequestClass(b"resnet", b"", QueuePlan(limits={}), (one,)), 5.0)
     assert ticket.backend is None
     assert not ticket.is_waiting
     assert ticket.arrived_at == 5.0
@@ -36,7 +36,7 @@ def test_ticket_waits_nowhere_at_first() -> None:
 
 
 def test_refusal_says_when_to_come_again() -> None:
-    refused = ScheduleRefused(Refusal.FULL, 0.25)
+    refused = ScheduleRefused(RefusalReason.FULL, 0.25)
     assert refused.retry_after_s == 0.25
     assert str(refused) == "full"
 

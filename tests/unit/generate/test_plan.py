@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from lb.generate.devices import GenerateError
-from lb.generate.plan import Plan, Request, make_plan
+from lb.generate.plan import FilePlan, Request, make_plan
 from lb.generate.stack import Options, Target
 from tests.deploy.listings import read_listing
 
 EMPTY = "GPU 3: NVIDIA A30 (UUID: GPU-3)\n3, GPU-3, NVIDIA A30, Enabled\n"
 
 
-def plan(listing: str | None = "none", **wanted: object) -> Plan:
+def plan(listing: str | None = "none", **wanted: object) -> FilePlan:
     text = read_listing(listing) if listing is not None else None
     request = {"target": Target.COMPOSE, "listing": text, **wanted}
     return make_plan(Request(**request))  # type: ignore[arg-type]
 
 
-def servers(made: Plan) -> list[str]:
+def servers(made: FilePlan) -> list[str]:
     assert made.stack is not None
     return [server.name for server in made.stack.servers]
 

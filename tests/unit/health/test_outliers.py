@@ -4,8 +4,8 @@ import pytest
 
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
+from lb.health.outlier_state import Phase
 from lb.health.outliers import OutlierRules, Outliers
-from lb.health.standing import Phase
 from tests.fakes.outliers import USUAL_S, FakePool, backends
 
 
@@ -191,11 +191,11 @@ def test_a_trial_that_brings_no_answer_is_given_again() -> None:
     broken = pool.backends[1]
     pool.run(1.0, lambda backend: Fault.ERROR if backend is broken else pool.good(backend))
     outliers = pool.outliers
-    outliers.look(pool.backends, pool.now + 5.0)
+    outliers.judge(pool.backends, pool.now + 5.0)
     first = outliers.trials[b"m"]
     first.is_open = False
-    assert not outliers.look(pool.backends, pool.now + 6.0)
-    assert outliers.look(pool.backends, pool.now + 11.0)
+    assert not outliers.judge(pool.backends, pool.now + 6.0)
+    assert outliers.judge(pool.backends, pool.now + 11.0)
     assert outliers.trials[b"m"] is not first
 
 
@@ -203,8 +203,8 @@ def test_a_model_that_nobody_asks_for_is_not_out_for_ever() -> None:
     pool = warm()
     broken = pool.backends[1]
     pool.run(1.0, lambda backend: Fault.ERROR if backend is broken else pool.good(backend))
-    pool.outliers.look(pool.backends, pool.now + 6.0)
-    pool.outliers.look(pool.backends, pool.now + 70.0)
+    pool.outliers.judge(pool.backends, pool.now + 6.0)
+    pool.outliers.judge(pool.backends, pool.now + 70.0)
     assert pool.outliers.is_quiet
 
 
@@ -237,9 +237,9 @@ def test_names_that_clients_make_up_are_not_kept_without_end() -> None:
     [backend] = backends(1)
     for n in range(5000):
         outliers.failed(backend, b"%d" % n, Fault.ERROR, 0.1, 10.0)
-    assert len(outliers._standings) == 2000
-    outliers.look([backend], 1000.0)
-    assert not outliers._standings
+    assert len(outliers._outlier_states) == 2000
+    outliers.judge([backend], 1000.0)
+    assert not outliers._outlier_states
 
 
 def test_moves_tell_what_has_happened() -> None:
@@ -257,10 +257,10 @@ def test_moves_tell_what_has_happened() -> None:
 def test_many_backends_take_turns_with_samples() -> None:
     many = backends(100)
     outliers = Outliers(OutlierRules())
-    outliers.look(many, 10.0)
+    outliers.judge(many, 10.0)
     assert sum(backend.reports_due for backend in many) == 40
     for tenth in range(1, 5):
-        outliers.look(many, 10.0 + tenth / 10)
+        outliers.judge(many, 10.0 + tenth / 10)
     assert all(backend.reports_due for backend in many)
 
 

@@ -83,9 +83,9 @@ def test_live_bytes_do_not_excuse_a_wrong_answer() -> None:
 def test_a_port_that_owes_an_answer_for_a_second_is_suspected() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
-    port.look(NEVER, 200.99)
+    port.check_stall(NEVER, 200.99)
     assert port.state is UP
-    port.look(NEVER, 201.0)
+    port.check_stall(NEVER, 201.0)
     assert port.state is SUSPECTED
 
 
@@ -94,52 +94,52 @@ def test_a_look_is_due_while_an_answer_is_owed_and_while_somebody_leaves() -> No
     assert port.is_at_ease
     port.probe_sent(200.0)
     assert not port.is_at_ease
-    port.look(NEVER, 201.5)
+    port.check_stall(NEVER, 201.5)
     assert not port.is_at_ease
     port.probed(READY, NEVER)
     assert port.is_at_ease
     port.sibling_closed(202.0)
     assert not port.is_at_ease
-    port.look(NEVER, 300.0)
+    port.check_stall(NEVER, 300.0)
     assert port.is_at_ease
 
 
 def test_an_answer_clears_the_suspicion() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
-    port.look(NEVER, 201.5)
+    port.check_stall(NEVER, 201.5)
     port.probed(READY, NEVER)
     assert port.state is UP
-    port.look(NEVER, 300.0)
+    port.check_stall(NEVER, 300.0)
     assert port.state is UP
 
 
 def test_a_live_byte_clears_the_suspicion_for_a_second() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
-    port.look(NEVER, 201.5)
-    port.look(201.6, 201.6)
+    port.check_stall(NEVER, 201.5)
+    port.check_stall(201.6, 201.6)
     assert port.state is UP
-    port.look(201.6, 202.6)
+    port.check_stall(201.6, 202.6)
     assert port.state is SUSPECTED
 
 
 def test_bytes_that_came_just_after_the_probe_do_not_hide_a_stall() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
-    port.look(200.05, 201.04)
+    port.check_stall(200.05, 201.04)
     assert port.state is UP
-    port.look(200.05, 201.05)
+    port.check_stall(200.05, 201.05)
     assert port.state is SUSPECTED
 
 
 def test_the_suspicion_outlives_the_timeout_and_the_next_probe() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
-    port.look(NEVER, 201.0)
+    port.check_stall(NEVER, 201.0)
     port.probed(TIMEOUT, NEVER)
     port.probe_sent(202.0)
-    port.look(NEVER, 202.1)
+    port.check_stall(NEVER, 202.1)
     assert port.state is SUSPECTED
 
 
@@ -147,17 +147,17 @@ def test_a_suspected_port_goes_down_after_enough_timeouts() -> None:
     port = port_after(READY)
     for step in range(3):
         port.probe_sent(200.0 + step)
-        port.look(NEVER, 201.5 + step)
+        port.check_stall(NEVER, 201.5 + step)
         port.probed(TIMEOUT, NEVER)
     assert port.state is DOWN
-    port.look(NEVER, 300.0)
+    port.check_stall(NEVER, 300.0)
     assert port.state is DOWN
 
 
 def test_a_port_that_never_answered_is_starting_and_not_suspected() -> None:
     port = PortHealth(RULES)
     port.probe_sent(200.0)
-    port.look(NEVER, 201.9)
+    port.check_stall(NEVER, 201.9)
     assert port.state is STARTING
 
 
@@ -210,7 +210,7 @@ def test_a_port_whose_sibling_closed_is_suspected_and_probed_often_until_it_come
     assert port.state is SUSPECTED
     port.probe_sent(102.0)
     port.probed(READY, NEVER)
-    port.look(102.0, 102.1)
+    port.check_stall(102.0, 102.1)
     assert port.state is SUSPECTED
     assert port.next_probe_at(Random(1)) == 102.1
     port.sibling_opened()
@@ -230,10 +230,10 @@ def test_an_excused_time_out_is_no_reason_for_suspicion() -> None:
     port = port_after(READY, READY)
     port.probe_sent(200.0)
     port.excused()
-    port.look(NEVER, 300.0)
+    port.check_stall(NEVER, 300.0)
     assert port.state is UP
     port.probe_sent(300.0)
-    port.look(NEVER, 310.0)
+    port.check_stall(NEVER, 310.0)
     assert port.state is SUSPECTED
 
 

@@ -41,7 +41,7 @@ def play(judge: VariantJudge, seconds: Iterator[tuple[Counts, Counts]]) -> tuple
     baseline = Baseline()
     for at, (first, variant) in enumerate(seconds, 1):
         baseline.add(first)
-        why = judge.look(variant, first, baseline)
+        why = judge.verdict(variant, first, baseline)
         if why:
             return at, why
     return None
@@ -96,7 +96,7 @@ def test_a_variant_that_stands_still_for_a_second_stays() -> None:
         if at % 60 == 59:
             other.latencies = [1.0 + each for each in other.latencies]
         baseline.add(first)
-        assert judge.look(other, first, baseline) == ""
+        assert judge.verdict(other, first, baseline) == ""
 
 
 def quiet(rng: Random, errors: float, seconds: int) -> Iterator[tuple[Counts, Counts]]:

@@ -132,7 +132,7 @@ async def test_a_follower_looks_once_at_a_time_and_its_news_come_in_the_loop(
     class Follower:
         looks = 0
 
-        def look(self) -> Callable[[], None] | None:
+        def poll(self) -> Callable[[], None] | None:
             self.looks += 1
             assert may_look.wait(60)
             if self.looks > 1:

@@ -14,7 +14,7 @@ import uvloop
 
 from lb.net.intake import Intake
 from lb.net.splice import LEAST, MOST, Pumps
-from lb.net.stored import MOST_PIPES, Pipe
+from lb.net.stored import MOST_PIPES, KernelPipe
 from lb.wire.rope import Held, in_memory
 from tests.unit.net.test_splice import BODY, Side
 from tests.wire.waiting import eventually
@@ -98,7 +98,7 @@ def test_a_body_is_stored_as_long_as_there_are_pipes(run: Runner, pipes: int) ->
             else:
                 assert bool(in_pipes) is bool(pipes)
                 assert in_pipes < len(source.taken)
-            assert all(isinstance(other, Pipe) for other in others)
+            assert all(isinstance(other, KernelPipe) for other in others)
             others.clear()
 
     run(check())

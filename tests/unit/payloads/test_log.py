@@ -23,7 +23,7 @@ from lb.payloads.writer import PayloadWriter
 from lb.proxy.exchange import Exchange
 from lb.settings.reporting import PayloadLogSettings
 from lb.wire.grpc.message import frame_message
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.waiting import wait_until
 
 BODY = b"[1]"
@@ -51,16 +51,16 @@ class Written:
 
 
 class Log:
-    """A payload log with a ledger and a writer that waits to be told."""
+    """A payload log with a memory budget and a writer that waits to be told."""
 
     def __init__(self, *, ceiling: int = 1 << 20, writer: Any = None, **settings: Any) -> None:
-        self.ledger = Ledger(ceiling)
+        self.memory_budget = MemoryBudget(ceiling)
         self.now = 0.0
         self.writer = writer or Written()
         self.calls: deque[Callable[[], object]] = deque()
         """What the event loop is to do, by the wish of the thread."""
         self.log = PayloadLog(
-            self.ledger,
+            self.memory_budget,
             lambda call, *with_: self.calls.append(partial(call, *with_)),
             Random(1),
             clock=lambda: self.now,
@@ -112,12 +112,12 @@ def test_nothing_is_logged_by_default() -> None:
 def test_an_inference_is_logged_when_it_is_over() -> None:
     log = Log()
     log.infer()
-    assert log.ledger.held == log.log.held == 2 * len(BODY)
+    assert log.memory_budget.held == log.log.held == 2 * len(BODY)
     [(record, _)] = log.writer.queued
     request, response = map(json.loads, record.lines().splitlines())
     assert (request["data"], response["data"]) == ([1], [1])
     log.write()
-    assert log.ledger.held == len(log.ledger) == log.log.dropped == 0
+    assert log.memory_budget.held == len(log.memory_budget) == log.log.dropped == 0
 
 
 def test_each_model_has_its_share() -> None:
@@ -133,7 +133,7 @@ def test_each_model_has_its_share() -> None:
     assert 900 < counts[b"often"] < 1100
     assert counts[b"never"] == 0
     assert 140 < counts[b"other"] < 260
-    assert log.ledger.held == 0
+    assert log.memory_budget.held == 0
 
 
 def test_only_the_response_that_the_client_gets_is_logged() -> None:
@@ -147,7 +147,7 @@ def test_only_the_response_that_the_client_gets_is_logged() -> None:
     recording.add_response(BODY)
     log.log.finished(exchange)
     assert log.writer.queued[0][0].response.pieces == (BODY,)
-    assert log.ledger.held == len(BODY)
+    assert log.memory_budget.held == len(BODY)
 
 
 def test_a_payload_above_the_limit_leaves_the_rest() -> None:
@@ -155,7 +155,7 @@ def test_a_payload_above_the_limit_leaves_the_rest() -> None:
     log.infer(size=101)
     [(record, _)] = log.writer.queued
     assert (record.request.pieces, record.response.pieces) == (None, (BODY,))
-    assert (log.ledger.held, log.log.dropped) == (len(BODY), 0)
+    assert (log.memory_budget.held, log.log.dropped) == (len(BODY), 0)
 
 
 def test_what_does_not_fit_into_memory_is_dropped_and_told_once_a_minute(
@@ -164,11 +164,11 @@ def test_what_does_not_fit_into_memory_is_dropped_and_told_once_a_minute(
     log = Log()
     for number in range(10):
         log.infer(size=1000, request_id=b"%d" % number)
-    assert log.ledger.held <= 4096
+    assert log.memory_budget.held <= 4096
     assert log.log.dropped == 6
     assert [line.message for line in caplog.records] == ["payload log drops inferences"]
     assert len(log.write()) == 4
-    assert log.ledger.held == 0
+    assert log.memory_budget.held == 0
     log.now = 61.0
     log.infer(size=5000)
     assert len(caplog.records) == 2
@@ -180,7 +180,7 @@ def test_payloads_leave_half_of_the_memory_to_requests() -> None:
     log = Log(ceiling=4000, memory_bytes="1MiB")
     log.infer(size=1500)
     log.infer(size=1500)
-    assert (log.ledger.held, log.log.dropped) == (1500 + len(BODY), 1)
+    assert (log.memory_budget.held, log.log.dropped) == (1500 + len(BODY), 1)
 
 
 def test_payloads_go_first_when_a_request_needs_the_memory() -> None:
@@ -198,9 +198,9 @@ def test_payloads_go_first_when_a_request_needs_the_memory() -> None:
     log.infer(size=1400)
     [(begun, written)] = log.writer.queued
     request = Request()
-    assert log.ledger.take(request, 1000)
-    assert log.ledger.take(request, 2500)
-    assert (log.log.held, log.log.dropped, log.ledger.held) == (0, 2, 3500)
+    assert log.memory_budget.take(request, 1000)
+    assert log.memory_budget.take(request, 2500)
+    assert (log.log.held, log.log.dropped, log.memory_budget.held) == (0, 2, 3500)
     # What was under way or in the thread's hands ends without a trace.
     recording.add_request(BODY)
     log.log.finished(under_way)
@@ -218,7 +218,7 @@ def test_other_settings_forget_what_is_under_way() -> None:
     log.configure(models={})
     recording.add_request(BODY)
     log.log.finished(exchange)
-    assert (log.ledger.held, log.writer.queued) == (0, [])
+    assert (log.memory_budget.held, log.writer.queued) == (0, [])
     assert log.log.sample(exchange) is None
     assert log.log.record(exchange, b"") is None
 
@@ -235,7 +235,7 @@ def test_lines_that_cannot_be_written_are_counted() -> None:
     log = Log()
     log.infer()
     log.write(fails=True)
-    assert (log.log.dropped, log.ledger.held) == (1, 0)
+    assert (log.log.dropped, log.memory_budget.held) == (1, 0)
 
 
 # The thread
@@ -258,7 +258,7 @@ def test_a_full_disk_is_counted() -> None:
     log.infer()
     writer.close(timeout_s=20.0)
     log.settle()
-    assert (log.log.dropped, log.ledger.held) == (1, 0)
+    assert (log.log.dropped, log.memory_budget.held) == (1, 0)
 
 
 def test_a_fifo_that_nobody_reads_costs_no_more_than_its_memory(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_fifo_that_nobody_reads_costs_no_more_than_its_memory(tmp_path: Path) 
         for _ in range(1000):
             log.infer(size=1000)
             log.settle()
-        assert log.ledger.held <= 100_000
+        assert log.memory_budget.held <= 100_000
         assert log.log.dropped > 500
         writer.close(timeout_s=20.0)
     finally:
@@ -309,7 +309,7 @@ def test_the_file_grows_no_faster_than_allowed(tmp_path: Path) -> None:
     wait_until(lambda: path.stat().st_size > 0)
     first = path.stat().st_size
     assert first < 10 * 1024  # of 150 KiB
-    assert log.ledger.held > 50_000
+    assert log.memory_budget.held > 50_000
     writer.close(timeout_s=20.0)  # what waits is written without a pause then
     assert path.read_bytes().count(b"\n") == 200
 
@@ -381,7 +381,7 @@ def test_each_message_of_a_stream_is_a_line_as_soon_as_it_is_whole(step: int) ->
     assert [event["status"] for event in second] == ["OK", "UNKNOWN", "OK"]
     assert second[1]["data"] == {"error": "broken", "id": "1"}
     log.log.finished(exchange)
-    assert (log.ledger.held, len(log.ledger), log.log.dropped) == (0, 0, 0)
+    assert (log.memory_budget.held, len(log.memory_budget), log.log.dropped) == (0, 0, 0)
 
 
 def test_each_message_of_a_stream_counts_for_its_own_model() -> None:
@@ -391,7 +391,7 @@ def test_each_message_of_a_stream_counts_for_its_own_model() -> None:
     recording.add_response(answered("never") + answered("often"))
     models = [event["inferenceservicename"] for event in lines_of(log)]
     assert models == ["often", "often"]
-    assert log.ledger.held == 0
+    assert log.memory_budget.held == 0
 
 
 def test_a_stream_is_logged_again_once_there_is_room() -> None:
@@ -405,7 +405,7 @@ def test_a_stream_is_logged_again_once_there_is_room() -> None:
     recording.add_request(long[:100])
     assert len(lines_of(log)) == 1
     log.log.finished(exchange)
-    assert (log.ledger.held, log.log.dropped) == (0, 1)
+    assert (log.memory_budget.held, log.log.dropped) == (0, 1)
 
 
 def test_streams_under_way_are_not_logged_by_other_rules() -> None:
@@ -416,7 +416,7 @@ def test_streams_under_way_are_not_logged_by_other_rules() -> None:
     recording.add_request(asked("m")[-1:] + asked("m"))
     log.log.finished(exchange)
     assert lines_of(log) == []
-    assert log.ledger.held == 0
+    assert log.memory_budget.held == 0
 
 
 def test_a_message_that_is_too_large_is_a_line_without_data() -> None:
@@ -425,4 +425,4 @@ def test_a_message_that_is_too_large_is_a_line_without_data() -> None:
     recording.add_request(asked("m" * 100))
     [event] = lines_of(log)
     assert event["omitted"] == "too_large"
-    assert log.ledger.held == 0
+    assert log.memory_budget.held == 0

@@ -14,15 +14,15 @@ from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
-from lb.probes.brief import BriefTalk, answer_of_loss
-from lb.probes.plan import Answer
+from lb.probes.brief import BriefClientCall, answer_of_loss
+from lb.probes.plan import ProbeAnswer
 
 
 class Until:
     """A conversation that is over when the server has said so many bytes; it repeats each."""
 
     def __init__(self, size: int) -> None:
-        self.answer: Answer | None = None
+        self.answer: ProbeAnswer | None = None
         self.heard = b""
         self._size = size
 
@@ -32,7 +32,7 @@ class Until:
     def receive(self, data: bytes) -> bytes:
         self.heard += data
         if len(self.heard) >= self._size:
-            self.answer = Answer(Finding.READY, "enough")
+            self.answer = ProbeAnswer(Finding.READY, "enough")
         return data
 
 
@@ -44,17 +44,17 @@ def listener() -> Iterator[socket.socket]:
 
 
 class Call:
-    """A `BriefTalk` with one listener, and the other end of it."""
+    """A `BriefClientCall` with one listener, and the other end of it."""
 
-    def __init__(self, listener: socket.socket, opening: bytes, talk: Until | None) -> None:
+    def __init__(self, listener: socket.socket, opening: bytes, client_call: Until | None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.outcome: asyncio.Future[Answer] = self.loop.create_future()
+        self.outcome: asyncio.Future[ProbeAnswer] = self.loop.create_future()
         address = Address("127.0.0.1", listener.getsockname()[1])
-        self.talk = BriefTalk(self.loop, address, opening, talk, self.outcome)
+        self.client_call = BriefClientCall(self.loop, address, opening, client_call, self.outcome)
         self._listener = listener
 
     async def accepted(self) -> socket.socket:
-        self.talk.begin()
+        self.client_call.begin()
         return (await self.loop.sock_accept(self._listener))[0]
 
     async def read(self, other: socket.socket, size: int) -> bytes:
@@ -67,17 +67,17 @@ class Call:
 async def test_the_opening_goes_out_and_replies_follow_until_there_is_an_answer(
     listener: socket.socket,
 ) -> None:
-    talk = Until(4)
-    call = Call(listener, b"hello", talk)
+    client_call = Until(4)
+    call = Call(listener, b"hello", client_call)
     with await call.accepted() as other:
         assert await call.read(other, 5) == b"hello"
         await call.loop.sock_sendall(other, b"ab")
         assert await call.read(other, 2) == b"ab"
         await call.loop.sock_sendall(other, b"cd")
-        assert await call.outcome == Answer(Finding.READY, "enough")
-        call.talk.close()
+        assert await call.outcome == ProbeAnswer(Finding.READY, "enough")
+        call.client_call.close()
         assert await call.loop.sock_recv(other, 10) == b""
-    assert talk.heard == b"abcd"
+    assert client_call.heard == b"abcd"
 
 
 async def test_an_opening_that_no_buffer_holds_arrives_whole(listener: socket.socket) -> None:
@@ -87,32 +87,32 @@ async def test_an_opening_that_no_buffer_holds_arrives_whole(listener: socket.so
         assert await call.read(other, len(opening)) == opening
         await call.loop.sock_sendall(other, b"!")
         assert (await call.outcome).finding is Finding.READY
-    call.talk.close()
+    call.client_call.close()
 
 
 async def test_connecting_alone_is_enough_without_a_conversation(listener: socket.socket) -> None:
     call = Call(listener, b"", None)
-    call.talk.begin()
+    call.client_call.begin()
     assert (await call.outcome).finding is Finding.READY
-    call.talk.close()
+    call.client_call.close()
 
 
 async def test_a_closed_port_refuses(listener: socket.socket) -> None:
     call = Call(listener, b"hello", Until(1))
     listener.close()
-    call.talk.begin()
+    call.client_call.begin()
     with pytest.raises(UpstreamError) as caught:
         await call.outcome
     assert caught.value.outcome is Outcome.CONNECT_REFUSED
-    call.talk.close()
+    call.client_call.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"a"])
 async def test_a_reset_refuses_only_before_the_first_byte(
     listener: socket.socket, said: bytes
 ) -> None:
-    talk = Until(2)
-    call = Call(listener, b"hello", talk)
+    client_call = Until(2)
+    call = Call(listener, b"hello", client_call)
     other = await call.accepted()
     await call.read(other, len(b"hello"))
     if said:
@@ -121,7 +121,7 @@ async def test_a_reset_refuses_only_before_the_first_byte(
     other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     other.close()
     assert (await call.outcome).finding is (Finding.ERROR if said else Finding.REFUSED)
-    call.talk.close()
+    call.client_call.close()
 
 
 async def test_a_connection_that_ends_without_an_answer_is_an_error(
@@ -132,19 +132,19 @@ async def test_a_connection_that_ends_without_an_answer_is_an_error(
         await call.read(other, 5)
         other.shutdown(socket.SHUT_WR)
         assert (await call.outcome).finding is Finding.ERROR
-    call.talk.close()
+    call.client_call.close()
 
 
 async def test_nothing_is_taken_once_the_outcome_is_known(listener: socket.socket) -> None:
-    talk = Until(1)
-    call = Call(listener, b"hello", talk)
+    client_call = Until(1)
+    call = Call(listener, b"hello", client_call)
     with await call.accepted() as other:
         assert await call.read(other, 5) == b"hello"
-        call.outcome.set_result(Answer(Finding.TIMEOUT))
+        call.outcome.set_result(ProbeAnswer(Finding.TIMEOUT))
         await call.loop.sock_sendall(other, b"late")
         await asyncio.sleep(0)
-        call.talk.close()
-    assert talk.heard == b""
+        call.client_call.close()
+    assert client_call.heard == b""
 
 
 def test_what_tls_says_of_a_loss_is_passed_on() -> None:
@@ -155,10 +155,10 @@ def test_what_tls_says_of_a_loss_is_passed_on() -> None:
 
 async def test_an_address_that_nobody_can_connect_to_is_told_at_once() -> None:
     loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Answer] = loop.create_future()
-    talk = BriefTalk(loop, Address("255.255.255.255", 1), b"", None, outcome)
-    talk.begin()
+    outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
+    client_call = BriefClientCall(loop, Address("255.255.255.255", 1), b"", None, outcome)
+    client_call.begin()
     assert outcome.done(), "the kernel refuses to connect to the broadcast address"
     with pytest.raises(UpstreamError):
         outcome.result()
-    talk.close()
+    client_call.close()

@@ -11,7 +11,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.probes.grpc import GrpcCall
-from lb.probes.plan import NO_BACKEND_READY, Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, ProbeAnswer, ProbePlan, ProbeQuestion
 from lb.wire.http2 import frames
 
 ADDRESS = Address(host="127.0.0.1", port=8001)
@@ -22,7 +22,7 @@ EMPTY_MESSAGE = b"\0\0\0\0\0"
 
 
 def make_plan(
-    question: Question = Question.SERVER_READY,
+    question: ProbeQuestion = ProbeQuestion.SERVER_READY,
     *,
     address: Address = ADDRESS,
     headers: tuple[tuple[str, str], ...] = (),
@@ -54,13 +54,13 @@ def reply_bytes(write: Callable[[H2Connection], None]) -> bytes:
     return server.http2.data_to_send()
 
 
-def answer_to(*pieces: bytes) -> Answer | None:
-    talk = GrpcCall(make_plan())
-    talk.opening()
+def answer_to(*pieces: bytes) -> ProbeAnswer | None:
+    client_call = GrpcCall(make_plan())
+    client_call.opening()
     for piece in pieces:
-        if talk.answer is None:
-            talk.receive(piece)
-    return talk.answer
+        if client_call.answer is None:
+            client_call.receive(piece)
+    return client_call.answer
 
 
 def unary(message: bytes) -> Callable[[H2Connection], None]:
@@ -129,7 +129,7 @@ def test_answers_at_every_split_point(
     write: Callable[[H2Connection], None], finding: Finding, detail: str
 ) -> None:
     reply = reply_bytes(write)
-    expected = Answer(finding, detail)
+    expected = ProbeAnswer(finding, detail)
     step = max(1, len(reply) // 60)
     for at in range(0, len(reply) + 1, step):
         assert answer_to(reply[:at], reply[at:]) == expected
@@ -142,7 +142,7 @@ def test_a_server_that_leaves_after_this_call_is_heard_out() -> None:
     settings_end = 9 + int.from_bytes(reply[:3], "big")
     goaway = frames.goaway(2**31 - 1, 0)
     reply = reply[:settings_end] + goaway + reply[settings_end:]
-    assert answer_to(reply) == Answer(Finding.READY)
+    assert answer_to(reply) == ProbeAnswer(Finding.READY)
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,17 @@ def test_a_server_that_leaves_after_this_call_is_heard_out() -> None:
     ],
 )  # fmt: skip
 def test_a_broken_answer_is_an_error(reply: bytes, detail: str) -> None:
-    assert answer_to(reply) == Answer(Finding.ERROR, detail)
+    assert answer_to(reply) == ProbeAnswer(Finding.ERROR, detail)
 
 
 @pytest.mark.parametrize(
     ("question", "path"),
     [
-        (Question.SERVER_READY, "/inference.GRPCInferenceService/ServerReady"),
-        (Question.GRPC_HEALTH, "/grpc.health.v1.Health/Check"),
+        (ProbeQuestion.SERVER_READY, "/inference.GRPCInferenceService/ServerReady"),
+        (ProbeQuestion.GRPC_HEALTH, "/grpc.health.v1.Health/Check"),
     ],
 )
-def test_the_opening_is_a_whole_unary_call(question: Question, path: str) -> None:
+def test_the_opening_is_a_whole_unary_call(question: ProbeQuestion, path: str) -> None:
     server = Server(make_plan(question))
     fields = dict(server.headers)
     assert fields[":path"] == path
@@ -200,11 +200,11 @@ def test_the_authority_of_a_unix_socket_is_localhost() -> None:
 def test_settings_and_pings_are_acknowledged() -> None:
     server = Server(make_plan())
     server.http2.ping(b"12345678")
-    talk = GrpcCall(make_plan())
-    events = server.http2.receive_data(talk.receive(server.http2.data_to_send()))
+    client_call = GrpcCall(make_plan())
+    events = server.http2.receive_data(client_call.receive(server.http2.data_to_send()))
     names = [type(event).__name__ for event in events]
     assert names == ["SettingsAcknowledged", "PingAckReceived"]
-    assert talk.receive(b"") == b""
+    assert client_call.receive(b"") == b""
 
 
 def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
@@ -213,9 +213,9 @@ def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
     data = server.http2.data_to_send()
     whole = GrpcCall(make_plan()).receive(data)
     for step in (1, 3, 9, 17):
-        talk = GrpcCall(make_plan())
+        client_call = GrpcCall(make_plan())
         pieces = [data[at : at + step] for at in range(0, len(data), step)]
-        assert b"".join(map(talk.receive, pieces)) == whole
+        assert b"".join(map(client_call.receive, pieces)) == whole
 
 
 @pytest.mark.parametrize(
@@ -226,16 +226,16 @@ def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
     ],
 )
 def test_a_model_is_healthy_when_a_version_is_available(message: bytes, finding: Finding) -> None:
-    plan = dataclasses.replace(make_plan(Question.MODEL_STATUS_CALL), model="half")
+    plan = dataclasses.replace(make_plan(ProbeQuestion.MODEL_STATUS_CALL), model="half")
     server = Server(plan)
     assert dict(server.headers)[":path"] == "/tensorflow.serving.ModelService/GetModelStatus"
     assert server.message == b"\0\0\0\0\x08\x0a\x06\x0a\x04half"
-    talk = GrpcCall(plan)
-    talk.opening()
+    client_call = GrpcCall(plan)
+    client_call.opening()
     unary(bytes([0, 0, 0, 0, len(message)]) + message)(server.http2)
-    talk.receive(server.http2.data_to_send())
-    assert talk.answer is not None
-    assert talk.answer.finding is finding
+    client_call.receive(server.http2.data_to_send())
+    assert client_call.answer is not None
+    assert client_call.answer.finding is finding
 
 
 def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
@@ -250,7 +250,7 @@ def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
 
 def test_a_balancer_says_through_whom_it_is_ready() -> None:
     own, other = (b"triton-lb-%016x" % number for number in range(2))
-    plan = ProbePlan(question=Question.SERVER_READY, address=ADDRESS, identity=own)
+    plan = ProbePlan(question=ProbeQuestion.SERVER_READY, address=ADDRESS, identity=own)
     assert ("cdn-loop", own.decode()) in Server(plan).headers
 
     def reply(server: H2Connection) -> None:
@@ -258,4 +258,4 @@ def test_a_balancer_says_through_whom_it_is_ready() -> None:
         server.send_data(1, READY_MESSAGE)
         server.send_headers(1, OK, end_stream=True)
 
-    assert answer_to(reply_bytes(reply)) == Answer(Finding.READY, "", (other,))
+    assert answer_to(reply_bytes(reply)) == ProbeAnswer(Finding.READY, "", (other,))

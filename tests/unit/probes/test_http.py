@@ -6,7 +6,7 @@ import pytest
 from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.probes.http import HttpGet
-from lb.probes.plan import NO_BACKEND_READY, Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, ProbeAnswer, ProbePlan, ProbeQuestion
 
 ADDRESS = Address(host="127.0.0.1", port=8000)
 
@@ -18,7 +18,7 @@ def make_plan(
     headers: tuple[tuple[str, str], ...] = (),
 ) -> ProbePlan:
     return ProbePlan(
-        question=Question.HTTP_GET, address=address, expected_status=expected, headers=headers
+        question=ProbeQuestion.HTTP_GET, address=address, expected_status=expected, headers=headers
     )
 
 
@@ -32,12 +32,12 @@ def request_of(plan: ProbePlan) -> h11.Request:
     return request
 
 
-def answer_to(*pieces: bytes, plan: ProbePlan | None = None) -> Answer | None:
-    talk = HttpGet(plan or make_plan())
+def answer_to(*pieces: bytes, plan: ProbePlan | None = None) -> ProbeAnswer | None:
+    client_call = HttpGet(plan or make_plan())
     for piece in pieces:
-        if talk.answer is None:
-            assert talk.receive(piece) == b""
-    return talk.answer
+        if client_call.answer is None:
+            assert client_call.receive(piece) == b""
+    return client_call.answer
 
 
 def test_the_request_is_a_get_that_asks_to_close() -> None:
@@ -81,7 +81,7 @@ def test_own_headers_are_added_and_replace_ours() -> None:
     ],
 )
 def test_answers_at_every_split_point(reply: bytes, finding: Finding, detail: str) -> None:
-    expected = Answer(finding, detail)
+    expected = ProbeAnswer(finding, detail)
     for at in range(len(reply) + 1):
         assert answer_to(reply[:at], reply[at:]) == expected
     assert answer_to(*(bytes((byte,)) for byte in reply)) == expected
@@ -94,15 +94,15 @@ def test_a_half_sent_status_line_is_no_answer_yet() -> None:
 def test_the_expected_statuses_are_what_is_ready() -> None:
     plan = make_plan(expected=(204, 404))
     not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n\r\n", plan=plan)
-    assert not_found == Answer(Finding.READY)
-    assert answer_to(b"HTTP/1.1 200 OK\r\n\r\n", plan=plan) == Answer(
+    assert not_found == ProbeAnswer(Finding.READY)
+    assert answer_to(b"HTTP/1.1 200 OK\r\n\r\n", plan=plan) == ProbeAnswer(
         Finding.NOT_READY, "HTTP status 200"
     )
 
 
 def test_an_interim_answer_without_end_is_given_up() -> None:
     answer = answer_to(b"HTTP/1.1 100 Continue\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
-    assert answer == Answer(Finding.ERROR, "endless interim answers")
+    assert answer == ProbeAnswer(Finding.ERROR, "endless interim answers")
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -115,7 +115,7 @@ def test_interim_answers_without_end_are_given_up(at_once: bool) -> None:
         assert answer_to(*([b"".join(heard)] if at_once else heard)).finding is finding
 
 
-STATUS = ProbePlan(question=Question.MODEL_STATUS_GET, address=ADDRESS, path="/v1/models/m")
+STATUS = ProbePlan(question=ProbeQuestion.MODEL_STATUS_GET, address=ADDRESS, path="/v1/models/m")
 AVAILABLE = b'{"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}'
 LOADING = AVAILABLE.replace(b"AVAILABLE", b"LOADING")
 
@@ -155,7 +155,7 @@ def test_an_incomplete_or_endless_state_is_no_good_news() -> None:
 
 def test_probes_are_marked_where_we_have_an_identity() -> None:
     own = b"triton-lb-0123456789abcdef"
-    plan = ProbePlan(question=Question.HTTP_GET, address=ADDRESS, identity=own)
+    plan = ProbePlan(question=ProbeQuestion.HTTP_GET, address=ADDRESS, identity=own)
     assert dict(request_of(plan).headers)[b"cdn-loop"] == own
     assert b"cdn-loop" not in dict(request_of(make_plan()).headers)
 
@@ -165,7 +165,7 @@ def test_a_balancer_says_through_whom_it_is_ready() -> None:
     reply = b"HTTP/1.1 200 OK\r\nTriton-LB-Ready-Through: %b\r\n\r\n" % b", ".join(path)
     for at in range(len(reply) + 1):
         answer = answer_to(reply[:at], reply[at:])
-        assert answer == Answer(Finding.READY, "", path)
+        assert answer == ProbeAnswer(Finding.READY, "", path)
 
 
 def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
@@ -174,14 +174,14 @@ def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
     for at in range(len(reply) + 1):
         assert answer_to(reply[:at], reply[at:]) == NO_BACKEND_READY
     triton = answer_to(reply.replace(field, b""))
-    assert triton == Answer(Finding.MODELS_NOT_READY, "HTTP status 400")
+    assert triton == ProbeAnswer(Finding.MODELS_NOT_READY, "HTTP status 400")
 
 
 def test_a_head_without_end_is_given_up() -> None:
     answer = answer_to(b"HTTP/1.1 200 OK\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
-    assert answer == Answer(Finding.ERROR, "endless head of an answer")
+    assert answer == ProbeAnswer(Finding.ERROR, "endless head of an answer")
 
 
 def test_a_loop_is_named() -> None:
     answer = answer_to(b"HTTP/1.1 508 Loop Detected\r\n\r\n")
-    assert answer == Answer(Finding.NOT_READY, "HTTP status 508: loop detected")
+    assert answer == ProbeAnswer(Finding.NOT_READY, "HTTP status 508: loop detected")

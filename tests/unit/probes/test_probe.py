@@ -7,12 +7,14 @@ import pytest
 
 from lb.domain.backend import Address
 from lb.health.port import Finding
-from lb.probes.plan import ProbePlan, Question
+from lb.probes.plan import ProbePlan, ProbeQuestion
 from lb.probes.probe import NetworkProbe
 
 
-@pytest.mark.parametrize("question", Question)
-async def test_a_socket_that_does_not_exist_refuses(question: Question, tmp_path: Path) -> None:
+@pytest.mark.parametrize("question", ProbeQuestion)
+async def test_a_socket_that_does_not_exist_refuses(
+    question: ProbeQuestion, tmp_path: Path
+) -> None:
     address = Address(path=str(tmp_path / "none.sock"))
     result = await NetworkProbe(ProbePlan(question=question, address=address)).check(30.0)
     assert result.finding is Finding.REFUSED
@@ -34,7 +36,7 @@ async def test_a_probe_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -
     accepted = asyncio.Event()
     loop = asyncio.get_running_loop()
     server = await loop.create_unix_server(Silent, address.path)
-    probe = NetworkProbe(ProbePlan(question=Question.HTTP_GET, address=address))
+    probe = NetworkProbe(ProbePlan(question=ProbeQuestion.HTTP_GET, address=address))
     task = loop.create_task(probe.check(60.0))
     await accepted.wait()
     task.cancel()

@@ -8,7 +8,7 @@ from lb.domain.backend import Address, Backend, BackendSpec, Port
 from lb.domain.outcome import Outcome
 from lb.proxy.attempt_scan import AttemptScan
 from lb.proxy.exchange import Attempt, Exchange
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import data, headers, named, request_fields
 
 

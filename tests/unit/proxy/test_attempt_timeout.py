@@ -9,7 +9,7 @@ import pytest
 from lb.domain.outcome import Outcome
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.exchange import Exchange
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.paper_streams import STREAM
 from tests.wire.frames import call, data, headers, named, request_fields
 

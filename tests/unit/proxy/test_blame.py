@@ -5,7 +5,7 @@ from __future__ import annotations
 from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
 from lb.domain.fault import Fault
 from lb.proxy.blame import Blame
-from lb.proxy.dispatch import NoConduct
+from lb.proxy.dispatch import NoPassiveHealth
 from lb.proxy.exchange import Attempt, Exchange
 from tests.fakes.records import INFER
 
@@ -28,21 +28,21 @@ def request(model: bytes = b"m") -> Exchange:
 
 
 def test_the_same_backend_twice_says_nothing_more() -> None:
-    blame, exchange = Blame(NoConduct(), float), request()
+    blame, exchange = Blame(NoPassiveHealth(), float), request()
     reset(blame, exchange, ONE)
     reset(blame, exchange, ONE)
     assert blame.of_answered(exchange) is not None
 
 
 def test_an_attempt_after_it_that_ended_otherwise_tells_nothing() -> None:
-    blame, exchange = Blame(NoConduct(), float), request()
+    blame, exchange = Blame(NoPassiveHealth(), float), request()
     reset(blame, exchange, ONE)
     exchange.attempts += 1
     assert blame.of_failed(exchange, 1.0) is None
 
 
 def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
-    blame, exchange = Blame(NoConduct(), float), request()
+    blame, exchange = Blame(NoPassiveHealth(), float), request()
     exchange.attempts = 1
     hedge = Attempt(exchange, ONE, ONE.port(exchange.protocol), 1.0)
     blame.suspect(hedge, Fault.ERROR, 0.1, 1.0)
@@ -50,7 +50,7 @@ def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
 
 
 def test_models_that_are_remembered_are_bounded() -> None:
-    blame = Blame(NoConduct(), float)
+    blame = Blame(NoPassiveHealth(), float)
     for number in range(3000):
         exchange = request(b"%d" % number)
         reset(blame, exchange, ONE)

@@ -18,15 +18,15 @@ from lb.domain.errors import RequestRefused
 from lb.domain.fault import Fault
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.pool import ConductSink, PoolRef
+from lb.domain.pool import PassiveHealthSink, PoolRef
 from lb.domain.retry import RetryRules
 from lb.proxy.dispatch import Dispatcher, DispatchOptions
-from lb.proxy.exchange import Attempt, Exchange, Particulars
-from lb.proxy.reruns import Reruns
-from lb.wire.ledger import Ledger
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints
+from lb.proxy.reruns import RerunLimits
+from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
-from tests.fakes.conduct import Reports
+from tests.fakes.passive_health import Reports
 from tests.fakes.records import INFER
 from tests.fakes.relay import Finished, Outcomes, snapshot_of
 
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
     backends: tuple[Backend, ...]
     outcomes: Outcomes
     finished: Finished
-    ledger: Ledger
+    memory_budget: MemoryBudget
     loop: FakeLoop
 
 
@@ -51,10 +51,10 @@ def make(
     max_in_flight: int = 0,
     gate: Gate | None = None,
     rules: RetryRules | None = None,
-    conduct: ConductSink | None = None,
+    passive_health: PassiveHealthSink | None = None,
 ) -> Parts:
     backends = tuple(make_backend(f"b{n}", max_in_flight=max_in_flight) for n in range(count))
-    outcomes, finished, ledger, loop = Outcomes(), Finished(), Ledger(800), FakeLoop()
+    outcomes, finished, memory_budget, loop = Outcomes(), Finished(), MemoryBudget(800), FakeLoop()
     ref = PoolRef(snapshot_of(backends))
     rules = rules or RetryRules()
     dispatcher = Dispatcher(
@@ -62,13 +62,13 @@ def make(
         outcomes,
         finished,
         clock=loop.time,
-        ledger=ledger,
+        memory_budget=memory_budget,
         options=DispatchOptions(retry=rules),
         gate=gate,
-        conduct=conduct,
-        reruns=Reruns(ref, loop.time, rules, schedule=loop.call_later),
+        passive_health=passive_health,
+        reruns=RerunLimits(ref, loop.time, rules, schedule=loop.call_later),
     )
-    return Parts(dispatcher, backends, outcomes, finished, ledger, loop)
+    return Parts(dispatcher, backends, outcomes, finished, memory_budget, loop)
 
 
 def exchange(operation: Operation = INFER) -> Exchange:
@@ -181,12 +181,12 @@ def test_a_request_that_never_ran_gives_its_share_back() -> None:
     limit = Limit(concurrent=1)
     gate = Gate(GateRules(limits=(LimitRule(limit),)))
     parts = make(0, gate=gate)
-    claim = gate.claim(INFER, (), is_control=False)
-    assert claim is not None
+    credentials = gate.credentials(INFER, (), is_control=False)
+    assert credentials is not None
     for _ in range(2):
         one = exchange()
         parts.dispatcher.accounts.begin(one)
-        parts.dispatcher.admit(one, claim, NOBODY)
+        parts.dispatcher.admit(one, credentials, NOBODY)
         parts.dispatcher.accounts.finish(one, Reason.NO_BACKEND)
 
 
@@ -195,11 +195,11 @@ def test_the_name_of_the_token_is_known_even_of_refused_requests() -> None:
     book = TokenBook([Token("key", digest_of(secret), frozenset({Role.INFER}))])
     gate = Gate(GateRules(needs_token=True), book)
     fields = [(b"authorization", b"Bearer " + secret)]
-    claim = gate.claim(LOAD, fields, is_control=True)
-    assert claim is not None
+    credentials = gate.credentials(LOAD, fields, is_control=True)
+    assert credentials is not None
     one = exchange(LOAD)
     with pytest.raises(RequestRefused):
-        make(gate=gate).dispatcher.admit(one, claim, NOBODY)
+        make(gate=gate).dispatcher.admit(one, credentials, NOBODY)
     assert one.token == "key"
     assert one.permit is None
 
@@ -212,15 +212,15 @@ def test_a_request_has_the_name_of_whom_a_trusted_proxy_speaks_for(field: bytes,
     gate = Gate(GateRules(proxies=TrustedProxies((ip_network("10.0.0.0/8"),))))
     address = ip_address("10.0.0.1")
     proxy = Client("10.0.0.1:5", address, address, False, False, is_trusted_proxy=True)
-    claim = gate.claim(INFER, [(b"x-forwarded-for", field)], is_control=False)
-    assert claim is not None
+    credentials = gate.credentials(INFER, [(b"x-forwarded-for", field)], is_control=False)
+    assert credentials is not None
     one = exchange()
     one.client = proxy.name
-    make(gate=gate).dispatcher.admit(one, claim, proxy)
+    make(gate=gate).dispatcher.admit(one, credentials, proxy)
     assert one.client == name
     stranger = replace(proxy, is_trusted_proxy=False)
     one.client = stranger.name
-    make(gate=gate).dispatcher.admit(one, claim, stranger)
+    make(gate=gate).dispatcher.admit(one, credentials, stranger)
     assert one.client == stranger.name
 
 
@@ -229,17 +229,17 @@ def test_a_request_has_the_name_of_whom_a_trusted_proxy_speaks_for(field: bytes,
 
 def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Reports, Attempt]:
     """An attempt for the model m at one of so many backends, and who is told of it."""
-    conduct = Reports()
-    parts = make(count, conduct=conduct)
+    passive_health = Reports()
+    parts = make(count, passive_health=passive_health)
     one = exchange(operation)
     one.model = b"m"
     parts.dispatcher.accounts.begin(one)
-    return parts, conduct, place(parts, one)
+    return parts, passive_health, place(parts, one)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_good_answers_are_told_of_as_long_as_they_are_asked_for(is_whole: bool) -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     parts.backends[0].reports_due = 1
     for _ in range(2):
         parts.loop.advance(0.02)
@@ -250,52 +250,52 @@ def test_good_answers_are_told_of_as_long_as_they_are_asked_for(is_whole: bool) 
         one = exchange()
         one.model = b"m"
         attempt = place(parts, one)
-    assert conduct.told == [("answered", "b0", b"m", 0.02)]
+    assert passive_health.told == [("answered", "b0", b"m", 0.02)]
 
 
 def test_an_answer_took_until_its_first_byte() -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     parts.backends[0].reports_due = 1
     parts.loop.advance(0.02)
     attempt.first_byte_at = parts.loop.time()
     parts.loop.advance(5.0)
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 0)
-    assert conduct.told == [("answered", "b0", b"m", 0.02)]
+    assert passive_health.told == [("answered", "b0", b"m", 0.02)]
 
 
 def test_errors_are_no_good_answers() -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     parts.backends[0].reports_due = 5
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 13)
-    assert conduct.told == []
+    assert passive_health.told == []
 
 
 def test_errors_that_may_be_the_backends_fault_are_told_of() -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     parts.dispatcher.blame.answered_with_error(attempt, 3, "inference input data-type is 'FP32'")
     parts.dispatcher.blame.answered_with_error(
         attempt, 14, "This protocol is restricted, expecting header"
     )
-    assert conduct.told == []
+    assert passive_health.told == []
     parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")
     parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error: no kernel image")
-    assert conduct.told == [
+    assert passive_health.told == [
         ("failed", "b0", b"m", Fault.ERROR),
         ("failed", "b0", b"m", Fault.DEVICE),
     ]
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 13)
     parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")  # it is over
-    assert len(conduct.told) == 2
+    assert len(passive_health.told) == 2
 
 
 def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
-    parts, conduct, attempt = judged()
-    particulars = attempt.exchange.particulars = Particulars()
-    particulars.regions = (b"region",)
+    parts, passive_health, attempt = judged()
+    hints = attempt.exchange.hints = RoutingHints()
+    hints.regions = (b"region",)
     parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")
-    assert conduct.told == []
+    assert passive_health.told == []
     parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error: no kernel image")
-    assert conduct.told == [("failed", "b0", b"m", Fault.DEVICE)]
+    assert passive_health.told == [("failed", "b0", b"m", Fault.DEVICE)]
 
 
 @pytest.mark.parametrize(
@@ -314,30 +314,30 @@ def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
 def test_attempts_without_an_answer_are_told_of(
     outcome: Outcome, told: tuple[str, str, bytes, object] | None
 ) -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     parts.loop.advance(0.5)
     parts.dispatcher.accounts.attempt_ended(attempt, outcome)
     assert not parts.dispatcher.retry.may_retry(
         attempt.exchange, outcome, body_retained=False, response_begun=False
     )
-    assert conduct.told == ([told] if told else [])
+    assert passive_health.told == ([told] if told else [])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DEADLINE, Outcome.CANCELLED])
 def test_an_attempt_whose_answer_has_begun_is_not_abandoned(outcome: Outcome) -> None:
-    parts, conduct, attempt = judged()
+    parts, passive_health, attempt = judged()
     attempt.first_byte_at = parts.loop.time()
     parts.loop.advance(0.5)
     parts.dispatcher.accounts.attempt_ended(attempt, outcome)
-    assert conduct.told == []
+    assert passive_health.told == []
 
 
 def test_nothing_is_told_of_calls_that_change_servers() -> None:
-    parts, conduct, attempt = judged(LOAD)
+    parts, passive_health, attempt = judged(LOAD)
     parts.backends[0].reports_due = 5
     parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error")
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.LOST)
-    assert conduct.told == []
+    assert passive_health.told == []
 
 
 # Two attempts beside each other
@@ -385,7 +385,7 @@ def test_no_second_attempt_begins_where_no_other_backend_takes_it(
 def test_no_second_attempt_begins_while_memory_is_short() -> None:
     parts = make()
     one = place(parts, exchange()).exchange
-    parts.ledger.held = parts.ledger.short_at
+    parts.memory_budget.held = parts.memory_budget.short_at
     with pytest.raises(RequestRefused) as caught:
         beside(parts, one)
     assert caught.value.reason is Reason.MEMORY
@@ -417,29 +417,29 @@ def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> 
 def test_a_reset_of_the_second_attempt_is_its_backends_fault_if_the_first_is_answered_well(
     is_whole: bool, is_good: bool
 ) -> None:
-    parts, conduct, first = judged(count=2)
+    parts, passive_health, first = judged(count=2)
     one = first.exchange
     hedge = beside(parts, one)
     parts.dispatcher.accounts.attempt_ended(hedge, Outcome.RESET)
-    assert conduct.told == []
+    assert passive_health.told == []
     code = 0 if is_good else 3
     if is_whole:
         parts.dispatcher.accounts.answered_whole(first, code, parts.loop.time())
     else:
         parts.dispatcher.accounts.attempt_ended(first, Outcome.ANSWERED, code)
     told = ("failed", hedge.backend.name, b"m", Fault.ERROR)
-    assert conduct.told == ([told] if is_good else [])
+    assert passive_health.told == ([told] if is_good else [])
 
 
 def test_nobody_is_to_blame_where_both_attempts_are_reset() -> None:
-    parts, conduct, first = judged(count=2)
+    parts, passive_health, first = judged(count=2)
     one = first.exchange
     parts.dispatcher.accounts.attempt_ended(beside(parts, one), Outcome.RESET)
     parts.dispatcher.accounts.attempt_ended(first, Outcome.RESET)
     assert not parts.dispatcher.retry.may_retry(
         one, Outcome.RESET, body_retained=False, response_begun=False
     )
-    assert conduct.told == []
+    assert passive_health.told == []
 
 
 @pytest.mark.parametrize("is_overtaken", [True, False])
@@ -447,11 +447,11 @@ def test_limits_are_given_back_with_the_attempt_that_counts(is_overtaken: bool) 
     limit = Limit(concurrent=1)
     gate = Gate(GateRules(limits=(LimitRule(limit),)))
     parts = make(gate=gate)
-    claim = gate.claim(INFER, (), is_control=False)
-    assert claim is not None
+    credentials = gate.credentials(INFER, (), is_control=False)
+    assert credentials is not None
     one = exchange()
     parts.dispatcher.accounts.begin(one)
-    parts.dispatcher.admit(one, claim, NOBODY)
+    parts.dispatcher.admit(one, credentials, NOBODY)
     other, counts = place(parts, one), beside(parts, one)
     if is_overtaken:
         parts.dispatcher.accounts.overtake(one)

@@ -9,10 +9,10 @@ import pytest
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from lb.domain.sequence import SequenceKey, SequenceStep
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.hedging import Hedger
 from lb.proxy.http2.attempt import GrpcAttempt
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import answer, data, headers, named, request_fields
 
 _SERVICE = b"/inference.GRPCInferenceService/"
@@ -97,11 +97,11 @@ async def test_the_time_begins_when_all_of_the_request_has_come() -> None:
 async def test_what_must_not_or_cannot_be_sent_twice_is_not(why: str) -> None:
     bench = Bench(backends=1 if why == "alone" else 2)
     one = bench.begins(method=b"ModelConfig" if why == "read" else b"ModelInfer")
-    one.particulars = Particulars()
+    one.hints = RoutingHints()
     if why == "step":
-        one.particulars.step = SequenceStep(SequenceKey(b"m", 1))
+        one.hints.step = SequenceStep(SequenceKey(b"m", 1))
     if why == "regions":
-        one.particulars.regions = (b"r",)
+        one.hints.regions = (b"r",)
     if why == "never":
         bench.relay.run_once(b"m")
     if why == "again":

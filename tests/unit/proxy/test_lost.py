@@ -8,7 +8,7 @@ import pytest
 
 from lb.balancing.unanswered import overdue_after_s
 from lb.domain.backend import AppProtocol
-from lb.domain.schedule import Plan, Terms, Ticket
+from lb.domain.schedule import QueuePlan, RequestClass, Ticket
 from lb.kserve.operations import MODEL_INFER
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.lost import UNSCHEDULED_S, abandoned_until, report_abandoned
@@ -22,7 +22,7 @@ def sent(expected_s: float | None) -> Attempt:
     backend = make_backend("b0")
     attempt = Attempt(exchange, backend, backend.port(AppProtocol.HTTP), 100.0)
     if expected_s is not None:
-        attempt.ticket = Ticket(Terms(b"m", b"", Plan(limits={}), (backend,)), 99.0)
+        attempt.ticket = Ticket(RequestClass(b"m", b"", QueuePlan(limits={}), (backend,)), 99.0)
         attempt.ticket.expected_s = expected_s
         attempt.ticket.model_backend = object()
     return attempt

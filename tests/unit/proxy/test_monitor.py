@@ -9,7 +9,7 @@ from lb.domain.operation import Operation, OperationKind
 from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.monitor import Monitor
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 
 
 class Counting:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lb.domain.schedule import Capacity, Ending, Plan, Terms, Ticket
+from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from lb.net.bell import Bell
 from lb.net.timers import TimerWheel
 from lb.proxy.neighbours import Neighbours
@@ -49,8 +49,10 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
         tickets = []
         for _ in range(2):  # each worker has a record of its own of the only backend
             backends = (make_backend(),)
-            terms = Terms(b"model", b"", Plan(limits={}, default=Capacity(1)), backends)
-            tickets.append(Ticket(terms, time.monotonic()))
+            request_class = RequestClass(
+                b"model", b"", QueuePlan(limits={}, default=Capacity(1)), backends
+            )
+            tickets.append(Ticket(request_class, time.monotonic()))
         assert one.offer(tickets[0], time.monotonic()) is not None
         assert two.offer(tickets[1], time.monotonic()) is None
         one.complete(tickets[0], time.monotonic(), Ending.GOOD)

@@ -11,7 +11,7 @@ from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement
 from lb.kserve.errors import Meaning
-from lb.proxy.exchange import Attempt, Particulars
+from lb.proxy.exchange import Attempt, RoutingHints
 from tests.fakes.backends import make_backend
 from tests.unit.proxy.test_queue import FACTS, Bench, Waiting
 
@@ -171,7 +171,7 @@ def test_questions_about_it_go_to_any_backend() -> None:
     bench = OnDemandBench()
     question = Waiting(bench)
     question.operation = METADATA
-    question.particulars = Particulars()
+    question.hints = RoutingHints()
     attempt = bench.dispatcher.placer.place(question, Attempt, None, question)
     assert attempt is not None
     assert attempt.backend in bench.backends

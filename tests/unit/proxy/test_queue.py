@@ -17,11 +17,11 @@ from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
-from lb.domain.schedule import Capacity, Plan, QueueRules
+from lb.domain.schedule import Capacity, QueuePlan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, Particulars
+from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, RoutingHints
 from lb.proxy.queue import Queue, QueueOptions
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
@@ -45,7 +45,7 @@ class Waiting(Exchange):
         self.deadline = inf
         self.hints: dict[bytes, bytes] = {}
         if model == b"m":
-            self.particulars = Particulars(rows=1)
+            self.hints = RoutingHints(rows=1)
 
     @property
     def due(self) -> float:
@@ -104,19 +104,19 @@ class Bench:
     def __init__(self, count: int = 1, concurrency: int = 1, **rules: object) -> None:
         self.loop = FakeLoop()
         self.backends = tuple(make_backend(f"b{n}") for n in range(count))
-        self.plan = Plan(
+        self.plan = QueuePlan(
             limits={},
             default=Capacity(concurrency, instances=concurrency),
             rules=QueueRules(**rules),
         )
         self.ref = PoolRef(self.snapshot(self.backends))
-        self.ledger = Ledger(1 << 22)
+        self.memory_budget = MemoryBudget(1 << 22)
         self.queue = Queue(
-            Scheduler(), self.ref, self.loop.time, self.ledger, later=self.loop.call_later
+            Scheduler(), self.ref, self.loop.time, self.memory_budget, later=self.loop.call_later
         )
         self.dispatcher = Dispatcher(
-            self.ref, Outcomes(), Finished(), clock=self.loop.time, ledger=self.ledger,
-            queue=self.queue,
+            self.ref, Outcomes(), Finished(), clock=self.loop.time,
+            memory_budget=self.memory_budget, queue=self.queue,
         )  # fmt: skip
 
     def snapshot(self, backends: tuple[Backend, ...]) -> object:
@@ -129,7 +129,7 @@ class Bench:
     def come(self, model: bytes = b"m", **slots: object) -> Waiting:
         one = Waiting(self, model)
         for name, value in slots.items():
-            setattr(one.particulars if name in ("rows", "size", "priority") else one, name, value)
+            setattr(one.hints if name in ("rows", "size", "priority") else one, name, value)
         one.go_on()
         return one
 
@@ -383,7 +383,7 @@ def test_what_would_hold_too_much_goes_on_instead_of_waiting() -> None:
 def test_one_whose_turn_comes_goes_on_though_memory_is_short() -> None:
     bench = Bench()
     first, second = bench.come(), bench.come()
-    bench.ledger.held = bench.ledger.ceiling
+    bench.memory_budget.held = bench.memory_budget.ceiling
     first.end()
     bench.turn()
     assert second.at == "b0"
@@ -496,7 +496,7 @@ def many(bench: Bench, model: bytes = b"m", count: int = MANY) -> list[Noting]:
     """So many that wait, for they cannot begin."""
     some = [Noting(bench, model) for _ in range(count)]
     for each in some:
-        each.particulars = each.particulars or Particulars()
+        each.hints = each.hints or RoutingHints()
         each.go_on()
         assert not each.at
         each.goes = 0
@@ -641,7 +641,7 @@ def test_nobody_is_lost_or_doubled_whatever_happens_between_the_turns(seed: int)
         if what < 0.3:
             for _ in range(rng.randrange(60)):
                 one = Noting(bench, rng.choice((b"m", b"other")))
-                one.particulars = one.particulars or Particulars()
+                one.hints = one.hints or RoutingHints()
                 came.append(one)
                 one.go_on()
         elif what < 0.5:

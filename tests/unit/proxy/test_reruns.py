@@ -12,7 +12,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.retry import RetryRules
 from lb.proxy.exchange import Attempt, Exchange
-from lb.proxy.reruns import Reruns
+from lb.proxy.reruns import RerunLimits
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
@@ -41,7 +41,7 @@ class Bench:
         self.backends = [make_backend(f"b{number}") for number in range(2)]
         self.gone = make_backend("gone")
         self.ref = PoolRef(snapshot_of(self.backends))
-        self.reruns = Reruns(
+        self.reruns = RerunLimits(
             self.ref,
             self.loop.time,
             RetryRules(share=share, floor=floor),
@@ -342,5 +342,5 @@ def test_who_lost_two_connections_at_once_waits_to_see_whether_the_first_server_
     bench.loop.advance(0.05 if sign != "none" else 1.5)
     assert bench.went == ([one] if sign == "a byte" else [])
     assert [each.reason for each in refused] == ([] if sign == "a byte" else [Reason.UPSTREAM_LOST])
-    assert bench.reruns.deadly.seen == (sign != "a byte")
+    assert bench.reruns.poison_models.seen == (sign != "a byte")
     assert bench.loop.pending == 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lb.net.crowd import Crowd
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.proxy.sniff import Sniffer, SniffProtocol
 from lb.wire.http2.frames import PREFACE
 from tests.fakes.clock import FakeLoop
@@ -102,7 +102,7 @@ def test_a_client_that_goes_leaves_nothing_behind() -> None:
 def test_a_client_may_not_wait_with_more_connections_than_it_may_have() -> None:
     loop = FakeLoop()
     sniffer = Sniffer(Noting, Noting, loop.wheel(), TIMEOUT_S)
-    sniffer.crowd = Crowd(1)
+    sniffer.connection_limiter = ConnectionLimiter(1)
     crowded: list[int] = []
     sniffer.on_crowded = lambda: crowded.append(1)
     transports = [FakeTransport(), FakeTransport(), FakeTransport()]
@@ -113,7 +113,7 @@ def test_a_client_may_not_wait_with_more_connections_than_it_may_have() -> None:
     assert len(crowded) == 1
     second.connection_lost(None)
     first.data_received(b"GET / HTTP/1.1\r\n\r\n")  # from here on its protocol counts it
-    assert (len(sniffer.crowd), len(sniffer)) == (0, 0)
+    assert (len(sniffer.connection_limiter), len(sniffer)) == (0, 0)
     third.connection_made(transports[2])
     third.connection_lost(None)
-    assert (len(sniffer.crowd), len(sniffer), len(crowded)) == (0, 0, 1)
+    assert (len(sniffer.connection_limiter), len(sniffer), len(crowded)) == (0, 0, 1)

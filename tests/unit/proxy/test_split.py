@@ -11,10 +11,10 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.kserve.operations import MODEL_INFER
 from lb.net.iteration import ROOM, IterationBudget
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.split import (
     PARTS_PER_ITERATION,
     HeldBytes,
@@ -24,13 +24,13 @@ from lb.proxy.split import (
     Splits,
     even_parts,
     longest_batch,
-    part_particulars,
+    part_hints,
     rows_text,
     split_rules,
     unequal_parts,
 )
 from lb.settings.model import Settings
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.live import FakeClock
 
 RULE = SplitRule(at_once=2, max_bytes=1000)
@@ -66,7 +66,7 @@ def splits(
     divider: Divided | None = None,
 ) -> Splits:
     nowhere = Placement((), None, None)  # type: ignore[arg-type]
-    plan = Plan(limits={}) if parts or divider is not None else None
+    plan = QueuePlan(limits={}) if parts or divider is not None else None
     routes = {b"m": ModelRoute(facts=facts, plan=plan)}
     pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
     made = Splits(pool, divider or Divided(*parts), clock or FakeClock(100.0))
@@ -189,11 +189,11 @@ def test_the_settings_name_models_whose_batches_are_cut() -> None:
 
 def test_a_part_is_as_urgent_as_its_whole_and_has_its_own_rows() -> None:
     plan = SplitPlan(RULE, FACTS, (5, 4), is_scheduled=True)
-    part = part_particulars(Particulars(b"2", 9, 3), plan, 5, 100)
+    part = part_hints(RoutingHints(b"2", 9, 3), plan, 5, 100)
     assert part is not None
     assert (part.version, part.rows, part.priority, part.size) == (b"2", 5, 3, 100)
     unscheduled = SplitPlan(RULE, FACTS, (5, 4), is_scheduled=False)
-    assert part_particulars(None, unscheduled, 5, 100) is None
+    assert part_hints(None, unscheduled, 5, 100) is None
 
 
 def test_rows_are_named_from_zero() -> None:
@@ -311,21 +311,21 @@ class Owner:
         self.held.drop()
 
 
-def test_held_bytes_are_on_the_ledger() -> None:
-    ledger = Ledger(100)
+def test_held_bytes_are_on_the_memory_budget() -> None:
+    memory_budget = MemoryBudget(100)
     owner = Owner()
-    owner.held = held = HeldBytes(ledger, owner)
+    owner.held = held = HeldBytes(memory_budget, owner)
     assert held.add(b"")
-    assert not len(ledger)
+    assert not len(memory_budget)
     assert held.add(b"x" * 60)
-    assert (ledger.held, held.rope().joined()) == (60, b"x" * 60)
+    assert (memory_budget.held, held.rope().joined()) == (60, b"x" * 60)
     assert not held.add(b"y" * 60)
-    assert (ledger.held, len(ledger), held.size) == (0, 0, 0)
+    assert (memory_budget.held, len(memory_budget), held.size) == (0, 0, 0)
 
 
 def held_bytes() -> HeldBytes:
     owner = Owner()
-    owner.held = HeldBytes(Ledger(2**30), owner)
+    owner.held = HeldBytes(MemoryBudget(2**30), owner)
     return owner.held
 
 
@@ -390,7 +390,7 @@ def test_what_holds_for_one_version_of_a_model_is_not_noted_for_others() -> None
     divider.is_possible = False
     made = splits(rule=AUTO, divider=divider)
     asked = exchange()
-    asked.particulars = Particulars(b"2")
+    asked.hints = RoutingHints(b"2")
     assert made.plan(asked, 6, 100) is None
     assert not made.stays_whole(b"m", 6)
 

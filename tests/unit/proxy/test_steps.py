@@ -16,10 +16,10 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Attempt, Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.proxy.failure import grpc_status, http_status
 from lb.wire.grpc.status import GrpcStatus
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
@@ -40,7 +40,7 @@ class Parts:
             Outcomes(),
             Finished(),
             clock=self.loop.time,
-            ledger=Ledger(800),
+            memory_budget=MemoryBudget(800),
         )
 
     def only(self, *backends: Backend) -> None:
@@ -58,8 +58,8 @@ class Parts:
     ) -> Exchange:
         exchange = Exchange(protocol, INFER, "client", 1.0)
         exchange.model = key.model
-        exchange.particulars = Particulars()
-        exchange.particulars.step = SequenceStep(key, start, end)
+        exchange.hints = RoutingHints()
+        exchange.hints.step = SequenceStep(key, start, end)
         return exchange
 
     def place(self, exchange: Exchange) -> Attempt:

@@ -9,7 +9,7 @@ from lb.proxy.tracing import Tracer
 from lb.telemetry.spans import AttemptSpan, RequestSpan
 from lb.telemetry.spans import spans_of as spans_of_record
 from tests.fakes.http1_sides import Sides
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.paper_streams import STREAM, PaperStreams, result
 from tests.fakes.paper_streams import request as stream_request
 from tests.wire.frames import (

@@ -159,13 +159,13 @@ def test_a_variant_that_is_loaded_on_demand_gets_its_share() -> None:
     desk.book.sets[NAME].set_shares({"canary": 100})
     serve(desk, 2, failing=0)
     desk.pool.publish(on_demand())
-    desk.book.look()  # it was evicted, and is not dead
+    desk.book.check()  # it was evicted, and is not dead
     assert desk.percents() == {"stable": 0, "canary": 100}
     assert desk.choose() == "canary"
     assert [each.is_ready for each in desk.book.statuses()] == [True, True]
     desk.pool.publish(on_demand("out of memory"))
     assert desk.choose() == "stable"
-    desk.book.look()
+    desk.book.check()
     assert desk.percents() == {"stable": 100, "canary": 0}
 
 
@@ -225,15 +225,15 @@ def test_what_was_said_passes_to_a_successor() -> None:
 def test_a_ramp_raises_the_share_and_goes_on_in_a_successor() -> None:
     desk = Desk(ramp=(None, 50.0, 3600.0))
     desk.now += 1800
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == pytest.approx(27.5)
     after = Desk(ramp=(None, 50.0, 3600.0))
     after.book.resume(desk.book.export())
     after.now += 1800
-    after.book.look()
+    after.book.check()
     assert after.percents()["canary"] == pytest.approx(50)
     after.now += 1800
-    after.book.look()
+    after.book.check()
     assert after.percents()["canary"] == pytest.approx(50)
     assert after.book.sets[NAME].changed == "ramp"
 
@@ -242,7 +242,7 @@ def test_a_ramp_may_begin_with_another_share_than_that_of_the_file() -> None:
     desk = Desk(ramp=(1.0, 51.0, 1000.0))
     assert desk.percents()["canary"] == pytest.approx(1)
     desk.now += 500
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == pytest.approx(26)
 
 
@@ -250,7 +250,7 @@ def test_an_operator_ends_a_ramp() -> None:
     desk = Desk(ramp=(None, 50.0, 3600.0))
     desk.book.sets[NAME].set_shares({"canary": 1})
     desk.now += 1800
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == 1
 
 
@@ -262,7 +262,7 @@ def serve(desk: Desk, seconds: int, *, failing: float) -> int | None:
             bad = variant.rules.name == "canary" and number % 100 < failing * 100
             variant.count(0.01, is_error=bad)
         desk.now += 1
-        desk.book.look()
+        desk.book.check()
         if not desk.percents()["canary"]:
             return second
     return None
@@ -293,7 +293,7 @@ def test_a_dead_variant_is_rolled_back_at_once() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     serve(desk, 2, failing=0)
     desk.pool.publish(snapshot(b"detector"))
-    desk.book.look()
+    desk.book.check()
     assert desk.percents() == {"stable": 100, "canary": 0}
     assert "no backend has it ready" in desk.book.sets[NAME].why
 
@@ -302,10 +302,10 @@ def test_a_variant_stays_as_long_as_all_are_dead() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     serve(desk, 2, failing=0)
     desk.pool.publish(snapshot())
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == 5
     desk.pool.publish(snapshot(b"detector"))
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == 0
 
 
@@ -313,9 +313,9 @@ def test_a_dead_variant_that_an_operator_gives_a_share_keeps_it() -> None:
     desk = Desk(rollback=(2.0, None, 200))
     serve(desk, 2, failing=0)
     desk.pool.publish(snapshot(b"detector"))
-    desk.book.look()
+    desk.book.check()
     desk.book.find("detector").set_shares({"canary": 20})
-    desk.book.look()
+    desk.book.check()
     assert desk.percents()["canary"] == 20
 
 

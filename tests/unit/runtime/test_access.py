@@ -71,15 +71,15 @@ def test_a_changed_file_is_used_once_it_holds_still(
     path = tmp_path / "token"
     path.write_text(ONE)
     tokens = keeper({"name": "a", "file": str(path)})
-    tokens.look()()
-    tokens.look()()
+    tokens.poll()()
+    tokens.poll()()
     assert tokens.book.generation == 0
     path.write_text(TWO)
-    tokens.look()()
+    tokens.poll()()
     assert names(tokens, ONE, TWO) == ["a", None]
-    tokens.look()()
+    tokens.poll()()
     assert names(tokens, ONE, TWO) == [None, "a"]
-    tokens.look()()
+    tokens.poll()()
     assert [record.message for record in caplog.records] == ["tokens reloaded"]
     assert not any(secret in caplog.text for secret in (ONE, TWO))
 
@@ -92,12 +92,12 @@ def test_an_unfit_file_leaves_all_as_it_was_and_is_told_once(
     tokens = keeper({"name": "a", "file": str(path)})
     path.unlink()
     for _ in range(5):
-        tokens.look()()
+        tokens.poll()()
     assert (names(tokens, ONE), tokens.failures) == (["a"], 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     path.write_text(TWO)
     for _ in range(2):
-        tokens.look()()
+        tokens.poll()()
     assert names(tokens, ONE, TWO) == [None, "a"]
 
 
@@ -115,8 +115,8 @@ def test_roles_decide_what_asks_for_tokens(
 ) -> None:
     given = settings({"tokens": [{"name": "a", "token": ONE, "roles": roles}]})
     access = make_access(given)
-    claim = access.gate.claim(INFER, (), is_control=False)
-    assert (claim is not None) == asks
+    credentials = access.gate.credentials(INFER, (), is_control=False)
+    assert (credentials is not None) == asks
     assert given.private_fields == ({b"authorization"} if dropped else set())
     assert access.admin.asks_for_tokens == admin_asks
 
@@ -131,12 +131,12 @@ def test_limits_are_made_as_told() -> None:
     given = settings({"limits": [{"by": "header:X-Tenant", "requests_per_second": 2, "burst": 5}]})
     gate = make_access(given).gate
     assert gate.noted == {b"x-tenant"}
-    claim = gate.claim(INFER, [(b"x-tenant", b"a")], is_control=False)
-    assert claim is not None
+    credentials = gate.credentials(INFER, [(b"x-tenant", b"a")], is_control=False)
+    assert credentials is not None
     for _ in range(5):
-        gate.admit(claim, None, NOBODY, 0.0)
+        gate.admit(credentials, None, NOBODY, 0.0)
     with pytest.raises(RequestRefused):
-        gate.admit(claim, None, NOBODY, 0.0)
+        gate.admit(credentials, None, NOBODY, 0.0)
 
 
 def test_trusted_proxies_tell_who_the_client_is() -> None:
@@ -147,13 +147,13 @@ def test_trusted_proxies_tell_who_the_client_is() -> None:
     address = ip_address("127.0.0.1")
     proxy = Client("x", address, address, True, False, True)
     for hops, passes in ((b"192.0.2.1", True), (b"198.51.100.1", False)):
-        claim = gate.claim(INFER, [(b"x-forwarded-for", hops)], is_control=True)
-        assert claim is not None
+        credentials = gate.credentials(INFER, [(b"x-forwarded-for", hops)], is_control=True)
+        assert credentials is not None
         if passes:
-            gate.admit(claim, None, proxy, 0.0)
+            gate.admit(credentials, None, proxy, 0.0)
             continue
         with pytest.raises(RequestRefused):
-            gate.admit(claim, None, proxy, 0.0)
+            gate.admit(credentials, None, proxy, 0.0)
 
 
 def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lb.access.gate import Claim
+from lb.access.gate import Credentials
 from lb.domain.client import NOBODY
 from lb.domain.errors import RequestRefused
 from lb.runtime.logs import Logs
@@ -40,9 +40,9 @@ class Running:
 
     def admit(self) -> None:
         gate = self.product.access.gate
-        claim = gate.claim(INFER, [], is_control=False)
-        assert isinstance(claim, Claim)
-        gate.admit(claim, None, NOBODY, 1.0)
+        credentials = gate.credentials(INFER, [], is_control=False)
+        assert isinstance(credentials, Credentials)
+        gate.admit(credentials, None, NOBODY, 1.0)
 
     async def close(self) -> None:
         await self.product.aclose()

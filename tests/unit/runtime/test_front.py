@@ -11,8 +11,8 @@ import pytest
 
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from lb.proxy.http1.server import ServerConnection
-from lb.proxy.http2.server import ServerLink
+from lb.proxy.http1.server import Http1ServerConnection
+from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.sniff import SniffProtocol
 from lb.runtime.listeners import ConnectionPipeline, drawn_age
 from lb.runtime.logs import Logs
@@ -45,12 +45,12 @@ async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
 
 async def test_protocols_stand_behind_their_sockets(product: LoadBalancer) -> None:
     http, grpc, shared = (ConnectionPipeline(product, each) for each in endpoints(product.settings))
-    assert isinstance(http.factory(), ServerConnection)
-    assert isinstance(grpc.factory(), ServerLink)
+    assert isinstance(http.factory(), Http1ServerConnection)
+    assert isinstance(grpc.factory(), Http2ServerConnection)
     assert shared.factory is shared.tls
     assert shared.tls is not None
-    assert isinstance(shared.tls.factories["http/1.1"](), ServerConnection)
-    assert isinstance(shared.tls.factories["h2"](), ServerLink)
+    assert isinstance(shared.tls.factories["http/1.1"](), Http1ServerConnection)
+    assert isinstance(shared.tls.factories["h2"](), Http2ServerConnection)
     assert isinstance(shared.tls.fallback(), SniffProtocol)
     shared.tls.on_failure()
     assert product.relay.meter.traffic[0].connection_errors == {Reason.HANDSHAKE: 1}

@@ -96,7 +96,7 @@ async def test_it_is_followed_until_it_ends(pair: Pair) -> None:
     await pair.peers[0].follow()
     assert pair.peers[0].is_gone
     assert len(pair.product.relay.dispatcher.steps.table) == 1
-    assert pair.product.relay.dispatcher.steps.table.told is None
+    assert pair.product.relay.dispatcher.steps.table.on_change is None
 
 
 @pytest.mark.parametrize("text", [b"nonsense\n", b"[]\n"])

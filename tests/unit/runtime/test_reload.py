@@ -14,7 +14,7 @@ from aiohttp import web
 
 from lb.cli.loading import load
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
@@ -43,13 +43,15 @@ class Running:
         self.logs = Logs(loaded.settings)
         self.product: LoadBalancer = LoadBalancer(loaded.settings, self.logs, loaded.digest)
         own = web.Server(_refuse)
-        self.doors = Doors(self.product, Listeners(loaded.settings), {"metrics": own, "admin": own})
-        self.reloader = Reloader(self.product, self.doors, file)
+        self.listener_set = ListenerSet(
+            self.product, Listeners(loaded.settings), {"metrics": own, "admin": own}
+        )
+        self.reloader = Reloader(self.product, self.listener_set, file)
 
     async def open(self) -> None:
         """Accept, and take reloads."""
-        await self.doors.open_own()
-        await self.doors.open()
+        await self.listener_set.open_own()
+        await self.listener_set.open()
         self.reloader.begun.set()
 
     def write(self, **more: Any) -> None:
@@ -58,7 +60,7 @@ class Running:
     @property
     def state(self) -> object:
         """All that a reload may change."""
-        return configuration_of(self.product), dict(self.doors.listeners.bound)
+        return configuration_of(self.product), dict(self.listener_set.listeners.bound)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     made = Running(tmp_path / "config.yaml")
     await made.open()
     yield made
-    made.doors.close()
+    made.listener_set.close()
     await made.product.aclose()
     made.logs.close()
 
@@ -126,7 +128,7 @@ async def test_what_cannot_be_prepared_is_refused_with_every_reason(
 
 
 async def test_without_a_file_there_is_nothing_to_reload(running: Running) -> None:
-    reloader = Reloader(running.product, running.doors, None)
+    reloader = Reloader(running.product, running.listener_set, None)
     reloader.begun.set()
     with pytest.raises(ChangeRefused, match="started without a file"):
         await reloader.reload("test")
@@ -151,11 +153,11 @@ async def test_reloads_follow_one_another(running: Running) -> None:
 
 
 async def test_listeners_come_and_go_and_others_stay(running: Running, tmp_path: Path) -> None:
-    before = dict(running.doors.listeners.bound)
+    before = dict(running.listener_set.listeners.bound)
     path = tmp_path / "http.sock"
     running.write(listen={"http": f"unix:{path}", "metrics": "127.0.0.1:0"})
     await running.reloader.reload("test")
-    now = running.doors.listeners.bound
+    now = running.listener_set.listeners.bound
     assert set(now) == {"http", "metrics"}
     assert now["metrics"] is before["metrics"]
     assert before["http"].socket.fileno() == -1
@@ -175,7 +177,7 @@ def test_the_watch_waits_until_the_file_holds_still(tmp_path: Path) -> None:
 
     def is_told() -> bool:
         told.clear()
-        watch.look()()
+        watch.poll()()
         return bool(told)
 
     assert not is_told()
@@ -201,7 +203,7 @@ def test_the_watch_sees_a_change_since_the_file_was_read(tmp_path: Path) -> None
     told: list[None] = []
     watch = ConfigurationWatch(file, lambda: told.append(None))
     for _ in range(3):
-        watch.look()()
+        watch.poll()()
     assert len(told) == 1
 
 
@@ -215,7 +217,7 @@ def test_what_a_reload_has_read_is_not_news_to_the_watch(tmp_path: Path) -> None
     path.write_text(yaml.safe_dump(USUAL | {"retry": {"attempts": 5}}))
     file.load()
     for _ in range(3):
-        watch.look()()
+        watch.poll()()
     assert not told
 
 
@@ -250,7 +252,7 @@ async def test_a_reload_is_passed_on_to_whoever_has_taken_over(running: Running)
         return True
 
     file = ConfigurationFile(str(running.path), lambda: load(str(running.path), {}))
-    reloader = Reloader(running.product, running.doors, file, pass_on)
+    reloader = Reloader(running.product, running.listener_set, file, pass_on)
     reloader.begun.set()
     running.write(retry={"attempts": 5})
     async with asyncio.TaskGroup() as asking, reloader.upgrading():

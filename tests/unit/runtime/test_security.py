@@ -12,7 +12,7 @@ from lb.domain.backend import AppProtocol
 from lb.net.tls.contexts import TlsError
 from lb.runtime.security import make_security
 from lb.settings.model import Settings
-from tests.fakes.tls import World, look
+from tests.fakes.tls import World, poll
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ def test_what_cannot_be_loaded_is_tried_again_and_told_once(
     security = make_security(settings({"http": "a:1"}))
     late = world.folder / "late.pem"
     security.follow(settings({"http": "a:1"}, tls={"ca": str(late)}).specs())
-    look(security.watch)
+    poll(security.watch)
     assert len(caplog.records) == len(AppProtocol)
     assert all(f"cannot read {late}" in str(tls.problem) for tls in security.clients)
     late.write_bytes(Path(world.ca).read_bytes())
-    look(security.watch)
+    poll(security.watch)
     assert all(tls.is_loaded and tls.problem is None for tls in security.clients)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lb.runtime.handover import Peer
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.reload import Reloader
@@ -46,8 +46,8 @@ class Old:
         settings = Settings.model_validate(CONFIG)
         self.logs = Logs(settings)
         self.product: LoadBalancer = LoadBalancer(settings, self.logs)
-        self.doors = Doors(self.product, Listeners(settings), {})
-        self.reloader = Reloader(self.product, self.doors, None)
+        self.listener_set = ListenerSet(self.product, Listeners(settings), {})
+        self.reloader = Reloader(self.product, self.listener_set, None)
         self.gave_way_to: list[int] = []
         self.stops: list[bool] = []
         self.upgraders: list[Upgrader] = []
@@ -62,7 +62,7 @@ class Old:
         command = (sys.executable, "-c", HELLO + program)
         made = Upgrader(
             self.product,
-            self.doors,
+            self.listener_set,
             self.reloader,
             self._give_way,
             self._stopped,
@@ -80,7 +80,7 @@ async def old() -> AsyncIterator[Old]:
     yield made
     for upgrader in made.upgraders:
         await upgrader.aclose()
-    made.doors.close()
+    made.listener_set.close()
     await made.product.aclose()
     made.logs.close()
 
@@ -119,8 +119,8 @@ async def test_one_that_fails_leaves_everything_as_it_was(
     upgrader = old.upgrader(program)
     assert reason in await failure(upgrader)
     assert old.gave_way_to == []
-    assert old.product.relay.dispatcher.steps.table.told is None
-    assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())
+    assert old.product.relay.dispatcher.steps.table.on_change is None
+    assert all(bound.socket.fileno() >= 0 for bound in old.listener_set.listeners.bound.values())
     assert reason in await failure(upgrader)
 
 
@@ -129,7 +129,7 @@ async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
     assert "not ready within 0.5s (it ended with -15)" in await failure(upgrader)
     assert old.gave_way_to == []
     assert not upgrader.closed
-    assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())
+    assert all(bound.socket.fileno() >= 0 for bound in old.listener_set.listeners.bound.values())
 
 
 async def test_a_program_that_is_not_there_is_told(old: Old) -> None:
@@ -180,7 +180,9 @@ async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) ->
         "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
     )
     upgrade = asyncio.create_task(failure(upgrader))
-    await until(lambda: old.product.relay.dispatcher.steps.table.told is not None, "it is prepared")
+    await until(
+        lambda: old.product.relay.dispatcher.steps.table.on_change is not None, "it is prepared"
+    )
     upgrader.stop(force=False)
     upgrader.stop(force=True)
     assert "(it ended with -9)" in await upgrade

@@ -83,7 +83,7 @@ async def test_nothing_remembers_backends_that_are_gone(balancer: LoadBalancer) 
         ]
         balancer.control.discovery.configure(settings(backends=entries))
         await asyncio.sleep(0)
-        balancer.control.directory.look(balancer.relay.dispatcher.clock())
+        balancer.control.directory.check(balancer.relay.dispatcher.clock())
     for _ in range(5):
         await asyncio.sleep(0)
     running = [task.get_name() for task in asyncio.all_tasks()]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lb.simulator.errors import Fault, TritonError
+from lb.simulator.errors import ErrorKind, TritonError
 from lb.simulator.http_infer import HttpInfer, load_object, pack_json, parse, render
 from lb.simulator.models import MODELS, InferRequest
 from lb.simulator.tensors import Tensor, make_tensor
@@ -23,7 +23,7 @@ def body(*inputs: dict[str, Any], tail: bytes = b"", **more: object) -> tuple[by
     return head + tail, len(head)
 
 
-def refusal(data: bytes, size: int | None = None) -> tuple[Fault, str]:
+def refusal(data: bytes, size: int | None = None) -> tuple[ErrorKind, str]:
     with pytest.raises(TritonError) as caught:
         parse(FP32, "", data, size)
     return caught.value.fault, caught.value.text
@@ -76,32 +76,36 @@ def test_form_of_an_output_is_its_own_before_the_request_s() -> None:
 @pytest.mark.parametrize(
     ("data", "fault", "text"),
     [
-        (b"{bad", Fault.INTERNAL, "failed to parse the request JSON buffer"),
-        (b"[]", Fault.INTERNAL, "attempt to access non-existing object member 'inputs'"),
-        (b'{"inputs":3}', Fault.INTERNAL, "Unable to parse 'inputs'"),
-        (b'{"inputs":[3]}', Fault.INTERNAL, "non-object as object"),
-        (b'{"inputs":[],"parameters":[]}', Fault.INTERNAL, "Unable to parse 'parameters'"),
-        (b'{"inputs":[],"id":5}', Fault.INTERNAL, "Unable to parse 'id'"),
-        (b'{"inputs":[],"outputs":[{}]}', Fault.INTERNAL, "object member 'name'"),
-        (body(described())[0], Fault.INVALID_ARGUMENT, "But no field is set"),
-        (body(described(datatype="X", data=[]))[0], Fault.INVALID_ARGUMENT, "invalid datatype"),
-        (body(described(shape=["a"], data=[]))[0], Fault.INTERNAL, "Unable to parse 'shape'"),
-        (body(described(data=[1]))[0], Fault.INTERNAL, "Shape does not match true shape"),
-        (body(described(data=["a", "b"]))[0], Fault.INTERNAL, "Unable to parse 'data'"),
+        (b"{bad", ErrorKind.INTERNAL, "failed to parse the request JSON buffer"),
+        (b"[]", ErrorKind.INTERNAL, "attempt to access non-existing object member 'inputs'"),
+        (b'{"inputs":3}', ErrorKind.INTERNAL, "Unable to parse 'inputs'"),
+        (b'{"inputs":[3]}', ErrorKind.INTERNAL, "non-object as object"),
+        (b'{"inputs":[],"parameters":[]}', ErrorKind.INTERNAL, "Unable to parse 'parameters'"),
+        (b'{"inputs":[],"id":5}', ErrorKind.INTERNAL, "Unable to parse 'id'"),
+        (b'{"inputs":[],"outputs":[{}]}', ErrorKind.INTERNAL, "object member 'name'"),
+        (body(described())[0], ErrorKind.INVALID_ARGUMENT, "But no field is set"),
+        (body(described(datatype="X", data=[]))[0], ErrorKind.INVALID_ARGUMENT, "invalid datatype"),
+        (body(described(shape=["a"], data=[]))[0], ErrorKind.INTERNAL, "Unable to parse 'shape'"),
+        (body(described(data=[1]))[0], ErrorKind.INTERNAL, "Shape does not match true shape"),
+        (body(described(data=["a", "b"]))[0], ErrorKind.INTERNAL, "Unable to parse 'data'"),
         (
             body(described(parameters={"binary_data_size": "x"}))[0],
-            Fault.INTERNAL,
+            ErrorKind.INTERNAL,
             "Unable to parse 'binary_data_size'",
         ),
         (
             body(parameters={"triton_x": 1})[0],
-            Fault.INVALID_ARGUMENT,
+            ErrorKind.INVALID_ARGUMENT,
             "keys starting with 'triton_'",
         ),
-        (body(parameters={"binary_data_output": 1})[0], Fault.INTERNAL, "non-boolean as boolean"),
+        (
+            body(parameters={"binary_data_output": 1})[0],
+            ErrorKind.INTERNAL,
+            "non-boolean as boolean",
+        ),
     ],
 )
-def test_body_that_makes_no_sense_is_refused(data: bytes, fault: Fault, text: str) -> None:
+def test_body_that_makes_no_sense_is_refused(data: bytes, fault: ErrorKind, text: str) -> None:
     got_fault, got_text = refusal(data)
     assert got_fault is fault
     assert text in got_text
@@ -151,4 +155,4 @@ def test_binary_answer_tells_the_length_of_its_json() -> None:
 def test_json_element_of_another_type_is_refused(datatype: str, data: object) -> None:
     with pytest.raises(TritonError) as caught:
         pack_json(datatype, data)
-    assert caught.value.fault is Fault.INTERNAL
+    assert caught.value.fault is ErrorKind.INTERNAL

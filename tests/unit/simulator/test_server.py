@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lb.simulator.errors import Fault, TritonError
+from lb.simulator.errors import ErrorKind, TritonError
 from lb.simulator.gpu import MODEL_BYTES, SimulatedGpu
 from lb.simulator.models import MODELS, InferRequest
 from lb.simulator.server import SimulatedTriton
@@ -33,23 +33,23 @@ def triton() -> SimulatedTriton:
 @pytest.mark.parametrize(
     ("name", "version", "fault", "text"),
     [
-        ("x", "", Fault.NOT_FOUND, "Request for unknown model: 'x' is not found"),
+        ("x", "", ErrorKind.NOT_FOUND, "Request for unknown model: 'x' is not found"),
         (
             "simple",
             "2",
-            Fault.NOT_FOUND,
+            ErrorKind.NOT_FOUND,
             "Request for unknown model: 'simple' version 2 is not found",
         ),
         (
             "simple",
             "x",
-            Fault.INVALID_ARGUMENT,
+            ErrorKind.INVALID_ARGUMENT,
             "failed to get model version from specified version",
         ),
     ],
 )
 def test_unknown_models_are_refused_in_tritons_words(
-    triton: SimulatedTriton, name: str, version: str, fault: Fault, text: str
+    triton: SimulatedTriton, name: str, version: str, fault: ErrorKind, text: str
 ) -> None:
     with pytest.raises(TritonError) as caught:
         triton.find(name, version)
@@ -146,7 +146,7 @@ def test_model_control_is_refused_as_by_a_triton_in_its_default_mode(
     for control in (triton.load, triton.unload):
         with pytest.raises(TritonError, match="explicit model load / unload") as refused:
             control("simple")
-        assert refused.value.fault is Fault.UNAVAILABLE
+        assert refused.value.fault is ErrorKind.UNAVAILABLE
 
 
 def test_models_are_loaded_on_request_and_take_memory() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.simulator.errors import Fault, TritonError
+from lb.simulator.errors import ErrorKind, TritonError
 from lb.simulator.models import MODELS, InferRequest
 from lb.simulator.tensors import Tensor
 from lb.simulator.validation import check
@@ -16,7 +16,7 @@ def refusal(*inputs: Tensor, model: str = "simple", outputs: tuple[str, ...] = (
     request = InferRequest(model, {tensor.name: tensor for tensor in inputs}, outputs=outputs)
     with pytest.raises(TritonError) as caught:
         check(MODELS[model], request)
-    assert caught.value.fault is Fault.INVALID_ARGUMENT
+    assert caught.value.fault is ErrorKind.INVALID_ARGUMENT
     return caught.value.text
 
 

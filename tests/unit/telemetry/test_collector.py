@@ -146,8 +146,8 @@ def test_a_thousand_models_add_a_bounded_number_of_series() -> None:
         for protocol in AppProtocol:
             traffic = counters.meter.traffic[protocol]
             times = AnswerTimes(traffic, PlainRecord(model=model), 0.0)
-            times.came(0.1)
-            times.came(0.2)
+            times.on_answer(0.1)
+            times.on_answer(0.2)
     named = [labels for name, labels in counters.samples() if name.startswith(_OF_REQUESTS)]
     assert len({dict(labels)["model"] for labels in named}) == 101
     histograms = 3 * (len(LATENCY_BOUNDS_S) + 3)

@@ -80,7 +80,7 @@ def test_answers_of_a_stream_are_timed_from_its_first_request_on() -> None:
     times = AnswerTimes(meter.traffic[AppProtocol.GRPC], stream, 10.0)
     stream.model = b"llama"
     for now in (12.0, 12.25, 12.75):
-        times.came(now)
+        times.on_answer(now)
     usage = meter.traffic[AppProtocol.GRPC].models[b"llama"]
     assert (sum(usage.first_answers.counts), usage.first_answers.sum) == (1, 2.0)
     assert (sum(usage.intervals.counts), usage.intervals.sum) == (2, 0.75)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from lb.cli.demo.acts import Acts
-from lb.cli.demo.load import Tally
+from lb.cli.demo.load import RequestTally
 
 
 class Tritons:
@@ -48,7 +48,7 @@ async def test_nothing_happens_by_itself_once_somebody_does_things_by_hand(
     async def change(_name: str, action: str) -> None:
         tritons.done.append(action)
 
-    acts = Acts(cast("Any", tritons), [Tally("HTTP")], change, lambda _: None)
+    acts = Acts(cast("Any", tritons), [RequestTally("HTTP")], change, lambda _: None)
     if is_by_hand:
         acts.take_over()
     await acts.play((0.0, 0.0, 0.0))

@@ -8,7 +8,15 @@ import aiohttp
 import grpc
 import pytest
 
-from lb.cli.demo.load import Arrivals, Infer, Outputs, Tally, grpc_infer, http_infer, send_one
+from lb.cli.demo.load import (
+    Arrivals,
+    Infer,
+    Outputs,
+    RequestTally,
+    grpc_infer,
+    http_infer,
+    send_one,
+)
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 
@@ -19,8 +27,8 @@ async def simulator() -> AsyncIterator[Simulator]:
         yield running
 
 
-async def tallied(infer: Infer, count: int = 3) -> Tally:
-    tally = Tally("HTTP")
+async def tallied(infer: Infer, count: int = 3) -> RequestTally:
+    tally = RequestTally("HTTP")
     for number in range(count):
         await send_one(infer, tally, [number] * 16, [1] * 16)
     return tally
@@ -81,7 +89,7 @@ async def test_answer_that_cannot_be_read_is_wrong(error: Exception) -> None:
 
 async def test_without_a_time_requests_arrive_until_it_is_cancelled() -> None:
     enough = asyncio.Event()
-    tally = Tally("HTTP")
+    tally = RequestTally("HTTP")
 
     async def infer(first: Sequence[int], second: Sequence[int]) -> Outputs:
         if tally.total == 10:
@@ -98,7 +106,7 @@ async def test_without_a_time_requests_arrive_until_it_is_cancelled() -> None:
 
 
 def test_quantiles_are_over_the_latest_answers() -> None:
-    tally = Tally("HTTP")
+    tally = RequestTally("HTTP")
     assert tally.quantile_ms(0.5) is None
     tally.recent_s.extend(number / 1000 for number in range(100))
     assert (tally.quantile_ms(0.5), tally.quantile_ms(0.99), tally.quantile_ms(1)) == (50, 99, 99)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from lb.admin.models import Backend
 from lb.cli.demo.balancer import Listeners
-from lb.cli.demo.load import Tally
+from lb.cli.demo.load import RequestTally
 from lb.cli.demo.table import addresses, comparison, redraw, table
 from tests.fakes.views import backend
 
@@ -24,9 +24,9 @@ def test_table_aligns_texts_left_and_numbers_right() -> None:
 
 
 def test_table_tells_what_became_of_the_requests() -> None:
-    clean = Tally("HTTP", right=2)
+    clean = RequestTally("HTTP", right=2)
     clean.recent_s.extend([0.001, 0.002])
-    spoilt = Tally("gRPC", failed=1, problem="UNAVAILABLE: no backend")
+    spoilt = RequestTally("gRPC", failed=1, problem="UNAVAILABLE: no backend")
     assert table((), (clean, spoilt))[-2:] == [
         "  HTTP   2 right, 0 wrong, 0 failed   p50 2.0ms   p99 2.0ms",
         "  gRPC   0 right, 0 wrong, 1 failed   p50 -   p99 -   last: UNAVAILABLE: no backend",
@@ -47,7 +47,7 @@ def test_a_triton_that_does_not_run_is_a_row_that_says_so() -> None:
 
 
 def test_both_policies_are_compared_on_the_same_arrivals() -> None:
-    ours, theirs = Tally("HTTP", right=2), Tally("HTTP", right=1, failed=1)
+    ours, theirs = RequestTally("HTTP", right=2), RequestTally("HTTP", right=1, failed=1)
     ours.recent_s.extend([0.001, 0.002])
     theirs.recent_s.extend([0.08])
     assert comparison((ours,), (theirs,)) == (

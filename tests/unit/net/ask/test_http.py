@@ -7,21 +7,21 @@ import pytest
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.http import HttpAnswer, HttpTalk
-from lb.net.ask.talk import PIECE_BYTES, Fields
+from lb.net.ask.client_call import PIECE_BYTES, Fields
+from lb.net.ask.http import HttpAnswer, HttpClientCall
 
 
-def make_talk(
+def make_client_call(
     method: bytes = b"POST", fields: Fields = (), body: bytes = b"", limit: int = 1000
-) -> HttpTalk:
-    return HttpTalk(method, b"/v2/x", fields, body, authority=b"a:1", limit=limit)
+) -> HttpClientCall:
+    return HttpClientCall(method, b"/v2/x", fields, body, authority=b"a:1", limit=limit)
 
 
-def sent(talk: HttpTalk) -> tuple[h11.Request, bytes]:
+def sent(client_call: HttpClientCall) -> tuple[h11.Request, bytes]:
     """What an independent server reads."""
     server = h11.Connection(h11.SERVER)
-    server.receive_data(talk.opening())
-    while pieces := talk.upload():
+    server.receive_data(client_call.opening())
+    while pieces := client_call.upload():
         for piece in pieces:
             server.receive_data(bytes(piece))
     request = server.next_event()
@@ -33,15 +33,15 @@ def sent(talk: HttpTalk) -> tuple[h11.Request, bytes]:
     return request, body
 
 
-def heard(talk: HttpTalk, *pieces: bytes) -> HttpAnswer | None:
+def heard(client_call: HttpClientCall, *pieces: bytes) -> HttpAnswer | None:
     for piece in pieces:
-        if talk.answer is None:
-            assert talk.receive(piece) == b""
-    return talk.answer
+        if client_call.answer is None:
+            assert client_call.receive(piece) == b""
+    return client_call.answer
 
 
 def test_the_request_is_whole() -> None:
-    request, body = sent(make_talk(fields=((b"x-a", b"1"),), body=b"hello"))
+    request, body = sent(make_client_call(fields=((b"x-a", b"1"),), body=b"hello"))
     assert request.method == b"POST"
     assert request.target == b"/v2/x"
     assert dict(request.headers) == {
@@ -54,15 +54,15 @@ def test_the_request_is_whole() -> None:
 
 
 def test_a_request_without_a_body_says_so_where_one_is_expected() -> None:
-    assert b"content-length: 0" in make_talk().opening()
-    assert b"content-length" not in make_talk(b"GET").opening()
+    assert b"content-length: 0" in make_client_call().opening()
+    assert b"content-length" not in make_client_call(b"GET").opening()
 
 
 def test_a_large_body_goes_out_in_pieces_that_are_not_copies() -> None:
     body = bytes(3 * PIECE_BYTES + 1)
-    talk = make_talk(body=body)
+    client_call = make_client_call(body=body)
     pieces = []
-    while more := talk.upload():
+    while more := client_call.upload():
         pieces += more
     assert [len(piece) for piece in pieces] == [PIECE_BYTES] * 3 + [1]
     assert all(isinstance(piece, memoryview) and piece.obj is body for piece in pieces)
@@ -85,29 +85,29 @@ ANSWERS = [
 @pytest.mark.parametrize(("data", "answer"), ANSWERS)
 def test_answers_at_every_split_point(data: bytes, answer: HttpAnswer) -> None:
     for at in range(len(data) + 1):
-        assert heard(make_talk(), data[:at], data[at:]) == answer
-    assert heard(make_talk(), *(bytes((byte,)) for byte in data)) == answer
+        assert heard(make_client_call(), data[:at], data[at:]) == answer
+    assert heard(make_client_call(), *(bytes((byte,)) for byte in data)) == answer
 
 
 def test_the_content_type_is_found() -> None:
-    answer = heard(make_talk(), ANSWERS[0][0])
+    answer = heard(make_client_call(), ANSWERS[0][0])
     assert answer is not None
     assert answer.content_type == b"application/json"
     assert HttpAnswer(200, (), b"").content_type == b""
 
 
 def test_an_answer_may_end_with_its_connection() -> None:
-    talk = make_talk()
-    assert heard(talk, b"HTTP/1.1 200 OK\r\n\r\nabc", b"def") is None
-    talk.closed()
-    assert talk.answer == HttpAnswer(200, (), b"abcdef")
+    client_call = make_client_call()
+    assert heard(client_call, b"HTTP/1.1 200 OK\r\n\r\nabc", b"def") is None
+    client_call.closed()
+    assert client_call.answer == HttpAnswer(200, (), b"abcdef")
 
 
 def test_an_answer_that_is_cut_off_is_none() -> None:
-    talk = make_talk()
-    heard(talk, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
-    talk.closed()
-    assert talk.answer is None
+    client_call = make_client_call()
+    heard(client_call, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+    client_call.closed()
+    assert client_call.answer is None
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_an_answer_that_is_cut_off_is_none() -> None:
 )
 def test_a_broken_answer_is_an_error(data: bytes, detail: str) -> None:
     with pytest.raises(UpstreamError, match=detail) as error:
-        heard(make_talk(), data)
+        heard(make_client_call(), data)
     assert error.value.outcome is Outcome.PROTOCOL_ERROR
 
 
 def test_an_answer_in_crumbs_is_given_up() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     crumbs, pieces = b"1\r\nx\r\n" * 4000, b"200\r\n%b\r\n" % bytes(512) * 10_000
-    answer = heard(make_talk(limit=1 << 30), head, crumbs, pieces, b"0\r\n\r\n")
+    answer = heard(make_client_call(limit=1 << 30), head, crumbs, pieces, b"0\r\n\r\n")
     assert answer is not None
     assert len(answer.body) == 4000 + 512 * 10_000
     with pytest.raises(UpstreamError, match="too many chunks"):
-        heard(make_talk(limit=1 << 30), head, crumbs, crumbs)
+        heard(make_client_call(limit=1 << 30), head, crumbs, crumbs)

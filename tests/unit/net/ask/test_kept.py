@@ -9,9 +9,9 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from tests.fakes.grpc_server import grpc_server, path
-from tests.unit.net.ask.test_asker import spec_of
+from tests.unit.net.ask.test_backend_client import spec_of
 from tests.wire.http1 import Peer, ScriptedBackend, reply, scripted_backend
 from tests.wire.waiting import eventually
 
@@ -23,11 +23,13 @@ class Kept:
 
     def __init__(self, backend: ScriptedBackend) -> None:
         self.now = 100.0
-        self.asker = Asker(clock=lambda: self.now)
+        self.backend_client = BackendClient(clock=lambda: self.now)
         self.spec = spec_of(backend.target)
 
     async def ask(self) -> bytes:
-        answer = await self.asker.http(self.spec, b"POST", b"/", (), b"hello", timeout_s=LIMIT_S)
+        answer = await self.backend_client.http(
+            self.spec, b"POST", b"/", (), b"hello", timeout_s=LIMIT_S
+        )
         return answer.body
 
 
@@ -39,16 +41,18 @@ async def test_one_connection_serves_for_many_calls() -> None:
         assert backend.connections == 1
         assert [each.body for each in backend.requests] == [b"hello"] * 5
         assert backend.requests[0].field(b"connection") is None
-        kept.asker.close()
+        kept.backend_client.close()
 
 
 async def test_connections_that_wait_hold_no_payload() -> None:
     async with scripted_backend() as backend:
         kept = Kept(backend)
         body = bytearray(1000)
-        await kept.asker.http(kept.spec, b"POST", b"/", (), memoryview(body), timeout_s=LIMIT_S)
+        await kept.backend_client.http(
+            kept.spec, b"POST", b"/", (), memoryview(body), timeout_s=LIMIT_S
+        )
         body.clear()  # BufferError while somebody has a view of it
-        kept.asker.close()
+        kept.backend_client.close()
 
 
 async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:
@@ -57,21 +61,23 @@ async def test_calls_at_the_same_time_have_connections_of_their_own() -> None:
         for _ in range(3):
             assert await asyncio.gather(*(kept.ask() for _ in range(4))) == [b"ok"] * 4
         assert backend.connections == 4
-        kept.asker.close()
+        kept.backend_client.close()
 
 
 async def test_grpc_messages_beyond_all_windows_pass_one_connection() -> None:
     async with grpc_server() as (service, target):
-        asker = Asker(answer_bytes=2**18, clock=lambda: 0.0)
+        backend_client = BackendClient(answer_bytes=2**18, clock=lambda: 0.0)
         spec = spec_of(target, AppProtocol.GRPC)
         for number in range(40):
             message = bytes((number,)) * 200_000
-            answer = await asker.grpc(spec, path("ModelInfer").encode(), message, timeout_s=LIMIT_S)
+            answer = await backend_client.grpc(
+                spec, path("ModelInfer").encode(), message, timeout_s=LIMIT_S
+            )
             assert answer.message == message
-            failed = await asker.grpc(spec, path("Fail").encode(), timeout_s=LIMIT_S)
+            failed = await backend_client.grpc(spec, path("Fail").encode(), timeout_s=LIMIT_S)
             assert failed.status == 3
         assert len(service.peers) == 1
-        asker.close()
+        backend_client.close()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ async def test_a_call_is_made_again_where_the_backend_closed_meanwhile() -> None
         for _ in range(3):
             assert await kept.ask() == b"ok"
         assert backend.connections == 3
-        kept.asker.close()
+        kept.backend_client.close()
 
 
 async def test_a_call_is_not_made_again_once_something_came_of_an_answer() -> None:
@@ -142,9 +148,9 @@ async def test_idle_connections_are_closed_after_ten_seconds() -> None:
     async with scripted_backend(serve) as backend:
         kept = Kept(backend)
         await kept.ask()
-        kept.asker.sweep(kept.now + 9.9)
+        kept.backend_client.sweep(kept.now + 9.9)
         assert not closed.is_set()
-        kept.asker.sweep(kept.now + 10.0)
+        kept.backend_client.sweep(kept.now + 10.0)
         await asyncio.wait_for(closed.wait(), LIMIT_S)
 
 
@@ -162,7 +168,7 @@ async def test_a_connection_in_use_is_closed_after_its_call_when_its_backend_lea
         kept = Kept(backend)
         call = asyncio.create_task(kept.ask())
         await eventually(lambda: backend.requests)
-        kept.asker.close_idle(kept.spec)
+        kept.backend_client.close_idle(kept.spec)
         may_answer.set()
         assert await call == b"ok"
         await asyncio.wait_for(closed.wait(), LIMIT_S)

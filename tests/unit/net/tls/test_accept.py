@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.net.crowd import Crowd
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
@@ -95,7 +95,7 @@ async def test_a_client_may_not_wait_in_more_handshakes_than_it_may_have_connect
     door = Door(world)
     acceptor = door.acceptor
     door.connection.connection_lost(None)
-    acceptor.crowd = Crowd(1)
+    acceptor.connection_limiter = ConnectionLimiter(1)
     crowded: list[int] = []
     acceptor.on_crowded = lambda: crowded.append(1)
     wires = [Wire(), Wire()]
@@ -106,5 +106,10 @@ async def test_a_client_may_not_wait_in_more_handshakes_than_it_may_have_connect
     assert len(crowded) == 1
     for connection in (first, second):
         connection.connection_lost(None)
-    assert (len(acceptor.crowd), len(acceptor), len(door.timers), door.failures) == (0, 0, 0, 0)
+    assert (len(acceptor.connection_limiter), len(acceptor), len(door.timers), door.failures) == (
+        0,
+        0,
+        0,
+        0,
+    )
     door.timers.close()

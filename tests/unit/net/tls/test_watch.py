@@ -10,7 +10,7 @@ import pytest
 
 from lb.net.tls.server import ServerTls
 from lb.net.tls.watch import FileWatch
-from tests.fakes.tls import World, look
+from tests.fakes.tls import World, poll
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def watched(world: World) -> Watched:
 
 def test_nothing_is_loaded_while_nothing_changes(watched: Watched) -> None:
     for _ in range(3):
-        look(watched.watch)
+        poll(watched.watch)
     assert not watched.has_changed()
 
 
@@ -53,9 +53,9 @@ def test_who_is_watched_twice_is_loaded_once(watched: Watched) -> None:
 
 def test_a_new_pair_is_loaded(world: World, watched: Watched) -> None:
     world.pair("server", "localhost")
-    look(watched.watch)
+    poll(watched.watch)
     assert watched.has_changed()
-    look(watched.watch)
+    poll(watched.watch)
     assert not watched.has_changed()
 
 
@@ -71,12 +71,12 @@ def test_a_link_to_another_folder_is_followed(world: World, watched: Watched) ->
     watched.key.unlink()
     watched.certificate.symlink_to("data/tls.crt")
     watched.key.symlink_to("data/tls.key")
-    look(watched.watch)
+    poll(watched.watch)
     assert watched.has_changed()
     new = world.folder / "new"
     new.symlink_to("v2")
     os.replace(new, link)
-    look(watched.watch)
+    poll(watched.watch)
     assert watched.has_changed()
 
 
@@ -85,12 +85,12 @@ def test_a_half_written_pair_is_not_worth_a_word(
 ) -> None:
     pair = world.authority.issue("localhost")
     watched.certificate.write_bytes(pair.certificate)
-    look(watched.watch)
+    poll(watched.watch)
     watched.key.write_bytes(pair.key[:40])
-    look(watched.watch)
+    poll(watched.watch)
     assert not watched.has_changed()
     watched.key.write_bytes(pair.key)
-    look(watched.watch)
+    poll(watched.watch)
     assert watched.has_changed()
     assert watched.watch.failures == 0
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
@@ -106,17 +106,17 @@ def test_a_bad_pair_is_told_once_and_mended_later(
     else:
         watched.key.write_bytes(b"" if harm == "empty" else world.authority.issue("x").key)
     for _ in range(5):
-        look(watched.watch)
+        poll(watched.watch)
     assert watched.watch.failures == 1
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
     assert not watched.has_changed()
     watched.key.write_bytes(good)
-    look(watched.watch)
+    poll(watched.watch)
     assert watched.has_changed()
     watched.key.write_bytes(b"again")
     for _ in range(3):
-        look(watched.watch)
+        poll(watched.watch)
     assert watched.watch.failures == 2
 
 
@@ -124,5 +124,5 @@ def test_expiries_are_those_in_use(world: World, watched: Watched) -> None:
     ((file, before),) = watched.watch.expiries()
     assert file == world.server[0]
     watched.certificate.write_bytes(b"")
-    look(watched.watch)
+    poll(watched.watch)
     assert list(watched.watch.expiries()) == [(file, before)]

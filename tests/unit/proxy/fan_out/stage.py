@@ -9,13 +9,13 @@ from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendSpec, pa
 from lb.domain.control import Reach
 from lb.domain.operation import Operation
 from lb.kserve.operations import grpc_operation, http_route
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.telemetry.counts import OwnCalls
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 from tests.wire.http1 import Peer, Script, reply
 
 
@@ -45,10 +45,10 @@ def backend_at(name: str, target: str, *, kind: BackendKind = BackendKind.TRITON
     return Backend(BackendSpec(name=name, http=parse_address(target), kind=kind))
 
 
-def http_question(method: bytes, target: bytes, body: bytes = b"") -> Question:
+def http_question(method: bytes, target: bytes, body: bytes = b"") -> FanOutRequest:
     """What a client asks over HTTP."""
     route = http_route(method, target)
-    return Question(
+    return FanOutRequest(
         protocol=AppProtocol.HTTP,
         operation=route.operation,
         model=route.model,
@@ -59,10 +59,10 @@ def http_question(method: bytes, target: bytes, body: bytes = b"") -> Question:
     )
 
 
-def grpc_question(name: str, message: bytes = b"") -> Question:
+def grpc_question(name: str, message: bytes = b"") -> FanOutRequest:
     """What a client asks over gRPC."""
     target = f"/inference.GRPCInferenceService/{name}".encode()
-    return Question(
+    return FanOutRequest(
         protocol=AppProtocol.GRPC,
         operation=grpc_operation(target),
         model=b"",
@@ -79,15 +79,15 @@ class Stage:
     def __init__(self, options: FanOutOptions | None = None, ceiling: int = 1 << 30) -> None:
         self.roster: list[Reach] = []
         self.tasks = TaskOwner()
-        self.ledger = Ledger(ceiling)
+        self.memory_budget = MemoryBudget(ceiling)
         self.own_calls = OwnCalls()
         self.news: list[tuple[str, bytes, str]] = []
         self.settled_on = ""
         self.fan_out = BackendFanOut(
             lambda: tuple(self.roster),
-            Asker(),
+            BackendClient(),
             self.tasks,
-            self.ledger,
+            self.memory_budget,
             options or FanOutOptions(),
             clock=monotonic,
             own_calls=self.own_calls,
@@ -111,11 +111,11 @@ class Stage:
         await asyncio.sleep(0)
         self.settled_on = "".join(each.name for each in backends)
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         """Ask, and see that nothing is left behind."""
         answer = await self.fan_out.ask(question)
         await asyncio.sleep(0)
-        assert self.ledger.held == 0
+        assert self.memory_budget.held == 0
         return answer
 
     @property

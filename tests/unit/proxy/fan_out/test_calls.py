@@ -13,13 +13,13 @@ from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.control import Reach
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.conversion import to_message
-from lb.net.ask.asker import Asker
+from lb.net.ask.backend_client import BackendClient
+from lb.net.ask.client_call import Fields
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
-from lb.net.ask.talk import Fields
 from lb.proxy.fan_out import calls
 from lb.proxy.fan_out.calls import Calls
-from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.question import FanOutRequest
 from lb.proxy.fan_out.result import Result
 from tests.fakes.grpc_server import grpc_server
 from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving
@@ -29,9 +29,9 @@ _FILES = [f"file:{number}" for number in range(30_000)]
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
 
 
-async def put(question: Question, backend: Backend, timeout_s: float = 30.0) -> Result:
+async def put(question: FanOutRequest, backend: Backend, timeout_s: float = 30.0) -> Result:
     reach = Reach(backend, (backend.spec.http is not None, backend.spec.grpc is not None))
-    return await Calls(Asker(), monotonic).put(question, reach, timeout_s, lambda _: True)
+    return await Calls(BackendClient(), monotonic).put(question, reach, timeout_s, lambda _: True)
 
 
 async def test_a_request_goes_out_as_it_came() -> None:
@@ -82,7 +82,7 @@ async def test_a_backend_without_http_is_asked_over_grpc() -> None:
     assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
 
 
-class RestrictedTriton(Asker):
+class RestrictedTriton(BackendClient):
     """Has a key for each protocol; notes who comes with ours."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ async def test_a_load_that_http_would_refuse_is_refused() -> None:
 
 
 async def test_a_load_that_grpc_alone_would_refuse_goes_over_http() -> None:
-    class Restricted(Asker):
+    class Restricted(BackendClient):
         async def grpc(self, *_: object, **__: object) -> GrpcAnswer:
             return GrpcAnswer(14, "This protocol is restricted, expecting header 'x'", b"")
 

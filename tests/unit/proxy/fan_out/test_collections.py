@@ -12,7 +12,7 @@ import pytest
 
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.collections import Collections
-from lb.proxy.fan_out.question import Departure, Question, Reply
+from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
 from tests.unit.proxy.fan_out.stage import http_question
 from tests.wire.waiting import eventually
 
@@ -26,11 +26,11 @@ class Bench:
     def __init__(self) -> None:
         self.tasks = TaskOwner()
         self.collections = Collections(self.tasks, self._collect)
-        self.begun: list[Question] = []
+        self.begun: list[FanOutRequest] = []
         self.stopped = 0
         self._rounds: list[asyncio.Future[None]] = []
 
-    async def _collect(self, question: Question) -> Reply:
+    async def _collect(self, question: FanOutRequest) -> FanOutReply:
         self.begun.append(question)
         number = len(self.begun)
         gate = asyncio.get_running_loop().create_future()
@@ -40,9 +40,9 @@ class Bench:
         except asyncio.CancelledError:
             self.stopped += 1
             raise
-        return Reply(status=200, body=b"%d" % number)
+        return FanOutReply(status=200, body=b"%d" % number)
 
-    def ask(self, question: Question = INDEX) -> asyncio.Task[Reply]:
+    def ask(self, question: FanOutRequest = INDEX) -> asyncio.Task[FanOutReply]:
         return asyncio.create_task(self.collections.ask(question, LIMIT))
 
     async def until_begun(self, count: int) -> None:
@@ -125,8 +125,8 @@ async def test_who_asks_when_all_others_just_left_is_answered() -> None:
 
 
 async def test_large_answers_are_given_to_one_client_in_each_loop_iteration() -> None:
-    async def collect(_: Question) -> Reply:
-        return Reply(status=200, body=bytes(100_000))
+    async def collect(_: FanOutRequest) -> FanOutReply:
+        return FanOutReply(status=200, body=bytes(100_000))
 
     collections = Collections(TaskOwner(), collect)
     turns: list[int] = []
@@ -149,11 +149,11 @@ async def test_an_abandoned_round_leaves_nothing_to_the_garbage_collector() -> N
 
     begun = asyncio.Event()
 
-    async def collect(_: Question) -> Reply:
+    async def collect(_: FanOutRequest) -> FanOutReply:
         answer = Large(10)
         begun.set()
         await asyncio.Event().wait()
-        return Reply(status=200, body=answer)
+        return FanOutReply(status=200, body=answer)
 
     tasks = TaskOwner()
     collections = Collections(tasks, collect)

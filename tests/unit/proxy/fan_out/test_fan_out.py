@@ -17,7 +17,7 @@ from lb.kserve import inference_pb2 as pb
 from lb.proxy.fan_out.calls import Calls, gave_up
 from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Departure, Question, Reply
+from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
 from lb.proxy.fan_out.result import Result
 from tests.unit.proxy.fan_out.stage import (
     Stage,
@@ -37,7 +37,7 @@ LOGGING = http_question(b"GET", b"/v2/logging")
 REGISTER = http_question(b"POST", b"/v2/cudasharedmemory/region/r/register", b"{}")
 
 
-def error_of(answer: Reply) -> str:
+def error_of(answer: FanOutReply) -> str:
     text = json.loads(answer.body)["error"]
     assert isinstance(text, str)
     return text
@@ -343,7 +343,7 @@ async def test_who_ask_the_same_while_one_is_asked_share_the_next_answer() -> No
         assert (await first).body == b"[]"
         assert {(await each).body for each in later} == {b'[{"name":"new"}]'}
         assert len(a.requests) == 2
-    assert stage.ledger.held == 0
+    assert stage.memory_budget.held == 0
 
 
 async def test_a_view_ends_when_its_last_client_has_left() -> None:
@@ -359,7 +359,7 @@ async def test_a_view_ends_when_its_last_client_has_left() -> None:
         clients[1].departure.happen()
         assert (await asking[1]).reason is Reason.CLIENT_GONE
         await eventually(lambda: len(stage.tasks) == 0)
-    assert stage.ledger.held == 0
+    assert stage.memory_budget.held == 0
 
 
 async def test_answers_that_do_not_fit_into_memory_are_an_error() -> None:
@@ -407,7 +407,7 @@ async def test_hundreds_are_not_all_asked_in_one_turn_of_the_loop(
     turns = [0]
     begun: Counter[int] = Counter()
 
-    async def put(_self: Calls, question: Question, reach: Reach, *_: object) -> Result:
+    async def put(_self: Calls, question: FanOutRequest, reach: Reach, *_: object) -> Result:
         begun[turns[0]] += 1
         await asyncio.sleep(0)
         return gave_up(reach, question)
@@ -434,7 +434,7 @@ LOOP = (508, b'{"error": "loop detected: the request has passed this load balanc
 
 @pytest.mark.parametrize("question", [LOAD, INDEX])
 async def test_a_balancer_that_the_question_has_passed_does_not_count(
-    question: Question, caplog: pytest.LogCaptureFixture
+    question: FanOutRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = Stage()
     good, back = scripted_backend(serving(b"[]")), scripted_backend(serving(LOOP))
@@ -446,7 +446,7 @@ async def test_a_balancer_that_the_question_has_passed_does_not_count(
 
 
 @pytest.mark.parametrize("question", [LOAD, INDEX])
-async def test_with_nobody_else_to_ask_a_loop_is_the_answer(question: Question) -> None:
+async def test_with_nobody_else_to_ask_a_loop_is_the_answer(question: FanOutRequest) -> None:
     stage = Stage()
     async with scripted_backend(serving(LOOP)) as b:
         stage.add(backend_at("back", b.target))

@@ -9,7 +9,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.fan_out.named_statistics import NamedStatistics
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from tests.unit.proxy.fan_out.stage import grpc_question, http_question
 
 MODELS = ((b"stable", b""), (b"canary", b"2"))
@@ -26,29 +26,29 @@ class Tritons:
         self.counts = counts
         self.asked: list[tuple[str, str]] = []
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         if question.protocol is AppProtocol.HTTP:
             return self._http(question)
         request = pb.ModelStatisticsRequest.FromString(question.body)
         self.asked.append((request.name, request.version))
         if request.name not in self.counts:
-            return Reply(status=5, detail=f"no {request.name}")
+            return FanOutReply(status=5, detail=f"no {request.name}")
         answer = pb.ModelStatisticsResponse()
         count = self.counts[request.name]
         answer.model_stats.add(name=request.name, version="1", inference_count=count)
-        return Reply(status=0, body=answer.SerializeToString(), backends=("gpu-0",))
+        return FanOutReply(status=0, body=answer.SerializeToString(), backends=("gpu-0",))
 
-    def _http(self, question: Question) -> Reply:
+    def _http(self, question: FanOutRequest) -> FanOutReply:
         parts = question.target.decode().split("/")[3:-1]
         self.asked.append((parts[0], parts[2] if len(parts) > 1 else ""))
         if parts[0] not in self.counts:
-            return Reply(status=400, body=b'{"error":"no %b"}' % parts[0].encode())
+            return FanOutReply(status=400, body=b'{"error":"no %b"}' % parts[0].encode())
         entry = {"name": parts[0], "version": "1", "inference_count": self.counts[parts[0]]}
         body = json.dumps({"model_stats": [entry]}).encode()
-        return Reply(status=200, body=body, backends=("gpu-0",))
+        return FanOutReply(status=200, body=body, backends=("gpu-0",))
 
 
-def about(protocol: AppProtocol, name: str, version: str = "") -> Question:
+def about(protocol: AppProtocol, name: str, version: str = "") -> FanOutRequest:
     if protocol is AppProtocol.GRPC:
         request = pb.ModelStatisticsRequest(name=name, version=version)
         return grpc_question("ModelStatistics", request.SerializeToString())
@@ -56,7 +56,7 @@ def about(protocol: AppProtocol, name: str, version: str = "") -> Question:
     return http_question(b"GET", path.encode())
 
 
-def told(reply: Reply, protocol: AppProtocol) -> list[tuple[str, str, int]]:
+def told(reply: FanOutReply, protocol: AppProtocol) -> list[tuple[str, str, int]]:
     if protocol is AppProtocol.GRPC:
         found = pb.ModelStatisticsResponse.FromString(reply.body).model_stats
         return [(each.name, each.version, each.inference_count) for each in found]

@@ -15,7 +15,7 @@ from lb.kserve.operations import grpc_operation, http_route
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.proxy.fan_out import replies
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
 from tests.fakes.backends import make_backend
 
@@ -23,13 +23,13 @@ HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
 TYPE = ((b"content-type", b"text/x"),)
 
 
-def question(protocol: AppProtocol = HTTP, name: str = "RepositoryModelLoad") -> Question:
+def question(protocol: AppProtocol = HTTP, name: str = "RepositoryModelLoad") -> FanOutRequest:
     target = f"/inference.GRPCInferenceService/{name}".encode()
     operation = grpc_operation(target)
     if protocol is HTTP and name == "RepositoryModelLoad":
         target = b"/v2/repository/models/m/load"
         operation = http_route(b"POST", target).operation
-    return Question(
+    return FanOutRequest(
         protocol=protocol, operation=operation, model=b"m", method=b"POST", target=target,
         fields=(), body=b"",
     )  # fmt: skip
@@ -47,7 +47,7 @@ def lost(name: str, outcome: Outcome = Outcome.LOST) -> Result:
     return unanswered(make_backend(name), HTTP, UpstreamError(outcome, "cut off"))
 
 
-def error_of(reply: Reply) -> str:
+def error_of(reply: FanOutReply) -> str:
     text = json.loads(reply.body)["error"]
     assert isinstance(text, str)
     return text
@@ -55,7 +55,9 @@ def error_of(reply: Reply) -> str:
 
 def test_success_is_the_first_ones_answer_as_it_gave_it() -> None:
     reply = replies.success(question(), [http("a", 200, b"one"), http("b", 200, b"two")])
-    assert reply == Reply(status=200, body=b"one", content_type=b"text/x", backends=("a", "b"))
+    assert reply == FanOutReply(
+        status=200, body=b"one", content_type=b"text/x", backends=("a", "b")
+    )
 
 
 def test_success_prefers_an_answer_in_the_clients_protocol() -> None:
@@ -78,8 +80,13 @@ def test_success_of_the_other_protocol_is_translated() -> None:
 def test_one_servers_words_stand_for_all_that_say_the_same() -> None:
     body = b'{"error":"failed to load"}'
     reply = replies.failure(question(), [http("a", 500, body), http("b", 500, body)])
-    assert reply == Reply(status=500, body=body, content_type=b"text/x", detail="failed to load",
-                          backends=("a", "b"))  # fmt: skip
+    assert reply == FanOutReply(
+        status=500,
+        body=body,
+        content_type=b"text/x",
+        detail="failed to load",
+        backends=("a", "b"),
+    )
     reply = replies.failure(question(GRPC), [grpc("a", 3, "bad"), grpc("b", 3, "bad")])
     assert (reply.status, reply.detail, reply.reason) == (3, "bad", None)
 

@@ -15,7 +15,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.merge import memory
 from lb.kserve.merge.steps import STEP_BYTES
 from lb.net.ask.http import HttpAnswer
-from lb.proxy.fan_out.question import Reply
+from lb.proxy.fan_out.question import FanOutReply
 from lb.proxy.fan_out.result import Result, answered_http, unanswered
 from lb.proxy.fan_out.views import Views
 from tests.fakes.backends import make_backend
@@ -129,7 +129,7 @@ async def test_bottomless_answers_are_the_fault_of_who_gives_them() -> None:
     assert (reply.status, reply.reason) == (502, Reason.UPSTREAM_PROTOCOL)
 
 
-async def turns_beside(work: Awaitable[Reply]) -> tuple[Reply, int]:
+async def turns_beside(work: Awaitable[FanOutReply]) -> tuple[FanOutReply, int]:
     """The result, and how many loop iterations it took."""
     merging = asyncio.ensure_future(work)
     turns = 0

@@ -10,7 +10,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve.gate import RESERVED
-from lb.proxy.fan_out.question import Reply
+from lb.proxy.fan_out.question import FanOutReply
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import RecordedFanOut
@@ -24,9 +24,9 @@ _CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 class Bench(Sides):
     """A relay with a fan-out."""
 
-    def __init__(self, reply: Reply, options: Http1Options | None = None) -> None:
+    def __init__(self, reply: FanOutReply, options: Http1Options | None = None) -> None:
         super().__init__(options)
-        self.fan_out = RecordedFanOut(reply, self.ledger)
+        self.fan_out = RecordedFanOut(reply, self.memory_budget)
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
         self.server, self.sent = self.client()
 
@@ -38,7 +38,7 @@ class Bench(Sides):
     @property
     def is_clean(self) -> bool:
         """Nothing was left behind."""
-        return not (self.dispatcher.open_exchanges or self.ledger.held or len(self.tasks))
+        return not (self.dispatcher.open_exchanges or self.memory_budget.held or len(self.tasks))
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
@@ -46,7 +46,7 @@ class Bench(Sides):
     "wire", [_INDEX + _LENGTH + _BODY, _INDEX + _CHUNKED + b"e\r\n" + _BODY + b"\r\n0\r\n\r\n"]
 )
 async def test_the_whole_body_is_asked_and_the_reply_is_answered(wire: bytes, step: int) -> None:
-    bench = Bench(Reply(status=200, body=b"[]", backends=("b0", "b1")))
+    bench = Bench(FanOutReply(status=200, body=b"[]", backends=("b0", "b1")))
     for at in range(0, len(wire), step):
         bench.server.data_received(wire[at : at + step])
     await bench.settle()
@@ -74,7 +74,7 @@ async def test_the_whole_body_is_asked_and_the_reply_is_answered(wire: bytes, st
 
 async def test_errors_of_the_reply_name_no_reserved_region() -> None:
     body = b'{"error":"' + RESERVED + b'secret"}'
-    bench = Bench(Reply(status=400, body=body, content_type=b"text/plain"))
+    bench = Bench(FanOutReply(status=400, body=body, content_type=b"text/plain"))
     bench.server.data_received(_INDEX + _LENGTH + _BODY)
     await bench.settle()
     answer = bench.sent.take()
@@ -86,7 +86,7 @@ async def test_errors_of_the_reply_name_no_reserved_region() -> None:
 
 @pytest.mark.parametrize("step", [1, 1000])
 async def test_registrations_of_reserved_regions_are_not_asked(step: int) -> None:
-    bench = Bench(Reply(status=200))
+    bench = Bench(FanOutReply(status=200))
     body = b'{"key":"/' + RESERVED + b'1"}'
     wire = (
         b"POST /v2/systemsharedmemory/region/r/register HTTP/1.1\r\nHost: a\r\n"
@@ -106,14 +106,14 @@ async def test_registrations_of_reserved_regions_are_not_asked(step: int) -> Non
 
 
 async def test_clients_may_leave_while_the_backends_are_asked() -> None:
-    bench = Bench(Reply(status=200, body=b"late"))
+    bench = Bench(FanOutReply(status=200, body=b"late"))
     bench.fan_out.may_answer.clear()
     head = _INDEX + b"Content-Length: 50000\r\n\r\n"
     bench.server.data_received(head + b"x" * 50_000)
     await asyncio.sleep(0)
-    assert bench.ledger.held == 50_000
+    assert bench.memory_budget.held == 50_000
     bench.sent.lose()
-    assert bench.ledger.held == 50_000  # the backends may still be sent it
+    assert bench.memory_budget.held == 50_000  # the backends may still be sent it
     assert bench.fan_out.questions[0].departure.has_happened
     bench.fan_out.may_answer.set()
     await bench.settle()
@@ -122,7 +122,7 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
 
 
 async def test_bodies_over_the_limit_are_refused() -> None:
-    bench = Bench(Reply(status=200), Http1Options(body_size=1000))
+    bench = Bench(FanOutReply(status=200), Http1Options(body_size=1000))
     bench.server.data_received(_INDEX + _CHUNKED + b"400\r\n" + b"x" * 1024 + b"\r\n")
     await bench.settle()
     assert not bench.fan_out.questions
@@ -131,7 +131,7 @@ async def test_bodies_over_the_limit_are_refused() -> None:
 
 
 async def test_a_client_that_waits_for_it_is_asked_for_its_body() -> None:
-    bench = Bench(Reply(status=200))
+    bench = Bench(FanOutReply(status=200))
     bench.server.data_received(_INDEX + b"Expect: 100-continue\r\n" + _LENGTH)
     assert bench.sent.take() == b"HTTP/1.1 100 Continue\r\n\r\n"
     bench.server.data_received(_BODY)
@@ -151,7 +151,7 @@ async def test_without_a_fan_out_they_are_balanced_like_others() -> None:
 
 
 async def test_questions_that_change_nothing_are_short() -> None:
-    bench = Bench(Reply(status=200))
+    bench = Bench(FanOutReply(status=200))
     bench.server.data_received(_INDEX + b"Content-Length: 70000\r\n\r\n" + bytes(70_000))
     await bench.settle()
     assert not bench.fan_out.questions
@@ -160,7 +160,7 @@ async def test_questions_that_change_nothing_are_short() -> None:
 
 
 async def test_a_client_that_sends_fast_does_not_keep_others_from_their_turn() -> None:
-    bench = Bench(Reply(status=200, body=b"", backends=("b0",)))
+    bench = Bench(FanOutReply(status=200, body=b"", backends=("b0",)))
     bench.server, bench.sent = bench.client("127.0.0.1")
     size = 600_000
     bench.server.data_received(
@@ -180,7 +180,7 @@ async def test_a_client_that_sends_fast_does_not_keep_others_from_their_turn() -
 
 
 async def test_a_client_that_leaves_while_others_have_their_turn_leaves_nothing() -> None:
-    bench = Bench(Reply(status=200, body=b"", backends=("b0",)))
+    bench = Bench(FanOutReply(status=200, body=b"", backends=("b0",)))
     bench.server, bench.sent = bench.client("127.0.0.1")
     bench.server.data_received(
         b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n"

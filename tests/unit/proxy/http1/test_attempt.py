@@ -7,8 +7,8 @@ import pytest
 from lb.domain.fault import Fault
 from lb.domain.outcome import Outcome
 from lb.kserve.gate import RESERVED
-from tests.fakes.conduct import Reports
 from tests.fakes.http1_sides import Sides
+from tests.fakes.passive_health import Reports
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
@@ -171,7 +171,7 @@ async def test_nothing_is_left_of_an_error_that_is_held(lost: bool) -> None:
 
 async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:
     sides = Sides()
-    conduct = sides.judge = Reports()
+    passive_health = sides.judge = Reports()
     connection, _ = sides.upstream()
     server, client = sides.client()
     sides.backends[0].reports_due = 9
@@ -180,5 +180,5 @@ async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:
         connection.data_received(_STREAM + b"9\r\ndata: 0\n\n\r\n")
         connection.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         assert client.take().endswith(event + b"\r\n0\r\n\r\n")
-    kinds = [(kind, what) for kind, _, _, what in conduct.told]
+    kinds = [(kind, what) for kind, _, _, what in passive_health.told]
     assert kinds == [("answered", 0.0), ("failed", Fault.DEVICE)]

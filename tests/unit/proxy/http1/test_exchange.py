@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.gated import FACTS
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import snapshot_of
@@ -217,7 +217,7 @@ async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> N
 def scheduled(backends: int = 1) -> Sides:
     """Backends that take one request at a time, and have a connection each."""
     sides = Sides(backends=backends)
-    plan = Plan(limits={}, default=Capacity(1, instances=1))
+    plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
     route = replace(sides.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
     sides.pool.publish(replace(snapshot_of(sides.backends), routes={b"m": route}))
     return sides
@@ -226,7 +226,7 @@ def scheduled(backends: int = 1) -> Sides:
 async def test_who_half_closed_waits_again_where_that_is_served() -> None:
     sides = scheduled(backends=2)
     sides.relay.configure(Http1Options(aborts_on_half_close=False))
-    links = [sides.upstream(0), sides.upstream(1)]
+    connections = [sides.upstream(0), sides.upstream(1)]
     server, client = sides.client()
     server.data_received(_POST)
     other, _ = sides.client()
@@ -234,7 +234,7 @@ async def test_who_half_closed_waits_again_where_that_is_served() -> None:
     server.eof_received()
     assert server.exchange is not None
     where = sides.backends.index(server.exchange.backend)
-    links[where][1].lose()
+    connections[where][1].lose()
     sides.waits.advance(0.1)
     assert server.is_waiting
     assert client.ended == ""
@@ -249,10 +249,10 @@ _BINARY = (
 )
 
 
-def waiting(size: int) -> tuple[Sides, ServerConnection, FakeTransport]:
+def waiting(size: int) -> tuple[Sides, Http1ServerConnection, FakeTransport]:
     """A request that waits, of which 65,536 bytes have come."""
     sides = scheduled()
-    sides.ledger.resize(1 << 23)
+    sides.memory_budget.resize(1 << 23)
     sides.upstream()
     sides.client()[0].data_received(_POST)
     server, client = sides.client()
@@ -268,9 +268,9 @@ async def test_of_what_waits_no_more_is_read_than_was_counted_for_it() -> None:
         server.data_received(bytes(65_536))
         pieces += 1
     assert pieces == 16
-    assert 1 << 20 <= sides.ledger.held < (1 << 20) + 1000
+    assert 1 << 20 <= sides.memory_budget.held < (1 << 20) + 1000
     client.lose()
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     assert len(sides.dispatcher.queue) == 0
 
 
@@ -322,11 +322,11 @@ async def test_a_body_that_is_read_after_a_long_wait_has_its_time_again() -> Non
     server, client = sides.client()
     server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
     sides.now += 31.0
-    server._alarm._rang()
+    server._deadline_timer._rang()
     assert server.is_waiting
-    assert server._alarm.due > sides.now + 100.0
+    assert server._deadline_timer.due > sides.now + 100.0
     connection.data_received(_OK)
     await asyncio.sleep(0.01)
     assert client.reading
-    assert server._alarm.due == sides.now + 30.0
+    assert server._deadline_timer.due == sides.now + 30.0
     client.lose()

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from lb.kserve.fronts import Forward, FrontFault, FrontRequest
-from lb.proxy.http1.front import Front, Turn
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.front import Front, FrontDecision
+from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 V2 = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n"
@@ -21,7 +21,7 @@ class PlainFront(Front):
 
     reads = 0
 
-    def read(self, head: bytes, request: FrontRequest) -> Turn:
+    def read(self, head: bytes, request: FrontRequest) -> FrontDecision:
         self.reads += 1
         if request.path == b"/bad":
             raise FrontFault('say "please"')
@@ -32,9 +32,9 @@ class PlainFront(Front):
         return self.forwarded(head, request, Forward(request.method, target, 2))
 
 
-def connect(sides: Sides) -> tuple[PlainFront, ServerConnection, FakeTransport]:
+def connect(sides: Sides) -> tuple[PlainFront, Http1ServerConnection, FakeTransport]:
     front = PlainFront(sides.relay)
-    server = ServerConnection(sides.relay, front)
+    server = Http1ServerConnection(sides.relay, front)
     transport = FakeTransport(server)
     server.connection_made(transport)
     return front, server, transport

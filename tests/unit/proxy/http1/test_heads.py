@@ -107,8 +107,8 @@ def head_of(method: bytes, target: bytes, *fields: bytes) -> bytes:
 
 def test_nothing_is_asked_of_an_inference_by_default() -> None:
     reader = HeadReader(HeadLimits())
-    assert reader.request(_INFER).claim is None
-    assert reader.request(head_of(b"GET", b"/v2/logging")).claim is None
+    assert reader.request(_INFER).credentials is None
+    assert reader.request(head_of(b"GET", b"/v2/logging")).credentials is None
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_nothing_is_asked_of_an_inference_by_default() -> None:
 )
 def test_control_is_asked_however_it_is_spelled(head: bytes) -> None:
     plan = HeadReader(HeadLimits()).request(head)
-    assert plan.claim is not None
-    assert plan.claim.is_control
+    assert plan.credentials is not None
+    assert plan.credentials.is_control
     assert not plan.is_plain
 
 
@@ -138,9 +138,9 @@ def test_a_token_is_read_from_its_field_alone() -> None:
         (b"X-Api-Keys: " + secret, None),
         (b"X: y\r\nX-Api-Key: wrong", None),
     ):
-        claim = reader.request(head_of(b"POST", b"/v2/models/m/infer", field)).claim
-        assert claim is not None
-        token = gate.identify(claim)
+        credentials = reader.request(head_of(b"POST", b"/v2/models/m/infer", field)).credentials
+        assert credentials is not None
+        token = gate.identify(credentials)
         assert (token.name if token else None) == name
 
 

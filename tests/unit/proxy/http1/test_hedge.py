@@ -52,7 +52,7 @@ class Hedged:
     @property
     def is_clean(self) -> bool:
         sides = self.sides
-        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.memory_budget.held)
 
 
 @pytest.mark.parametrize("size", [5, 50_000])

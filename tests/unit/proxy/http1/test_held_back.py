@@ -12,7 +12,7 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.proxy.http1.exchange import Http1Attempt
-from lb.proxy.http1.look import LOOKED_AT_ONCE
+from lb.proxy.http1.inspection import INSPECTED_AT_ONCE
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.request_body import PORTION
 from tests.fakes.http1_sides import Sides
@@ -74,7 +74,7 @@ class Bench:
     @property
     def is_clean(self) -> bool:
         sides = self.sides
-        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.memory_budget.held)
 
 
 async def test_no_more_is_read_while_a_part_is_looked_at() -> None:
@@ -82,7 +82,7 @@ async def test_no_more_is_read_while_a_part_is_looked_at() -> None:
     bench.begin(_SIZE)
     bench.server.data_received(_body()[:_READ])
     assert not bench.client.reading
-    for _ in range(-(-_READ // LOOKED_AT_ONCE)):
+    for _ in range(-(-_READ // INSPECTED_AT_ONCE)):
         assert not bench.client.reading
         await asyncio.sleep(0)
     assert bench.client.reading
@@ -94,12 +94,12 @@ async def test_what_was_held_back_is_sent_in_portions() -> None:
     bench = Bench()
     body = _body()
     bench.begin(len(body))
-    assert await bench.receive(body) >= len(body) // LOOKED_AT_ONCE
-    assert bench.sides.ledger.held > len(body) - _READ
+    assert await bench.receive(body) >= len(body) // INSPECTED_AT_ONCE
+    assert bench.sides.memory_budget.held > len(body) - _READ
     writes = await bench.sent(len(body))
     assert max(writes) < 2 * PORTION
     assert len(writes) >= _SIZE // PORTION
-    assert bench.sides.ledger.held == 0
+    assert bench.sides.memory_budget.held == 0
     bench.upstream.data_received(_OK)
     assert bench.client.take() == _OK
     assert bench.sides.finished.records[-1].sequence == 7
@@ -132,7 +132,7 @@ async def test_what_is_kept_is_sent_in_portions_again(turns: int) -> None:
         await asyncio.sleep(0)
     assert b"".join(writes).endswith(body)
     assert max(map(len, writes)) < 2 * PORTION
-    assert bench.sides.ledger.held > len(body)
+    assert bench.sides.memory_budget.held > len(body)
     upstream.data_received(_OK)
     assert bench.client.take() == _OK
     assert bench.is_clean
@@ -149,7 +149,7 @@ async def test_a_backend_that_is_full_gets_the_rest_when_it_has_caught_up() -> N
     for _ in range(5):
         await asyncio.sleep(0)
     assert bench.backend.take() == b""
-    assert bench.sides.ledger.held > len(body) - got - _READ
+    assert bench.sides.memory_budget.held > len(body) - got - _READ
     bench.upstream.resume_writing()
     await bench.sent(len(body) - got)
     bench.upstream.data_received(_OK)
@@ -245,7 +245,7 @@ async def test_however_short_it_is_a_compressed_body_is_inflated_to_its_paramete
             b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\n"
             b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n%b" % (len(packed), packed)
         )
-    assert await bench.begins() >= len(body) // (2 * LOOKED_AT_ONCE)
+    assert await bench.begins() >= len(body) // (2 * INSPECTED_AT_ONCE)
     bench.upstream.data_received(_OK)
     assert bench.sides.finished.records[-1].sequence == 7
     assert bench.sides.backends[0].open_sequences == 1

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.net.iteration import IterationBudget
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.monitor import Monitor
 from tests.fakes.clock import FakeLoop
 from tests.fakes.gated import FACTS
@@ -48,19 +48,19 @@ class Waiting(Sides):
         self.relay.iteration = IterationBudget(self.fake)
         self.monitor.close()
         self.monitor = Monitor(self.fake, self.relay.iteration, self.dispatcher, [self.paused])
-        plan = Plan(limits={}, default=Capacity(1, instances=1))
+        plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
         route = replace(self.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
         self.pool.publish(replace(snapshot_of(self.backends), routes={b"m": route}))
         self.upstream()
         self.client()[0].data_received(_HEAD % 2 + b"{}")
-        self.ledger.take(self, self.ledger.keep_up_to)
+        self.memory_budget.take(self, self.memory_budget.keep_up_to)
 
     held = 0
 
     def evict(self) -> None:
         raise AssertionError("nothing gives way")
 
-    def asks(self, sock: Any, size: int = 100_000) -> tuple[ServerConnection, FakeTransport]:
+    def asks(self, sock: Any, size: int = 100_000) -> tuple[Http1ServerConnection, FakeTransport]:
         """A part of a request; what the kernel says of its connection."""
         server, transport = self.client()
         says(transport, sock)

@@ -29,7 +29,7 @@ async def test_first_chunks_go_at_once_and_later_ones_are_gathered() -> None:
     for _ in range(GATHERED_CHUNK - 1):
         server.data_received(b"1\r\ny\r\n")
     assert backend.take() == b""
-    assert sides.ledger.held == GATHERED_CHUNK
+    assert sides.memory_budget.held == GATHERED_CHUNK
     server.data_received(b"1\r\ny\r\n")
     assert backend.take() == b"4000\r\n" + b"y" * GATHERED_CHUNK + b"\r\n"
     server.data_received(b"1\r\nz\r\n")
@@ -61,9 +61,9 @@ async def test_kept_bytes_are_counted_and_given_back_at_the_first_byte(pieces: i
     exchange = server.exchange
     assert exchange is not None
     assert exchange.body.is_retained
-    assert sides.ledger.held == len(wire)
+    assert sides.memory_budget.held == len(wire)
     connection.data_received(_OK[:-1])
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     assert not exchange.body.is_retained
     connection.data_received(_OK[-1:])
     assert sides.in_flight == 0
@@ -80,7 +80,7 @@ async def test_more_than_may_be_kept_is_not(known: bool) -> None:
     exchange = server.exchange
     assert exchange is not None
     assert not exchange.body.is_retained
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     server.data_received(b"x" * 8_000)
     assert backend.take().count(b"x") == 20_000
 
@@ -90,13 +90,13 @@ async def test_everything_is_kept_while_there_is_no_connection() -> None:
     server, client = sides.client()
     wire = _post(20_000) + b"x" * 19_000
     server.data_received(wire)
-    assert sides.ledger.held == len(wire)
+    assert sides.memory_budget.held == len(wire)
     assert not client.reading
     exchange = server.exchange
     assert exchange is not None
     assert exchange.body.is_retained
     client.lose()
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     await sides.tasks.aclose()
 
 
@@ -115,7 +115,7 @@ async def test_nothing_is_kept_where_much_is_held(length: int) -> None:
     exchange = server.exchange
     assert exchange is not None
     assert not exchange.body.is_retained
-    assert sides.ledger.unkept == 1
+    assert sides.memory_budget.unkept == 1
     client.lose()
     sides.timers.close()
 
@@ -127,7 +127,7 @@ async def test_request_that_does_not_fit_into_memory_is_refused() -> None:
     server.data_received(_post(20_000) + b"x" * 19_000)
     assert client.take().startswith(b"HTTP/1.1 503")
     assert sides.finished.records[0].reason is Reason.MEMORY
-    assert (sides.ledger.held, sides.in_flight) == (0, 0)
+    assert (sides.memory_budget.held, sides.in_flight) == (0, 0)
     assert sides.dispatcher.open_exchanges == 0
 
 
@@ -143,7 +143,7 @@ async def test_upload_waits_again_while_its_request_is_sent_anew() -> None:
     assert not client.reading
     sides.waits.advance(0.1)
     assert not client.reading
-    assert sides.ledger.held > 9_000
+    assert sides.memory_budget.held > 9_000
     client.lose()
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     await sides.tasks.aclose()

@@ -14,13 +14,13 @@ from lb.domain.model import NO_FACTS
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.kserve.sagemaker import MODELS, LoadedModel, SageMakerRoutes
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import FanOutReply, FanOutRequest
 from lb.proxy.http1.sagemaker import SageMakerFront
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import RecordedFanOut
 
-OK = Reply(status=200, backends=("b0",))
+OK = FanOutReply(status=200, backends=("b0",))
 INVOKE = b"POST /invocations HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 URL = "/opt/ml/models/H/model"
 
@@ -28,7 +28,7 @@ URL = "/opt/ml/models/H/model"
 class Bench(Sides):
     """A client of a front, and a backend."""
 
-    def __init__(self, reply: Reply | None = OK, inference: bytes = b"infer") -> None:
+    def __init__(self, reply: FanOutReply | None = OK, inference: bytes = b"infer") -> None:
         super().__init__()
         everybody = ControlRule(networks=(ip_network("0.0.0.0/0"),))
         self.dispatcher.gate = Gate(GateRules(control=everybody))
@@ -36,7 +36,7 @@ class Bench(Sides):
         self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out if reply else None)
         routes = SageMakerRoutes(model=b"m", is_multi_model=True, inference=inference)
         self.front = SageMakerFront(self.relay, routes)
-        self.server = ServerConnection(self.relay, self.front)
+        self.server = Http1ServerConnection(self.relay, self.front)
         self.sent = FakeTransport(self.server)
         self.server.connection_made(self.sent)
         self.backend, self.wire = self.upstream()
@@ -147,7 +147,7 @@ async def test_of_a_long_error_only_the_beginning_is_awaited() -> None:
     )
     bench.backend.data_received(b"0123456789")
     assert bench.sent.take() == b"0123456789"
-    assert bench.ledger.held == 0
+    assert bench.memory_budget.held == 0
 
 
 async def test_an_error_that_never_comes_is_an_answer_of_our_own() -> None:
@@ -241,7 +241,7 @@ async def test_there_is_no_room_for_any_number_of_models() -> None:
 )
 async def test_a_failed_load_leaves_nothing(text: str, status: bytes) -> None:
     body = json.dumps({"error": text}).encode()
-    bench = Bench(Reply(status=500, body=body, reason=Reason.UPSTREAM_RESET))
+    bench = Bench(FanOutReply(status=500, body=body, reason=Reason.UPSTREAM_RESET))
     answer = await bench.manage("POST", "/models", {"model_name": "H", "url": URL})
     assert answer == status + b" " + body
     assert bench.front.shelf.find(b"H") is None
@@ -252,7 +252,7 @@ class SlowUnload(RecordedFanOut):
 
     said = (b'[{"name":"H","state":"UNLOADING"}]', b'[{"name":"H","state":"UNAVAILABLE"}]')
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: FanOutRequest) -> FanOutReply:
         reply = await super().ask(question)
         looks = sum(each.operation.name == "RepositoryIndex" for each in self.questions)
         return replace(reply, body=self.said[looks - 1]) if looks else reply
@@ -268,7 +268,7 @@ async def test_an_unload_is_over_when_the_index_says_so() -> None:
 
 
 async def test_a_failed_unload_keeps_the_model() -> None:
-    bench = Bench(Reply(status=503, body=b"{}"))
+    bench = Bench(FanOutReply(status=503, body=b"{}"))
     bench.shelve()
     assert await bench.manage("DELETE", "/models/H") == b"400 {}"
     assert bench.front.shelf.find(b"H") is not None

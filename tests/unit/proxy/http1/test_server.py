@@ -16,21 +16,21 @@ _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def test_pipelined_bytes_pause_the_client_and_are_on_the_ledger() -> None:
+async def test_pipelined_bytes_pause_the_client_and_are_on_the_memory_budget() -> None:
     sides = Sides(Http1Options(buffer_size=10_000))
     connection, backend = sides.upstream()
     server, client = sides.client()
     server.data_received(_GET)
     server.data_received(_GET * 100)
     assert client.reading
-    assert sides.ledger.held == 0, "as little as this is part of a connection's own cost"
+    assert sides.memory_budget.held == 0, "as little as this is part of a connection's own cost"
     server.data_received(_GET * 200)
     assert not client.reading
-    assert sides.ledger.held == len(_GET) * 300
+    assert sides.memory_budget.held == len(_GET) * 300
     for _ in range(301):
         connection.data_received(_OK)
     assert client.reading
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     assert backend.take() == _GET * 301
 
 
@@ -119,21 +119,21 @@ async def test_eviction_ends_the_request_and_what_is_pipelined_behind_it() -> No
     assert transport.ended == "close"
 
 
-async def test_what_a_client_does_not_take_is_on_the_ledger_until_it_does() -> None:
+async def test_what_a_client_does_not_take_is_on_the_memory_budget_until_it_does() -> None:
     sides = Sides()
     server, client = sides.client()
     client.waiting = 70_000
     server.pause_writing()
     await asyncio.sleep(0)
-    assert sides.ledger.held == 70_000
+    assert sides.memory_budget.held == 70_000
     client.waiting = 10_000
     server.resume_writing()
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     client.waiting = 80_000
     server.pause_writing()
     await asyncio.sleep(0)
     client.lose()
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
 
 
 async def test_eviction_of_a_slow_reader_drops_what_it_did_not_take() -> None:
@@ -146,5 +146,5 @@ async def test_eviction_of_a_slow_reader_drops_what_it_did_not_take() -> None:
     await asyncio.sleep(0)
     server.evict()
     assert (client.ended, backend.ended) == ("abort", "abort")
-    assert sides.ledger.held == 0
+    assert sides.memory_budget.held == 0
     assert sides.finished.records[0].reason is Reason.MEMORY

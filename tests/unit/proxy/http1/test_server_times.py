@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -13,14 +13,14 @@ _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def _look(server: ServerConnection) -> None:
+def _look(server: Http1ServerConnection) -> None:
     """The alarm rings."""
     server._look_at_time()
 
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     sides = Sides()
-    sides.relay.parts.crowd.resize(1, ())
+    sides.relay.parts.connection_limiter.resize(1, ())
     _, first = sides.client()
     server, second = sides.client()
     assert (first.ended, second.ended) == ("", "abort")
@@ -29,7 +29,7 @@ async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     assert sides.traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
     first.lose()
     second.lose()
-    assert len(sides.relay.parts.crowd) == 0
+    assert len(sides.relay.parts.connection_limiter) == 0
 
 
 async def test_head_has_its_time_from_its_first_byte() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lb.domain.model import NO_FACTS
 from lb.domain.pool import ModelRoute
 from lb.kserve.vertex import VertexRoutes
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import Http1ServerConnection
 from lb.proxy.http1.vertex import VertexFront
 from tests.fakes.http1_sides import FakeTransport, Sides
 
@@ -21,7 +21,7 @@ class Bench(Sides):
 
     def __init__(self, model: bytes = b"") -> None:
         super().__init__()
-        self.server = ServerConnection(self.relay, VertexFront(self.relay, ROUTES, model))
+        self.server = Http1ServerConnection(self.relay, VertexFront(self.relay, ROUTES, model))
         self.sent = FakeTransport(self.server)
         self.server.connection_made(self.sent)
         self.backend, self.wire = self.upstream()

@@ -43,7 +43,7 @@ class Bench(Sides):
 
     @property
     def is_clean(self) -> bool:
-        return not (self.dispatcher.open_exchanges or self.ledger.held or self.in_flight)
+        return not (self.dispatcher.open_exchanges or self.memory_budget.held or self.in_flight)
 
 
 @pytest.mark.parametrize("step", [1, 10, 1 << 20])
@@ -112,7 +112,7 @@ async def test_what_inflates_to_much_takes_many_turns(step: int) -> None:
     assert MARKS in bench.wire.take(), "nothing is missing, and nothing comes twice"
     bench.backend.data_received(OK)
     assert bench.sent.take() == OK
-    assert not bench.ledger.held
+    assert not bench.memory_budget.held
     bench.server.data_received(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
     assert bench.sent.take().startswith(b"HTTP/1.1 200 ")
 
@@ -128,10 +128,12 @@ async def test_a_region_behind_much_is_refused() -> None:
     assert bench.is_clean
 
 
-async def test_what_is_held_for_inspection_is_on_the_ledger_until_its_client_leaves() -> None:
+async def test_what_is_held_for_inspection_is_on_the_memory_budget_until_its_client_leaves() -> (
+    None
+):
     bench = Bench()
     bench.infer(MARKS, GZIP)
-    assert bench.ledger.held >= len(MARKS)
+    assert bench.memory_budget.held >= len(MARKS)
     assert not bench.sent.reading or bench.server.exchange is not None
     bench.sent.lose()
     assert bench.is_clean
@@ -141,7 +143,7 @@ async def test_what_is_held_for_inspection_is_on_the_ledger_until_its_client_lea
 
 async def test_memory_that_runs_out_ends_an_inspection() -> None:
     bench = Bench()
-    bench.ledger.resize(2000)
+    bench.memory_budget.resize(2000)
     bench.infer(MARKS, GZIP)
     assert bench.sent.take().startswith(b"HTTP/1.1 503 ")
     assert bench.is_clean

@@ -8,7 +8,7 @@ from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import GOAWAY, HEADERS, answer, call, data, headers, message, request_fields
 
 SECRET = b"0123456789abcdef"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lb.domain.outcome import Outcome
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.relay import snapshot_of
 from tests.wire.frames import (
     DATA,
@@ -40,7 +40,7 @@ async def test_what_a_hung_backend_has_goes_elsewhere() -> None:
     client.sends(call(1))
     first.gets()
     hang(relay, 0)
-    assert not first.link.streams
+    assert not first.connection.streams
     relay.loop.advance(0.1)
     relay.relay.flush()
     assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]

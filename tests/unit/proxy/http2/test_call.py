@@ -7,7 +7,7 @@ import pytest
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.wire.grpc.status import GrpcStatus
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import (
     DATA,
     HEADERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import (
     DATA,
     HEADERS,
@@ -59,7 +59,7 @@ async def test_large_message_goes_again_as_it_was(size: int, ended: bool) -> Non
     relay.relay.flush()
     got = b"".join(frame.payload for frame in second.gets() if frame.kind == DATA)
     assert got == body
-    assert relay.ledger.held > 600_000
+    assert relay.memory_budget.held > 600_000
     second.sends(answer(1))
     assert client.gets()
     assert relay.is_clean()

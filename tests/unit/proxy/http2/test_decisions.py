@@ -6,7 +6,7 @@ from lb.kserve.operations import MODEL_INFER
 from lb.proxy.http2.decisions import Decisions
 from lb.wire.http2.fields import Field, encode_field
 from lb.wire.http2.heads import RequestHead, build_request
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import METHOD_PATH, FieldPair, literals, request_fields
 
 

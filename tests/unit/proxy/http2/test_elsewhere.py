@@ -8,7 +8,7 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import (
     DATA,
     HEADERS,

@@ -16,7 +16,7 @@ from lb.kserve.health import Serving
 from lb.proxy.http2.health import serving, watched
 from lb.wire.http2.fields import encode_field
 from tests.fakes.backends import make_backends
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.relay import snapshot_of
 from tests.wire.frames import (
     DATA,

@@ -7,7 +7,7 @@ import pytest
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import (
     CANCEL,
     DATA,

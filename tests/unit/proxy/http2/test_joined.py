@@ -6,7 +6,7 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import call, data, headers, named, request_fields
 
 
@@ -26,7 +26,9 @@ async def test_the_shorter_time_ends_a_call_that_has_two(
         client.sends(data(1, named(), end=True))
     else:
         client.sends(headers(1, head, end=True))
-    (exchange,) = (pipe.owner for link in relay.links for pipe in link.streams.values())
+    (exchange,) = (
+        pipe.owner for connection in relay.connections for pipe in connection.streams.values()
+    )
     assert exchange.due - exchange.started_at == 2.0
     relay.loop.advance(1.9)
     assert relay.outcomes.seen == []

@@ -6,7 +6,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,
@@ -39,7 +39,7 @@ def with_small_and_large_call(relay: PaperRelay) -> tuple[Side, Side]:
     client.sends(call(1))
     backend.sends(answer(1))
     client.sends(call(3, named(more=bytes(6000))), call(5, named(more=bytes(13_000))))
-    assert len(backend.link.streams) == 2
+    assert len(backend.connection.streams) == 2
     client.gets()
     return client, backend
 
@@ -55,7 +55,7 @@ async def test_a_replay_may_evict_a_call_of_the_same_lost_connection(loss: str) 
         backend.sends(goaway(1))
     heads = [frame.stream for frame in client.gets() if frame.kind == HEADERS]
     assert 5 in heads, "the large call has given way"
-    assert not backend.link.streams
+    assert not backend.connection.streams
     client.goes()
     assert relay.is_clean()
 
@@ -86,12 +86,12 @@ async def test_of_a_question_that_we_answer_little_is_held_however_long_it_is() 
     relay = PaperRelay()
     client = relay.client()
     client.sends(headers(1, request_fields(path=LIVE_PATH)), data(1, bytes(4000)))
-    assert relay.ledger.held <= 4096
+    assert relay.memory_budget.held <= 4096
     client.sends(data(1, bytes(4000)))
     head, reset = client.gets()
     assert b"grpc-status\x018" in head.payload
     assert (reset.kind, reset.code) == (RST_STREAM, NO_ERROR)
-    assert relay.ledger.held == 0
+    assert relay.memory_budget.held == 0
     assert relay.is_clean()
 
 
@@ -112,10 +112,10 @@ async def test_many_answers_at_once_to_a_client_that_does_not_read_are_no_flood(
     relay = PaperRelay()
     client, backend = relay.client(), relay.backend()
     client.sends(*(call(stream) for stream in range(1, 2049, 2)))
-    client.link.pause_writing()
+    client.connection.pause_writing()
     backend.sends(*(answer(stream, bytes(5000)) for stream in range(1, 2049, 2)))
     assert not client.transport.aborted
-    client.link.resume_writing()
+    client.connection.resume_writing()
     relay.relay.flush()
     assert (
         len([frame for frame in client.gets() if frame.flags & 1 and frame.kind == HEADERS]) == 1024
@@ -126,7 +126,7 @@ async def test_many_answers_at_once_to_a_client_that_does_not_read_are_no_flood(
 async def test_a_thousand_pings_without_reading_the_answers_are_too_many() -> None:
     relay = PaperRelay()
     client = relay.client()
-    client.link.pause_writing()
+    client.connection.pause_writing()
     for _ in range(50):
         client.sends(20 * ping())
         relay.loop.advance(1.0)
@@ -139,9 +139,9 @@ async def test_pings_are_forgotten_once_the_client_reads() -> None:
     relay = PaperRelay()
     client = relay.client()
     for _ in range(60):
-        client.link.pause_writing()
+        client.connection.pause_writing()
         client.sends(20 * ping())
-        client.link.resume_writing()
+        client.connection.resume_writing()
         relay.loop.advance(1.0)
     assert not client.transport.aborted
     assert len([frame for frame in client.gets() if frame.kind == PING]) == 1200
@@ -165,7 +165,7 @@ async def test_stalled_holders_give_way_when_memory_stays_short() -> None:
     relay.relay.flush()
     assert [(f.kind, f.stream, f.code) for f in stalled.gets()] == [(RST_STREAM, 1, 11)]
     client.sends(call(5))
-    assert len(backend.link.streams) == 2
+    assert len(backend.connection.streams) == 2
     client.goes()
     stalled.goes()
     assert relay.is_clean()

@@ -10,7 +10,7 @@ import pytest
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.regions import MAX_FIELDS
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import DATA, data, headers, message, request_fields, rst
 
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
@@ -122,7 +122,7 @@ async def test_a_client_may_leave_in_an_inspection(path: bytes, *, is_reset: boo
     if is_reset:
         assert client.sends(*parts, rst(1)) > 1
     else:
-        client.link.data_received(b"".join(parts))
+        client.connection.data_received(b"".join(parts))
         client.goes()
         assert not client.transport.reading
     assert not [frame for frame in backend.gets() if frame.kind == DATA and not is_reset]

@@ -10,7 +10,7 @@ import pytest
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.pool import UpstreamPool
-from tests.fakes.links import GREETING, PaperRelay
+from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire.frames import HEADERS, MAX_CONCURRENT_STREAMS, SETTINGS_ACK, answer, call, settings
 from tests.wire.waiting import eventually
 
@@ -61,7 +61,7 @@ async def test_a_call_that_was_cancelled_while_it_waited_is_passed_over(
     backend = relay.backend()
     pool.serve_waiting()
     assert not pool.waiting
-    assert not backend.link.streams
+    assert not backend.connection.streams
     await relay.tasks.aclose()
 
 
@@ -80,15 +80,15 @@ async def test_a_connection_that_calls_wait_for_takes_these_before_it_retires(
         peer, _ = await loop.sock_accept(server)
         with peer:
             await eventually(lambda: len(pool))
-            (link,) = pool._others
+            (connection,) = pool._others
             if is_greeted:  # and the task that dials has not heard of it yet
-                link.data_received(GREETING)
+                connection.data_received(GREETING)
             pool.retire_all()
             if not is_greeted:
                 await loop.sock_sendall(peer, GREETING)
-            await eventually(lambda: link.retired)
-            assert sorted(link.streams) == [1]
-            assert pool.links == []
+            await eventually(lambda: connection.retired)
+            assert sorted(connection.streams) == [1]
+            assert pool.connections == []
             assert not relay.finished.records
             pool.close()
             await eventually(lambda: pool.is_empty)
@@ -96,13 +96,13 @@ async def test_a_connection_that_calls_wait_for_takes_these_before_it_retires(
 
 async def test_a_backend_that_is_cut_has_no_connections_and_its_calls_fail() -> None:
     relay = PaperRelay(backends=1)
-    link = relay.backend(0)
+    connection = relay.backend(0)
     client = relay.client()
     client.sends(call(1))
     pool = pool_of(relay)
     relay.relay.cut(relay.backends[0])
-    assert link.transport.aborted
-    link.goes()
+    assert connection.transport.aborted
+    connection.goes()
     assert relay.relay.upstream_connections == 0
     assert pool_of(relay) is not pool
     await eventually(lambda: len(relay.finished.records) == 1)

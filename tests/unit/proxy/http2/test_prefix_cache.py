@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.pool import PoolSnapshot
-from lb.proxy.exchange import Particulars
+from lb.proxy.exchange import RoutingHints
 from lb.proxy.http2.prefix_cache import KnownPrefix, PrefixCache
 from tests.fakes.backends import make_backends
 from tests.fakes.relay import snapshot_of
@@ -40,7 +40,7 @@ def test_what_is_remembered_is_bounded(snapshot: PoolSnapshot) -> None:
 def work_of(prefixes: PrefixCache, message: bytes) -> KnownPrefix:
     known = prefixes.find(start_of(message))
     assert known is not None
-    assert known.particulars is not None
+    assert known.hints is not None
     return known
 
 
@@ -49,24 +49,24 @@ def test_what_never_repeats_is_remembered_now_and_then(snapshot: PoolSnapshot) -
     heads = set()
     for number in range(160):
         message = named(b"first", b"%04d" % number)
-        prefixes.learn_work(snapshot, message, b"first", Particulars(), len(message))
+        prefixes.learn_work(snapshot, message, b"first", RoutingHints(), len(message))
         heads.add(work_of(prefixes, message).head)
     assert 5 <= len(heads) <= 20
     later = replace(snapshot)
-    particulars = Particulars(rows=7)
-    prefixes.learn_work(later, named(b"first", b"0160"), b"first", particulars, 16)
-    assert work_of(prefixes, named(b"first", b"0160")).particulars is particulars
+    hints = RoutingHints(rows=7)
+    prefixes.learn_work(later, named(b"first", b"0160"), b"first", hints, 16)
+    assert work_of(prefixes, named(b"first", b"0160")).hints is hints
     assert prefixes.snapshot is later
 
 
 def test_batches_that_may_be_cut_are_remembered_apart(snapshot: PoolSnapshot) -> None:
     prefixes = PrefixCache()
     message = named(b"first", b"0001")
-    particulars = Particulars(rows=7)
-    prefixes.learn_work(snapshot, message, b"first", particulars, 16, may_be_cut=True)
+    hints = RoutingHints(rows=7)
+    prefixes.learn_work(snapshot, message, b"first", hints, 16, may_be_cut=True)
     assert prefixes.find(start_of(message)) is None
     known = prefixes.find_batch(start_of(message))
     assert known is not None
-    assert (known.particulars, known.head) == (particulars, message[:16])
+    assert (known.hints, known.head) == (hints, message[:16])
     prefixes.learn(replace(snapshot), named(b"other", b""), b"other", is_plain=True)
     assert prefixes.find_batch(start_of(message)) is None, "it is of another pool"

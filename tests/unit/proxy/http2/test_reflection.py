@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire import frames as f
 
 PATH = b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

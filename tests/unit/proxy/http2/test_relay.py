@@ -12,7 +12,7 @@ from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.wire.http2.fields import encode_field
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.relay import snapshot_of
 from tests.wire.frames import HEADERS, FieldPair, call
 
@@ -43,10 +43,10 @@ async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: 
     proxies = TrustedProxies((ip_network("127.0.0.1"),) if trusted else ())
     relay = PaperRelay(options=Http2Options(x_forwarded=True, trusted_proxies=proxies))
     backend, client = relay.backend(), relay.client()
-    claims = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-proto", b"https")]
-    client.sends(call(1, None, *claims))
+    credentials = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-proto", b"https")]
+    client.sends(call(1, None, *credentials))
     (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
-    for name, value in claims:
+    for name, value in credentials:
         assert (encode_field(name, value) in head.payload) is trusted
     assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
     assert (encode_field(b"x-forwarded-proto", b"http") in head.payload) is not trusted
@@ -54,7 +54,7 @@ async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: 
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     relay = PaperRelay()
-    relay.relay.parts.crowd.resize(1, ())
+    relay.relay.parts.connection_limiter.resize(1, ())
     first, second = relay.client(), relay.client(b"")
     assert (first.transport.aborted, second.transport.aborted) == (False, True)
     assert second.transport.written == b""
@@ -62,7 +62,7 @@ async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     assert traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
     for side in (first, second):
         side.goes()
-    assert (traffic.connections, len(relay.relay.parts.crowd)) == (0, 0)
+    assert (traffic.connections, len(relay.relay.parts.connection_limiter)) == (0, 0)
     assert not relay.client().transport.aborted
 
 

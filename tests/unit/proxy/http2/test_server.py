@@ -10,7 +10,7 @@ from hpack import Encoder, NeverIndexedHeaderTuple
 
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.work import instructions
 from tests.wire.frames import (
     ENHANCE_YOUR_CALM,
@@ -50,7 +50,7 @@ async def test_client_is_named_by_its_address() -> None:
     relay.backend()
     relay.client().sends(call(1))
     relay.client().sends(settings({}))
-    (server, _) = sorted(relay.relay.servers, key=lambda link: -len(link.streams))
+    (server, _) = sorted(relay.relay.servers, key=lambda connection: -len(connection.streams))
     assert server.client.name == "127.0.0.1:4711"
 
 
@@ -131,7 +131,7 @@ async def test_heads_in_huffman_coding_of_many_connections_share_one_iteration()
     relay = PaperRelay()
     clients = [relay.client() for _ in range(20)]
     for client in clients:
-        client.link.data_received(headers(1, _coded(90), end=True))
+        client.connection.data_received(headers(1, _coded(90), end=True))
     begun = [sum(client.facts.last_peer_stream for client in clients)]
     assert not clients[-1].transport.reading
     while begun[-1] < 20:
@@ -145,10 +145,10 @@ async def test_a_head_that_takes_the_common_way_is_decoded_once() -> None:
     head, body = _coded(90), data(1, message(), end=True)
     apart = instructions(
         lambda: (
-            client.link.data_received(headers(1, head)),
-            client.link.data_received(body),
+            client.connection.data_received(headers(1, head)),
+            client.connection.data_received(body),
         )
     )
     client = PaperRelay().client()
-    together = instructions(lambda: client.link.data_received(headers(1, head) + body))
+    together = instructions(lambda: client.connection.data_received(headers(1, head) + body))
     assert together <= 1.1 * apart

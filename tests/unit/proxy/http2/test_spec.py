@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import DATA, data, headers, message, request_fields
 
 PREDICT = b"/tensorflow.serving.PredictionService/Predict"
@@ -26,7 +26,7 @@ async def test_the_model_is_read_however_the_message_comes(
         client.sends(data(1, request[at : at + step], end=at + step >= len(request)))
     sent = b"".join(frame.payload for frame in backend.gets() if frame.kind == DATA)
     assert sent == request
-    (stream,) = relay.links[0].streams.values()
+    (stream,) = relay.connections[0].streams.values()
     assert stream.owner.model == b"half"
 
 

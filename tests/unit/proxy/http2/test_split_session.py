@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.links import GREETING, PaperRelay
+from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
 from tests.wire.waiting import eventually
 

@@ -7,7 +7,7 @@ import pytest
 
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import (
     DATA,
     INITIAL_WINDOW_SIZE,
@@ -94,7 +94,7 @@ async def test_streams_that_wait_for_a_connection_without_window_are_reset() -> 
 
 async def test_a_client_that_reads_slowly_stays() -> None:
     relay, client, backend = waiting(settings({}) + SETTINGS_ACK, 10)
-    client.link.pause_writing()
+    client.connection.pause_writing()
     client.transport.buffered = 300_000
     backend.sends(data(1, bytes(1000)))
     for _ in range(20):
@@ -110,7 +110,7 @@ async def test_a_backend_that_takes_nothing_of_an_upload_is_given_up(full: bool)
     backend, client = relay.backend(0, NO_WINDOW), relay.client()
     if full:
         backend.sends(settings({INITIAL_WINDOW_SIZE: 65_535}))
-        backend.link.pause_writing()
+        backend.connection.pause_writing()
         backend.transport.buffered = 300_000
     client.sends(headers(1, request_fields(path=STREAM_PATH)), data(1, message(bytes(100_000))))
     wait(relay, 1.3 * LIMIT_S)

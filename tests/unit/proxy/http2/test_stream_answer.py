@@ -10,8 +10,8 @@ from lb.domain.fault import Fault
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
-from tests.fakes.conduct import Reports
 from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.passive_health import Reports
 from tests.wire.frames import DATA, HEADERS, OK_TRAILERS, RESPONSE_FIELDS, RST_STREAM, data, headers
 
 _BROKEN = "CUDA error: device-side assert triggered"
@@ -27,10 +27,10 @@ def error(text: str, name: str = "1") -> bytes:
 
 def streams(backends: int = 2) -> tuple[PaperStreams, Reports]:
     paper = PaperStreams(backends=backends)
-    conduct = paper.bench.judge = Reports()
+    passive_health = paper.bench.judge = Reports()
     for backend in paper.bench.backends:
         backend.reports_due = 100
-    return paper, conduct
+    return paper, passive_health
 
 
 def went(paper: PaperStreams, number: int) -> list[str]:
@@ -48,7 +48,7 @@ def went(paper: PaperStreams, number: int) -> list[str]:
 async def test_an_error_that_comes_first_sends_the_stream_elsewhere(
     text: str, outcome: Outcome, cuts: tuple[int, ...]
 ) -> None:
-    paper, conduct = streams()
+    paper, passive_health = streams()
     paper.send(request("plain", name="1"), request("plain", name="2"))
     assert paper.requests(0) == ["1", "2"]
     message = error(text)
@@ -68,8 +68,8 @@ async def test_an_error_that_comes_first_sends_the_stream_elsewhere(
     assert paper.ids() == ["1", "2", "3"]
     assert paper.status() == 0
     assert paper.bench.outcomes.seen == [("b0", outcome)]
-    assert conduct.told[-1][:3] == ("answered", "b1", b"plain")
-    broken = ("failed", "b0", b"plain", Fault.DEVICE) in conduct.told
+    assert passive_health.told[-1][:3] == ("answered", "b1", b"plain")
+    broken = ("failed", "b0", b"plain", Fault.DEVICE) in passive_health.told
     assert broken is (outcome is Outcome.BROKEN)
     (record,) = paper.bench.finished.records
     assert record.attempts == 2
@@ -100,26 +100,26 @@ async def test_the_error_of_the_last_backend_is_the_clients() -> None:
 
 
 async def test_an_error_behind_a_good_answer_is_the_clients() -> None:
-    paper, conduct = streams()
+    paper, passive_health = streams()
     paper.send(request("plain", name="1"))
     paper.backends[0].sends(_HEAD, data(1, result("plain", "1")))
     paper.send(request("plain", name="2"))
     paper.backends[0].sends(data(1, error(_BROKEN)))
     assert [answer.error_message for answer in paper.answers()] == ["", _BROKEN]
     assert went(paper, 1) == []
-    good, bad = conduct.told
+    good, bad = passive_health.told
     assert good[:3] == ("answered", "b0", b"plain")
     assert bad == ("failed", "b0", b"plain", Fault.DEVICE)
 
 
 async def test_good_answers_between_errors_are_told_of() -> None:
-    paper, conduct = streams()
+    paper, passive_health = streams()
     paper.send(request("plain", name="1"))
     good, bad = result("plain", "1"), error(_BROKEN)
     paper.backends[0].sends(_HEAD, data(1, good))
     for answer in (bad, bad, good, good, error("the model failed"), good, bad):
         paper.backends[0].sends(data(1, answer))
-    kinds = [kind for kind, *_ in conduct.told]
+    kinds = [kind for kind, *_ in passive_health.told]
     assert kinds == ["answered", "failed", "failed", "answered", "answered", "failed"]
 
 
@@ -179,11 +179,11 @@ async def test_what_may_have_begun_on_a_stream_stays(more: bytes, text: str) -> 
 
 
 async def test_errors_of_one_of_several_backends_are_told_of() -> None:
-    paper, conduct = streams()
+    paper, passive_health = streams()
     paper.begin_two()
-    conduct.told.clear()
+    passive_health.told.clear()
     paper.send(request("seq", 1, "3"), request("seq", 2, "4"))
     paper.backends[1].sends(data(1, error("the model failed")), data(1, error(_BROKEN)))
-    assert conduct.told == []
+    assert passive_health.told == []
     paper.backends[0].sends(data(1, result("seq", "3")))
-    assert conduct.told == [("failed", "b1", b"seq", Fault.DEVICE)]
+    assert passive_health.told == [("failed", "b1", b"seq", Fault.DEVICE)]

@@ -133,15 +133,15 @@ async def test_the_window_of_the_client_is_shared_by_all_backends() -> None:
     paper.backends[1].sends(settings({INITIAL_WINDOW_SIZE: 0}))
     tensor = bytes(30_000)
     paper.client.sends(*(data(1, request("seq", 2, "b", tensor=tensor)) for _ in range(1)))
-    waiting = paper.bench.ledger.held
+    waiting = paper.bench.memory_budget.held
     assert waiting >= len(tensor)
     for _ in range(4):  # what goes to the other one is credited meanwhile
         paper.client.sends(data(1, request("seq", 1, "a", tensor=tensor[:15_000])))
     increments = [f.increment for f in paper.looks() if f.kind == WINDOW_UPDATE and f.stream]
     assert 50_000 <= sum(increments) <= 62_000
-    assert paper.bench.ledger.held == waiting
+    assert paper.bench.memory_budget.held == waiting
     paper.backends[1].sends(window_update(1, 10**6))
-    assert paper.bench.ledger.held == 0
+    assert paper.bench.memory_budget.held == 0
 
 
 async def test_a_backend_that_takes_nothing_is_given_up() -> None:
@@ -159,7 +159,7 @@ async def test_a_backend_that_takes_nothing_is_given_up() -> None:
     assert [answer.infer_response.id for answer in answers] == ["stuck", "a"]
     assert "b1" in answers[0].error_message
     assert ("b1", Outcome.STALLED) in paper.bench.outcomes.seen
-    assert paper.bench.ledger.held == 0
+    assert paper.bench.memory_budget.held == 0
     # The rest of what is on its way to it is not held either.
     paper.send(request("seq", 1, "b"))
     assert paper.requests(0)[-1] == "b"
@@ -177,7 +177,7 @@ async def test_the_rest_of_a_message_for_a_lost_backend_is_dropped() -> None:
     paper.send(request("seq", 1, "next"))
     paper.backends[0].sends(data(1, result("seq", "next")))
     assert paper.ids() == ["next"]
-    assert paper.bench.ledger.held == 0
+    assert paper.bench.memory_budget.held == 0
 
 
 # Other attempts

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.pending_responses import ENDED_S
 from lb.kserve.stream_answers import error_answer
-from lb.kserve.stream_debts import ENDED_S
 from lb.proxy.http2 import stream_merge
 from lb.proxy.http2.options import Http2Options
 from tests.fakes.paper_streams import PaperStreams, request, result
@@ -133,7 +133,7 @@ async def test_a_client_that_takes_nothing_holds_up_both_backends() -> None:
     for _ in range(4):
         await paper.turn()
     assert sorted(paper.ids()) == ["0", "1"]
-    assert paper.bench.ledger.held == 0
+    assert paper.bench.memory_budget.held == 0
 
 
 async def test_what_waits_when_the_second_stream_is_opened_keeps_its_place() -> None:
@@ -143,7 +143,7 @@ async def test_what_waits_when_the_second_stream_is_opened_keeps_its_place() -> 
     paper.client.sends(settings({INITIAL_WINDOW_SIZE: 0}), SETTINGS_ACK)
     answer = result("seq", "1", bytes(500))
     paper.backends[0].sends(data(1, answer[:300]))
-    assert paper.bench.ledger.held == 300
+    assert paper.bench.memory_budget.held == 300
     paper.send(request("seq", 2, "2", start=True), request("seq", 1, "3"))
     assert paper.requests(1) == ["2"]
     paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "2")))
@@ -305,24 +305,24 @@ async def test_a_client_that_reads_no_errors_cannot_ask_for_ever(
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
 
 
-async def test_the_clients_reset_and_deadline_and_a_full_ledger_end_all() -> None:
-    for end in ("reset", "deadline", "ledger", "connection"):
+async def test_the_clients_reset_and_deadline_and_a_full_memory_budget_end_all() -> None:
+    for end in ("reset", "deadline", "memory_budget", "connection"):
         paper = PaperStreams((b"grpc-timeout", b"5S"), ceiling=2**20)
         paper.begin_two()
         paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
         for backend in paper.backends:
             backend.gets()
         paper.backends[1].sends(data(1, result("seq", "b")))
-        assert paper.bench.ledger.held
+        assert paper.bench.memory_budget.held
         if end == "reset":
             paper.client.sends(rst(1, CANCEL))
         elif end == "deadline":
             paper.bench.loop.advance(6.0)
             paper.bench.relay.flush()
-        elif end == "ledger":
-            paper.bench.ledger.resize(1)
-            paper.bench.ledger.short_at = 1
-            paper.bench.ledger.relieve()
+        elif end == "memory_budget":
+            paper.bench.memory_budget.resize(1)
+            paper.bench.memory_budget.short_at = 1
+            paper.bench.memory_budget.relieve()
             paper.bench.relay.flush()
         else:
             paper.client.goes()
@@ -330,7 +330,7 @@ async def test_the_clients_reset_and_deadline_and_a_full_ledger_end_all() -> Non
         for backend in paper.backends:
             codes = [frame.code for frame in backend.gets() if frame.kind == RST_STREAM]
             assert codes == [CANCEL], end
-            assert not backend.link.streams
+            assert not backend.connection.streams
         outcome = Outcome.DEADLINE if end == "deadline" else Outcome.CANCELLED
         assert paper.bench.outcomes.seen == [("b0", outcome), ("b1", outcome)], end
 
@@ -353,7 +353,7 @@ async def test_an_early_good_end_of_one_backend_leaves_the_other() -> None:
 
 
 @pytest.mark.parametrize("model", ["seq", "free"])
-async def test_requests_over_several_backends_are_on_the_ledger_until_they_are_answered(
+async def test_requests_over_several_backends_are_on_the_memory_budget_until_they_are_answered(
     model: str,
 ) -> None:
     paper = PaperStreams()
@@ -362,17 +362,17 @@ async def test_requests_over_several_backends_are_on_the_ledger_until_they_are_a
         paper.send(
             request(model, 10 + number if model == "free" else 1 + number % 2, f"{number:200}")
         )
-    assert paper.bench.ledger.held > 600 * 290
+    assert paper.bench.memory_budget.held > 600 * 290
     if model == "seq":
         for number in range(300):
             paper.backends[number % 2].sends(data(1, result("seq", str(number))))
         assert len(paper.ids()) == 300
-        assert paper.bench.ledger.held == 0
+        assert paper.bench.memory_budget.held == 0
     paper.client.goes()
     assert paper.bench.is_clean()
 
 
-async def test_errors_that_wait_for_their_turn_are_on_the_ledger() -> None:
+async def test_errors_that_wait_for_their_turn_are_on_the_memory_budget() -> None:
     paper = PaperStreams(ceiling=2**17)
     paper.begin_two()
     paper.bench.backends[1].max_in_flight = 1

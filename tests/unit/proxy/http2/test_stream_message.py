@@ -9,11 +9,11 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.stream_debts import StreamMessage
-from lb.proxy.http2.look import LOOK_BYTES
+from lb.kserve.pending_responses import StreamMessage
+from lb.proxy.http2.inspection import INSPECTED_BYTES
 from lb.proxy.http2.stream_message import read_message
 from lb.wire.grpc.message import frame_message
 from tests.fakes.backends import make_backend
@@ -38,7 +38,7 @@ def test_a_plain_model_needs_only_its_name(pool: PoolSnapshot) -> None:
 
 
 def test_rows_are_found_whatever_stands_before_the_name(pool: PoolSnapshot) -> None:
-    route = replace(ROUTES[b"plain"], plan=Plan(limits={}))
+    route = replace(ROUTES[b"plain"], plan=QueuePlan(limits={}))
     pool = replace(pool, routes={b"m": route}, regions={b"there": pool.placements})
     inputs = [pb.ModelInferRequest.InferInputTensor(name="x", shape=[300, 1])]
     body = pb.ModelInferRequest(model_name="m", inputs=inputs).SerializeToString()
@@ -131,9 +131,9 @@ def test_a_compressed_message_is_inflated_to_look(pool: PoolSnapshot) -> None:
 
 
 def test_no_more_is_waited_for_than_the_limit(pool: PoolSnapshot) -> None:
-    whole = request("new", version="v" * 2 * LOOK_BYTES)
-    assert read_message(whole[: LOOK_BYTES - 1], pool, is_all=False) is None
-    message = read_message(whole[:LOOK_BYTES], pool, is_all=False)
+    whole = request("new", version="v" * 2 * INSPECTED_BYTES)
+    assert read_message(whole[: INSPECTED_BYTES - 1], pool, is_all=False) is None
+    message = read_message(whole[:INSPECTED_BYTES], pool, is_all=False)
     assert message == StreamMessage(b"new")
 
 

@@ -9,7 +9,7 @@ from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, Placements
 from lb.domain.sequence import SequenceKey
-from lb.kserve.stream_debts import StreamMessage
+from lb.kserve.pending_responses import StreamMessage
 from lb.proxy.http2.stream_router import StreamRouter
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request
 from tests.fakes.relay import FewestInFlight, snapshot_of

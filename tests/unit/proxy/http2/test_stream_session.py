@@ -16,7 +16,7 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
 from lb.proxy.http2 import stream_single
 from lb.proxy.http2.options import Http2Options
-from tests.fakes.links import PaperRelay
+from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
 from tests.fakes.relay import FewestInFlight, snapshot_of
 from tests.wire.frames import (
@@ -137,7 +137,7 @@ async def test_a_message_is_placed_once_its_parameters_are_there(step: int) -> N
     for at in range(0, 300, step):
         paper.client.sends(data(1, whole[at : at + step]))
     assert paper.bench.backends[0].in_flight == 1
-    assert paper.bench.ledger.held == 0
+    assert paper.bench.memory_budget.held == 0
     paper.client.sends(data(1, whole[at + step :]))
     assert paper.requests(0) == ["1"]
     assert paper.bench.backends[0].open_sequences == 1
@@ -235,7 +235,7 @@ async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     names = [str(number) for number in range(300)]
     paper.send(*(request("seq", 1, name, start=name == "0") for name in names))
     assert paper.session.single.is_uncounted
-    assert len(paper.session.single.debts.counted) <= 101
+    assert len(paper.session.single.pending_responses.counted) <= 101
     assert paper.requests(0) == names
     paper.send(request("seq", 2, "other", start=True))
     paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "other")))
@@ -246,9 +246,9 @@ async def test_a_read_full_of_messages_that_ask_for_nothing_ends_the_connection(
     paper = PaperStreams()
     paper.send(request("plain"))
     paper.client.sends(data(1, bytes(5) * 500))
-    assert not paper.client.link.parted
+    assert not paper.client.connection.parted
     paper.client.sends(data(1, bytes(5) * 10_000))
-    assert paper.client.link.parted
+    assert paper.client.connection.parted
     assert paper.looks()[-1].code == ENHANCE_YOUR_CALM
     paper.client.goes()
     assert paper.bench.is_clean()
@@ -259,8 +259,8 @@ async def test_empty_messages_in_frames_of_their_own_are_no_flood() -> None:
     paper.send(request("plain"))
     for _ in range(3000):
         paper.client.sends(data(1, bytes(5)))
-        paper.client.link.data_received(b"")  # another turn
-    assert not paper.client.link.parted
+        paper.client.connection.data_received(b"")  # another turn
+    assert not paper.client.connection.parted
     paper.client.goes()
     assert paper.bench.is_clean()
 
@@ -273,7 +273,7 @@ async def test_a_message_over_the_limit_ends_the_stream() -> None:
 
 
 @pytest.mark.parametrize("model", ["seq", "free"])
-async def test_requests_that_wait_for_answers_are_on_the_ledger_until_they_have_them(
+async def test_requests_that_wait_for_answers_are_on_the_memory_budget_until_they_have_them(
     model: str,
 ) -> None:
     paper = PaperStreams()
@@ -284,14 +284,14 @@ async def test_requests_that_wait_for_answers_are_on_the_ledger_until_they_have_
         paper.send(request(model, number if model == "free" else 1, f"{number:200}", start=True))
     if model == "free":
         # Nobody can say when they are answered.
-        assert paper.bench.ledger.held > 200 * 400
+        assert paper.bench.memory_budget.held > 200 * 400
         paper.client.sends(rst(1))
     else:
-        assert paper.bench.ledger.held > 600 * 390
+        assert paper.bench.memory_budget.held > 600 * 390
         answers = (result(model, str(number)) for number in range(2, 400))
         paper.backends[0].sends(*(data(1, answer) for answer in answers))
         paper.send(*(request(model, 1, "") for _ in range(65)))
-        assert paper.bench.ledger.held <= 500 * 66
+        assert paper.bench.memory_budget.held <= 500 * 66
         paper.client.goes()
     assert paper.bench.is_clean()
 

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Capacity, Plan
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import ErrorCode
@@ -18,7 +18,7 @@ from tests.fakes.relay import snapshot_of
 from tests.wire.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
 
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
-PLAN = Plan(limits={}, default=Capacity(1, is_auto=True))
+PLAN = QueuePlan(limits={}, default=Capacity(1, is_auto=True))
 SCHEDULED = ModelRoute(facts=FACTS, is_uniform=True, plan=PLAN)
 
 
@@ -149,7 +149,7 @@ async def test_steps_of_several_backends_teach_by_backend() -> None:
 async def test_what_held_for_another_pool_is_not_asked_for_again() -> None:
     paper = Paper(3)
     paper.asks("a")
-    other = Plan(limits={}, default=Capacity(5))
+    other = QueuePlan(limits={}, default=Capacity(5))
     route = replace(SCHEDULED, plan=other)
     pool = snapshot_of(paper.bench.backends[:2], 2)
     paper.bench.ref.publish(replace(pool, routes={**ROUTES, b"work": route}))

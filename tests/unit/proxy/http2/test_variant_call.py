@@ -11,7 +11,7 @@ from lb.access.gate import ControlRule, Gate, GateRules
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.links import GREETING, PaperRelay
+from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.fakes.relay import Options, snapshot_of
 from tests.wire import frames as f
 

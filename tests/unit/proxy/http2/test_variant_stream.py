@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.links import GREETING, PaperRelay
+from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
 
 NAME, FIRST, SECOND = b"detector", b"detector_of_the_first_generation", b"v2"

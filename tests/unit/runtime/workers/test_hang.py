@@ -9,11 +9,11 @@ LOOKS = int(HUNG_S / LOOK_S)
 
 def test_a_worker_hangs_when_it_has_not_run_for_long_enough() -> None:
     detector = HangDetector()
-    assert not any(detector.look(1.0) for _ in range(LOOKS))
-    assert detector.look(1.0)
+    assert not any(detector.check(1.0) for _ in range(LOOKS))
+    assert detector.check(1.0)
 
 
 def test_a_worker_that_runs_again_does_not_hang() -> None:
     detector = HangDetector()
     for tick in range(1, 6):
-        assert not any(detector.look(float(tick)) for _ in range(LOOKS))
+        assert not any(detector.check(float(tick)) for _ in range(LOOKS))

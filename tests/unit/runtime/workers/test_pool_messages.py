@@ -14,7 +14,7 @@ from lb.domain.backend import Address, AppProtocol, Backend, BackendPort, Backen
 from lb.domain.control import Reach
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
-from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from lb.domain.schedule import Capacity, Order, QueuePlan, QueueRules
 from lb.domain.trial import Trial
 from lb.runtime.workers.pool_messages import PoolReader, PoolWriter
 
@@ -76,7 +76,7 @@ def test_everything_of_a_snapshot_arrives(reader: PoolReader) -> None:
         max_waiting=5, order=Order.WEIGHTED, weights={0: 2.0, 3: 1.0}, tenant_weights={"t": 2.0}
     )
     capacity = Capacity(4, is_auto=True, instances=2, max_batch=8)
-    plan = Plan(limits={b: Capacity(4)}, default=capacity, rules=rules)
+    plan = QueuePlan(limits={b: Capacity(4)}, default=capacity, rules=rules)
     facts = ModelFacts(is_stateful=False, instances=2, max_batch=8, preferred=(4, 8))
     routes = {
         b"m": ModelRoute(
@@ -117,7 +117,7 @@ def test_everything_of_a_snapshot_arrives(reader: PoolReader) -> None:
 def test_what_has_not_changed_is_the_same_object(reader: PoolReader) -> None:
     a, b = backend("a"), backend("b")
     writer = PoolWriter("e")
-    plan = Plan(limits={})
+    plan = QueuePlan(limits={})
     routes = {b"m": ModelRoute(facts=ModelFacts(), placements=placed(a), plan=plan)}
     before = passed(writer, reader, snapshot(a, b, routes=routes))
     after = passed(writer, reader, snapshot(a, b, routes=dict(routes), knows_all=True))

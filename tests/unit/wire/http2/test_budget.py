@@ -11,20 +11,20 @@ from lb.wire.http2.budget import (
     Allowance,
     Allowances,
     Bucket,
+    ConnectionTraffic,
     FloodGuard,
     Spending,
-    Traffic,
     client_allowances,
 )
 
-NOTHING = Traffic()
+NOTHING = ConnectionTraffic()
 
 
-def none() -> Traffic:
+def none() -> ConnectionTraffic:
     return NOTHING
 
 
-def burst(bucket: Bucket, now: float, traffic: Callable[[], Traffic] = none) -> int:
+def burst(bucket: Bucket, now: float, traffic: Callable[[], ConnectionTraffic] = none) -> int:
     """How often in a row a token is there."""
     count = 0
     while count < 100_000 and bucket.take(now, traffic):
@@ -32,7 +32,7 @@ def burst(bucket: Bucket, now: float, traffic: Callable[[], Traffic] = none) -> 
     return count
 
 
-def spent(allowances: Allowances, what: Spending, traffic: Traffic = NOTHING) -> int:
+def spent(allowances: Allowances, what: Spending, traffic: ConnectionTraffic = NOTHING) -> int:
     guard = FloodGuard(allowances)
     count = 0
     while count < 200_000 and guard.take(what, 0.0, lambda: traffic):
@@ -60,23 +60,25 @@ def test_waiting_with_a_full_bucket_saves_nothing() -> None:
 
 def test_traffic_fills_the_bank_and_only_once() -> None:
     bucket = Bucket(Allowance(burst=10, per_s=1, answer=2))
-    assert burst(bucket, 0.0, lambda: Traffic(answers=4)) == 18
-    assert burst(bucket, 0.0, lambda: Traffic(answers=4)) == 0
-    assert burst(bucket, 0.0, lambda: Traffic(answers=5)) == 2
+    assert burst(bucket, 0.0, lambda: ConnectionTraffic(answers=4)) == 18
+    assert burst(bucket, 0.0, lambda: ConnectionTraffic(answers=4)) == 0
+    assert burst(bucket, 0.0, lambda: ConnectionTraffic(answers=5)) == 2
 
 
 def test_the_bank_is_bounded() -> None:
     bucket = Bucket(Allowance(burst=10, per_s=1, stream=1, bank=30))
-    assert burst(bucket, 0.0, lambda: Traffic(streams=10_000)) == 40
+    assert burst(bucket, 0.0, lambda: ConnectionTraffic(streams=10_000)) == 40
 
 
 def test_parts_of_tokens_add_up() -> None:
     bucket = Bucket(Allowance(burst=1, per_s=1, byte_in=1 / 256, byte_out=1 / 512, sent=0.25))
-    assert burst(bucket, 0.0, lambda: Traffic(bytes_in=384, bytes_out=384, sent=3)) == 1 + 3
+    assert (
+        burst(bucket, 0.0, lambda: ConnectionTraffic(bytes_in=384, bytes_out=384, sent=3)) == 1 + 3
+    )
 
 
 def test_traffic_is_not_looked_at_while_there_are_tokens() -> None:
-    def never() -> Traffic:
+    def never() -> ConnectionTraffic:
         raise AssertionError
 
     bucket = Bucket(Allowance(burst=5, per_s=1, answer=1))
@@ -108,14 +110,19 @@ def test_what_a_client_may_do_that_has_done_nothing_else(what: Spending, most: i
 
 
 def test_answers_allow_for_as_many_resets_as_streams_at_once() -> None:
-    assert spent(client_allowances(1024), Spending.RESET, Traffic(answers=10**6)) == 200 + 1024
-    assert spent(client_allowances(10), Spending.RESET, Traffic(answers=10**6)) == 200 + 200
+    assert (
+        spent(client_allowances(1024), Spending.RESET, ConnectionTraffic(answers=10**6))
+        == 200 + 1024
+    )
+    assert (
+        spent(client_allowances(10), Spending.RESET, ConnectionTraffic(answers=10**6)) == 200 + 200
+    )
 
 
 def test_payload_that_we_send_allows_for_its_credit() -> None:
     """1 GiB in frames of 1 KiB, each credited on the stream and the connection, and more."""
     frames = 2**20
-    seen = Traffic(streams=1, sent=frames, bytes_out=2**30)
+    seen = ConnectionTraffic(streams=1, sent=frames, bytes_out=2**30)
     allowance = client_allowances(1024)[Spending.CREDIT]
     assert allowance.earned(seen) >= 20 * frames
 

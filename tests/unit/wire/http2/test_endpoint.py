@@ -6,7 +6,7 @@ import pytest
 
 from lb.wire.http2.budget import Allowance, FloodGuard, Spending
 from lb.wire.http2.frames import ErrorCode, Http2Error
-from lb.wire.http2.states import Fate, StreamState
+from lb.wire.http2.states import FrameFate, StreamState
 from tests.fakes.codec import NotingCodec
 from tests.wire.frames import DATA, HEADERS, RST_STREAM, WINDOW_UPDATE, data, rst
 
@@ -45,13 +45,13 @@ def test_states_are_told_apart(state: StreamState) -> None:
 def test_what_becomes_of_a_frame_is_what_the_table_says(state: StreamState, kind: int) -> None:
     codec = codec_with(state)
     fate, code = codec.table[state][kind]
-    if fate is Fate.ENDS_CONNECTION:
+    if fate is FrameFate.ENDS_CONNECTION:
         with pytest.raises(Http2Error) as caught:
             codec.may_pass(kind, 1)
         assert caught.value.code is code
         return
-    assert codec.may_pass(kind, 1) == (fate is Fate.ACCEPTED)
-    assert codec.events == ([("error", 1, code)] if fate is Fate.ENDS_STREAM else [])
+    assert codec.may_pass(kind, 1) == (fate is FrameFate.ACCEPTED)
+    assert codec.events == ([("error", 1, code)] if fate is FrameFate.ENDS_STREAM else [])
 
 
 def test_frames_for_streams_that_are_over_are_counted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.wire.http2.flow import UNCOUNTED, Pipe
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 WINDOW = 1000
 
@@ -23,11 +23,13 @@ class Owner:
         self.pipe.clear()
 
 
-def make_pipe(ledger: Ledger | None = None, window: int = WINDOW, limit: int = 0) -> Pipe[None]:
+def make_pipe(
+    memory_budget: MemoryBudget | None = None, window: int = WINDOW, limit: int = 0
+) -> Pipe[None]:
     owner = Owner()
-    if ledger is None:
-        ledger = Ledger(2**20)
-    pipe: Pipe[None] = Pipe(owner, ledger, window, limit or window)
+    if memory_budget is None:
+        memory_budget = MemoryBudget(2**20)
+    pipe: Pipe[None] = Pipe(owner, memory_budget, window, limit or window)
     owner.pipe = pipe
     return pipe
 
@@ -44,9 +46,9 @@ def test_waiting_bytes_come_out_in_order_and_in_the_asked_sizes() -> None:
     pipe = make_pipe()
     assert pipe.push(b"abcdef")
     assert pipe.push(memoryview(b"gh"))
-    assert pipe.held == pipe.ledger.held == 8
+    assert pipe.held == pipe.memory_budget.held == 8
     assert drain(pipe, 4) == [b"abcd", b"ef", b"gh"]
-    assert pipe.held == pipe.ledger.held == 0
+    assert pipe.held == pipe.memory_budget.held == 0
 
 
 def test_credit_comes_in_halves_of_the_window() -> None:
@@ -65,7 +67,7 @@ def test_no_credit_for_a_sender_that_has_ended() -> None:
 
 
 def test_a_small_window_comes_to_size_in_one_step() -> None:
-    pipe: Pipe[object] = Pipe(None, Ledger(10**9), 65_535, 4 * 2**20)
+    pipe: Pipe[object] = Pipe(None, MemoryBudget(10**9), 65_535, 4 * 2**20)
     sizes = []
     while pipe.window_size < 4 * 2**20:
         half = (pipe.window_size + 1) // 2
@@ -93,8 +95,8 @@ def test_window_stays_while_bytes_wait() -> None:
 
 
 def test_nothing_is_credited_while_memory_is_short_and_bytes_wait() -> None:
-    ledger = Ledger(800)
-    pipe = make_pipe(ledger)
+    memory_budget = MemoryBudget(800)
+    pipe = make_pipe(memory_budget)
     pipe.push(bytes(700))
     assert pipe.went_out(WINDOW) == 0
     pipe.pull(700)
@@ -111,7 +113,7 @@ def test_retained_copies_are_counted_above_the_size_of_a_call() -> None:
     assert pipe.retained == [bytes(UNCOUNTED), b"x"]
     pipe.drop_retained()
     assert pipe.retained is None
-    assert pipe.held == pipe.ledger.held == 0
+    assert pipe.held == pipe.memory_budget.held == 0
 
 
 def test_views_are_retained_unless_they_keep_much_else() -> None:
@@ -138,7 +140,7 @@ def test_a_small_view_is_retained_where_its_read_is_anyway() -> None:
 
 @pytest.mark.parametrize("run", [False, True])
 def test_nothing_is_retained_where_much_is_held(run: bool) -> None:
-    pipe = make_pipe(Ledger(20_000))
+    pipe = make_pipe(MemoryBudget(20_000))
     pipe.retained = []
     pipe.retain(bytes(9_000), 1 << 20)
     if run:
@@ -146,8 +148,8 @@ def test_nothing_is_retained_where_much_is_held(run: bool) -> None:
     else:
         pipe.retain(bytes(1_500), 1 << 20)
     assert pipe.retained is None
-    assert pipe.held == pipe.ledger.held == 0
-    assert pipe.ledger.unkept == 1
+    assert pipe.held == pipe.memory_budget.held == 0
+    assert pipe.memory_budget.unkept == 1
 
 
 def test_what_passes_the_limit_is_not_retained_at_all() -> None:
@@ -192,23 +194,23 @@ def test_rewinding_twice_credits_once() -> None:
     assert credited == 6
 
 
-def test_clearing_leaves_nothing_on_the_ledger() -> None:
+def test_clearing_leaves_nothing_on_the_memory_budget() -> None:
     pipe = make_pipe()
     pipe.retained = []
     pipe.retain(bytes(5000), 10_000)
     pipe.push(bytes(5000))
     assert pipe.held == 10_000
     pipe.clear()
-    assert (pipe.held, pipe.ledger.held, len(pipe.ledger)) == (0, 0, 0)
+    assert (pipe.held, pipe.memory_budget.held, len(pipe.memory_budget)) == (0, 0, 0)
     assert not pipe.queue
     assert pipe.retained is None
 
 
 @pytest.mark.parametrize("act", ["push", "collect"])
-def test_the_owner_gives_way_where_the_ledger_is_full(act: str) -> None:
-    pipe = make_pipe(Ledger(4999))
+def test_the_owner_gives_way_where_the_memory_budget_is_full(act: str) -> None:
+    pipe = make_pipe(MemoryBudget(4999))
     pipe.retained = []
     kept = pipe.push(bytes(5000)) if act == "push" else pipe.collect(bytes(5000))
     assert not kept
     assert pipe.owner.evicted == 1
-    assert pipe.ledger.held == 0
+    assert pipe.memory_budget.held == 0

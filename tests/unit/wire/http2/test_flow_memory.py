@@ -1,11 +1,11 @@
-"""What a pipe holds is what the ledger sees, whoever has to give way."""
+"""What a pipe holds is what the memory budget sees, whoever has to give way."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lb.wire.http2.flow import UNCOUNTED, Pipe
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 WINDOW = 1 << 20
 
@@ -15,9 +15,9 @@ class Stream:
 
     def __init__(self, ceiling: int = 1 << 20) -> None:
         self.evictions = 0
-        self.ledger = Ledger(ceiling)
-        self.first: Pipe[Any] = Pipe(self, self.ledger, WINDOW, WINDOW)
-        self.second: Pipe[Any] = Pipe(self, self.ledger, WINDOW, WINDOW)
+        self.memory_budget = MemoryBudget(ceiling)
+        self.first: Pipe[Any] = Pipe(self, self.memory_budget, WINDOW, WINDOW)
+        self.second: Pipe[Any] = Pipe(self, self.memory_budget, WINDOW, WINDOW)
 
     def evict(self) -> None:
         self.evictions += 1
@@ -26,7 +26,7 @@ class Stream:
             pipe.owner = None
 
     def is_clean(self) -> bool:
-        return not self.ledger.held and not len(self.ledger)
+        return not self.memory_budget.held and not len(self.memory_budget)
 
 
 def test_nothing_pushed_is_nothing_held() -> None:

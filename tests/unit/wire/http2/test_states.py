@@ -10,17 +10,17 @@ from lb.wire.http2.states import (
     AS_CLIENT,
     AS_SERVER,
     COLUMNS,
-    Fate,
+    ExpectedFrame,
+    FrameFate,
     Lately,
     StreamState,
-    Turn,
     Verdict,
     breaks_turn,
     stream_table,
 )
 
 TABLES = pytest.mark.parametrize("rows", [AS_SERVER, AS_CLIENT], ids=["server", "client"])
-PROTOCOL = Verdict(Fate.ENDS_CONNECTION, ErrorCode.PROTOCOL_ERROR)
+PROTOCOL = Verdict(FrameFate.ENDS_CONNECTION, ErrorCode.PROTOCOL_ERROR)
 
 
 @TABLES
@@ -42,7 +42,7 @@ def test_lookup_is_the_table(rows: dict[StreamState, tuple[Verdict, ...]]) -> No
 def test_priority_is_ignored_in_every_state(rows: dict[StreamState, tuple[Verdict, ...]]) -> None:
     """RFC 9113 5.1, 5.3.2."""
     for row in rows.values():
-        assert row[COLUMNS.index(fr.PRIORITY)] == Verdict(Fate.IGNORED)
+        assert row[COLUMNS.index(fr.PRIORITY)] == Verdict(FrameFate.IGNORED)
 
 
 @TABLES
@@ -53,26 +53,28 @@ def test_all_else_on_an_idle_stream_breaks_the_protocol(
     idle = dict(zip(COLUMNS, rows[StreamState.IDLE], strict=True))
     assert {idle[kind] for kind in (fr.DATA, fr.RST_STREAM, fr.WINDOW_UPDATE)} == {PROTOCOL}
     opens = rows is AS_SERVER
-    assert idle[fr.HEADERS] == (Verdict(Fate.ACCEPTED) if opens else PROTOCOL)
+    assert idle[fr.HEADERS] == (Verdict(FrameFate.ACCEPTED) if opens else PROTOCOL)
 
 
 @TABLES
 def test_nothing_for_a_stream_that_we_reset_is_an_error(
     rows: dict[StreamState, tuple[Verdict, ...]],
 ) -> None:
-    assert set(rows[StreamState.RESET_BY_US]) == {Verdict(Fate.IGNORED)}
+    assert set(rows[StreamState.RESET_BY_US]) == {Verdict(FrameFate.IGNORED)}
 
 
 @pytest.mark.parametrize("state", [StreamState.HALF_CLOSED_REMOTE, StreamState.RESET_BY_PEER])
 def test_payload_and_heads_after_the_clients_end_end_its_stream(state: StreamState) -> None:
     row = dict(zip(COLUMNS, AS_SERVER[state], strict=True))
-    assert row[fr.DATA] == row[fr.HEADERS] == Verdict(Fate.ENDS_STREAM, ErrorCode.STREAM_CLOSED)
+    assert (
+        row[fr.DATA] == row[fr.HEADERS] == Verdict(FrameFate.ENDS_STREAM, ErrorCode.STREAM_CLOSED)
+    )
 
 
 def test_a_stream_is_not_used_twice() -> None:
     heads = COLUMNS.index(fr.HEADERS)
     assert AS_SERVER[StreamState.CLOSED][heads] == (
-        Fate.ENDS_CONNECTION,
+        FrameFate.ENDS_CONNECTION,
         ErrorCode.STREAM_CLOSED,
     )
     assert AS_SERVER[StreamState.SKIPPED][heads] == PROTOCOL
@@ -81,11 +83,17 @@ def test_a_stream_is_not_used_twice() -> None:
 @pytest.mark.parametrize("kind", range(12))
 def test_turns(kind: int) -> None:
     """SETTINGS first; CONTINUATION only within a header block, and nothing else there."""
-    assert bool(breaks_turn(Turn.SETTINGS, kind, 0, same_stream=False)) == (kind != fr.SETTINGS)
-    assert bool(breaks_turn(Turn.ANY, kind, 0, same_stream=False)) == (kind == fr.CONTINUATION)
-    assert bool(breaks_turn(Turn.BLOCK, kind, 0, same_stream=True)) == (kind != fr.CONTINUATION)
-    assert breaks_turn(Turn.BLOCK, kind, 0, same_stream=False)
-    assert breaks_turn(Turn.SETTINGS, kind, fr.ACK, same_stream=False)
+    assert bool(breaks_turn(ExpectedFrame.SETTINGS, kind, 0, same_stream=False)) == (
+        kind != fr.SETTINGS
+    )
+    assert bool(breaks_turn(ExpectedFrame.ANY, kind, 0, same_stream=False)) == (
+        kind == fr.CONTINUATION
+    )
+    assert bool(breaks_turn(ExpectedFrame.BLOCK, kind, 0, same_stream=True)) == (
+        kind != fr.CONTINUATION
+    )
+    assert breaks_turn(ExpectedFrame.BLOCK, kind, 0, same_stream=False)
+    assert breaks_turn(ExpectedFrame.SETTINGS, kind, fr.ACK, same_stream=False)
 
 
 def test_what_was_lately_is_known_and_the_list_does_not_grow() -> None:

@@ -15,8 +15,8 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import Plan
-from lb.proxy.http1.look import LOOKED_AT_ONCE, SMALL_BODY, BodyLook
+from lb.domain.schedule import QueuePlan
+from lb.proxy.http1.inspection import INSPECTED_AT_ONCE, SMALL_BODY, BodyInspection
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
 
@@ -24,7 +24,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 STATEFUL = ModelRoute(facts=ModelFacts(is_stateful=True))
 UNKNOWN = ModelRoute(facts=ModelFacts())
 STATELESS = ModelRoute(facts=ModelFacts(is_stateful=False))
-SCHEDULED = replace(STATELESS, is_uniform=True, plan=Plan(limits={}))
+SCHEDULED = replace(STATELESS, is_uniform=True, plan=QueuePlan(limits={}))
 
 
 def text(sequence_id: int | str, *, start: bool = False, end: bool = False, size: int = 1) -> bytes:
@@ -51,7 +51,7 @@ class Bench:
         self.sides = Sides(backends=2)
         snapshot = snapshot_of(self.sides.backends, 2)
         self.sides.pool.publish(replace(snapshot, routes=dict(routes or {})))
-        self.links = [self.sides.upstream(0), self.sides.upstream(1)]
+        self.connections = [self.sides.upstream(0), self.sides.upstream(1)]
         self.server, self.client = self.sides.client()
 
     def sends(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Bench:
 
     def where(self) -> int | None:
         """Which backend got something since the last time."""
-        for number, (_, transport) in enumerate(self.links):
+        for number, (_, transport) in enumerate(self.connections):
             if transport.take():
                 return number
         return None
@@ -69,14 +69,14 @@ class Bench:
         self.sends(request)
         number = self.where()
         if number is not None:
-            self.links[number][0].data_received(_OK)
+            self.connections[number][0].data_received(_OK)
         self.client.take()
         return number
 
     @property
     def is_clean(self) -> bool:
         sides = self.sides
-        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.memory_budget.held)
 
 
 @pytest.mark.parametrize("routes", [{}, {b"s": STATEFUL}, {b"s": UNKNOWN}])
@@ -139,7 +139,7 @@ async def test_compressed_bodies_are_looked_into_and_go_on_as_they_came(
     for _ in range(2):
         body = compress(text(7, size=size))
         bench.sends(post(body, encoding))
-        connection, transport = bench.links[home]
+        connection, transport = bench.connections[home]
         for _ in range(10):
             await asyncio.sleep(0)
         assert transport.take().endswith(body)
@@ -162,7 +162,7 @@ async def test_a_request_waits_until_its_parameters_have_come() -> None:
         bench.sends(request[at : min(at + 50_000, middle)])
         assert bench.where() is None
         assert bench.client.reading
-    assert bench.sides.ledger.held > 500_000
+    assert bench.sides.memory_budget.held > 500_000
     assert bench.asks(request[middle:]) == home
     assert bench.is_clean
 
@@ -176,7 +176,7 @@ async def test_parameters_before_the_tensors_let_a_request_go_on() -> None:
     assert bench.where() == home
     assert home is not None
     bench.sends(request[1000:])
-    bench.links[home][0].data_received(_OK)
+    bench.connections[home][0].data_received(_OK)
     assert bench.is_clean
 
 
@@ -199,7 +199,7 @@ async def test_large_json_of_a_model_of_which_nothing_is_known_goes_on_at_once()
     number = bench.where()
     assert number is not None
     bench.sends(request[1000:])
-    bench.links[number][0].data_received(_OK)
+    bench.connections[number][0].data_received(_OK)
     assert [backend.open_sequences for backend in bench.sides.backends] == [0, 0]
     assert bench.is_clean
 
@@ -242,12 +242,12 @@ async def test_rows_and_priority_are_those_of_each_request_however_it_begins() -
         bench.sends(post(json.dumps(both).encode()))
         exchange = bench.server.exchange
         assert exchange is not None
-        found = exchange.particulars
+        found = exchange.hints
         assert found is not None
         assert (found.rows, found.priority) == (rows, 1 + number % 3)
         where = bench.where()
         assert where is not None
-        bench.links[where][0].data_received(_OK)
+        bench.connections[where][0].data_received(_OK)
         bench.client.take()
     assert bench.is_clean
 
@@ -280,7 +280,7 @@ async def test_a_region_goes_where_it_is_registered(cut: int) -> None:
             assert bench.asks(request[len(request) - cut :]) == 1
         else:
             assert bench.where() == 1
-            bench.links[1][0].data_received(_OK)
+            bench.connections[1][0].data_received(_OK)
 
 
 async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
@@ -300,10 +300,10 @@ async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
 
 def test_a_bomb_is_inflated_a_little_at_a_time_and_given_up_at_the_limit() -> None:
     piece = zlib.compress(b'{"x":"' + b" " * 20_000_000)
-    look = BodyLook(-1, 1_000_000, is_compressed=True, keeps_text=False)
+    look = BodyInspection(-1, 1_000_000, is_compressed=True, keeps_text=False)
     before = 0
     while not look.feed(piece):
-        assert before < look.size <= before + LOOKED_AT_ONCE
+        assert before < look.size <= before + INSPECTED_AT_ONCE
         before, piece = look.size, look.rest
     assert look.size == 1_000_000
     assert look.step(b"s") is None
@@ -312,7 +312,7 @@ def test_a_bomb_is_inflated_a_little_at_a_time_and_given_up_at_the_limit() -> No
 @pytest.mark.parametrize("json_size", [-1, 0, 100])
 def test_no_more_is_inflated_than_is_looked_at(json_size: int) -> None:
     bomb = zlib.compress(bytes(4 * 2**20), 9)
-    look = BodyLook(json_size, SMALL_BODY, is_compressed=True, keeps_text=False)
+    look = BodyInspection(json_size, SMALL_BODY, is_compressed=True, keeps_text=False)
     tracemalloc.start()
     try:
         assert look.feed(bomb)

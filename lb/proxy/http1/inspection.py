@@ -21,7 +21,7 @@ from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
 from lb.kserve.work import Work, json_priority, json_rows, json_work
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
@@ -34,7 +34,7 @@ LARGE_BODY: Final = 64 * 2**20
 """Of a model that is known to be stateful; as much as Triton takes unless told otherwise."""
 LITTLE: Final = 64 * 1024
 """Bytes of a body that take no time to be looked at."""
-LOOKED_AT_ONCE: Final = 128 * 1024
+INSPECTED_AT_ONCE: Final = 128 * 1024
 """Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
 FIRST_BYTES: Final = 16 * 1024
 """Of JSON that are looked at for how much work a request is."""
@@ -46,7 +46,7 @@ ENOUGH: Final = 32 * 1024
 """Bytes of small parts that are looked at in one turn, and of a compressed body."""
 
 
-class BodyLook:
+class BodyInspection:
     """Reads the body of an inference as it comes, as far as need be."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class BodyLook:
             return self._read(bytes(piece))
         try:
             # Not more than is looked at; and never 0, which is no limit at all.
-            text = inflater.decompress(piece, max(1, min(LOOKED_AT_ONCE, self._left)))
+            text = inflater.decompress(piece, max(1, min(INSPECTED_AT_ONCE, self._left)))
         except zlib.error:
             return True
         self.rest = inflater.unconsumed_tail
@@ -103,7 +103,7 @@ class BodyLook:
 
     def slices(self, piece: Payload) -> Iterator[memoryview]:
         """Cut a part of the body into what is fed in one turn of the loop."""
-        step = LOOKED_AT_ONCE if self._inflater is None else ENOUGH
+        step = INSPECTED_AT_ONCE if self._inflater is None else ENOUGH
         view = memoryview(piece)
         return (view[at : at + step] for at in range(0, len(view), step))
 
@@ -132,9 +132,9 @@ class BodyLook:
         return json_work(bytes(self._text))
 
 
-def begin_look(
+def begin_inspection(
     plan: RequestPlan, route: ModelRoute | None, *, has_regions: bool
-) -> BodyLook | None:
+) -> BodyInspection | None:
     """A look at a body that comes in parts; None where there is nothing in it to look for."""
     if not plan.is_inference:
         return None
@@ -144,11 +144,11 @@ def begin_look(
     if is_stateful is False and not has_regions:
         if not is_scheduled or plan.is_compressed:
             return None
-        return BodyLook(plan.json_size, FIRST_BYTES, is_compressed=False, keeps_text=True)
+        return BodyInspection(plan.json_size, FIRST_BYTES, is_compressed=False, keeps_text=True)
     limit = LARGE_BODY if is_stateful else SMALL_BODY
     if plan.json_size < 0 and not plan.is_compressed and plan.length > limit:
         return None
-    return BodyLook(
+    return BodyInspection(
         plan.json_size,
         limit,
         is_compressed=plan.is_compressed,
@@ -156,7 +156,7 @@ def begin_look(
     )
 
 
-def look_at_whole(
+def inspect_whole(
     exchange: Exchange,
     plan: RequestPlan,
     route: ModelRoute | None,
@@ -173,7 +173,7 @@ def look_at_whole(
         and route.facts.is_stateful is False
         and not regions
     ):
-        exchange.particulars = Particulars(plan.route.version)
+        exchange.hints = RoutingHints(plan.route.version)
         return
     if (
         route is not None
@@ -188,16 +188,16 @@ def look_at_whole(
             plan = plan.origin
         known = plan.known_rows
         if known is not None and head.startswith(known.head):
-            particulars = known.particulars
+            hints = known.hints
         else:
-            particulars = _look_for_rows(plan, head)
+            hints = _look_for_rows(plan, head)
         if b'"priority"' in head:
-            rows, priority = particulars.rows, json_priority(head)
-            particulars = Particulars(plan.route.version, rows, priority)
-        exchange.particulars = particulars
+            rows, priority = hints.rows, json_priority(head)
+            hints = RoutingHints(plan.route.version, rows, priority)
+        exchange.hints = hints
         return
     if len(body) > SMALL_BODY:
-        look = begin_look(plan, route, has_regions=bool(regions))
+        look = begin_inspection(plan, route, has_regions=bool(regions))
         if look is not None:
             any(map(look.feed, look.slices(body)))
         note(exchange, plan, route, regions, look)
@@ -215,18 +215,18 @@ def look_at_whole(
     note_findings(exchange, found, route, regions, max(plan.length, exchange.bytes_in))
 
 
-def _look_for_rows(plan: RequestPlan, head: bytes) -> Particulars:
-    """The particulars of an inference but for its priority. They are remembered by all up to the
+def _look_for_rows(plan: RequestPlan, head: bytes) -> RoutingHints:
+    """The hints of an inference but for its priority. They are remembered by all up to the
     rows; where that is different each time, those of one now and then."""
     rows, end = json_rows(head)
-    particulars = Particulars(plan.route.version, rows)
+    hints = RoutingHints(plan.route.version, rows)
     known = plan.known_rows
     if known is not None:
         known.misses += 1
     if 0 < end <= _REMEMBERED and (known is None or known.misses % _PATIENCE == 0):
-        particulars.is_shared = True
-        plan.known_rows = KnownRows(head[:end], particulars)
-    return particulars
+        hints.is_shared = True
+        plan.known_rows = KnownRows(head[:end], hints)
+    return hints
 
 
 def note(
@@ -234,7 +234,7 @@ def note(
     plan: RequestPlan,
     route: ModelRoute | None,
     regions: Mapping[bytes, Placements],
-    look: BodyLook | None,
+    look: BodyInspection | None,
 ) -> None:
     """Note what a look at its body has found."""
     found = Findings(plan.route.version)

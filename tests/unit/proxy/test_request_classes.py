@@ -12,10 +12,10 @@ from lb.balancing.trial import TrialPicker
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement, PoolRef
-from lb.domain.schedule import Plan
+from lb.domain.schedule import QueuePlan
 from lb.domain.trial import Trial
-from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.terms_book import TermsBook
+from lb.proxy.exchange import Exchange, RoutingHints
+from lb.proxy.request_classes import RequestClasses
 from tests.fakes.backends import make_backends
 from tests.fakes.records import INFER
 from tests.fakes.relay import snapshot_of
@@ -34,9 +34,9 @@ class Bench:
     def __init__(self) -> None:
         self.asked = 0
         self.placement = placement_of(*make_backends(0, 0))
-        self.route = ModelRoute(facts=FACTS, plan=Plan(limits={}))
+        self.route = ModelRoute(facts=FACTS, plan=QueuePlan(limits={}))
         self.ref = PoolRef(self.snapshot())
-        self.book = TermsBook(self.ref, self.place, lambda _: None)
+        self.book = RequestClasses(self.ref, self.place, lambda _: None)
 
     def snapshot(self) -> object:
         return replace(snapshot_of(self.placement.eligible), routes={b"m": self.route})
@@ -48,8 +48,8 @@ class Bench:
     def find(self, version: bytes = b"", protocol: AppProtocol = AppProtocol.GRPC) -> object:
         exchange = Exchange(protocol, INFER, "10.0.0.9:4711", 1.0)
         exchange.model = b"m"
-        exchange.particulars = Particulars(version, 1)
-        return self.book.find(exchange, exchange.particulars)
+        exchange.hints = RoutingHints(version, 1)
+        return self.book.find(exchange, exchange.hints)
 
 
 def test_versions_and_protocols_have_their_own() -> None:
@@ -80,7 +80,7 @@ def test_a_version_that_nobody_has_is_not_scheduled() -> None:
     assert bench.find(b"5").version == b""  # somebody does not tell
 
 
-def test_another_pool_has_other_terms_at_once() -> None:
+def test_another_pool_has_other_request_class_at_once() -> None:
     bench = Bench()
     before = bench.find()
     bench.placement = placement_of(*make_backends(0))
@@ -103,15 +103,15 @@ def test_what_is_not_scheduled_has_none(change: str) -> None:
     assert bench.find() is None
 
 
-def test_what_names_regions_has_terms_of_its_own() -> None:
+def test_what_names_regions_has_request_class_of_its_own() -> None:
     bench = Bench()
     exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
     exchange.model = b"m"
-    exchange.particulars = particulars = Particulars(b"", 1)
-    particulars.regions = (b"r",)
-    terms = bench.book.find(exchange, particulars)
-    assert bench.book.find(exchange, particulars) is not terms
-    assert bench.find() is not terms
+    exchange.hints = hints = RoutingHints(b"", 1)
+    hints.regions = (b"r",)
+    request_class = bench.book.find(exchange, hints)
+    assert bench.book.find(exchange, hints) is not request_class
+    assert bench.find() is not request_class
 
 
 def test_a_trial_is_known() -> None:
@@ -142,45 +142,45 @@ def test_versions_that_nobody_is_known_to_have_are_scheduled_as_one(
     assert {bench.find(version).version for version in asked} == {b""}
 
 
-def shared(bench: Bench) -> Particulars:
+def shared(bench: Bench) -> RoutingHints:
     exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
     exchange.model = b"m"
-    exchange.particulars = particulars = Particulars(rows=1)
-    particulars.is_shared = True
-    bench.book.find(exchange, particulars)  # makes the terms
-    bench.book.find(exchange, particulars)
-    return particulars
+    exchange.hints = hints = RoutingHints(rows=1)
+    hints.is_shared = True
+    bench.book.find(exchange, hints)  # makes the terms
+    bench.book.find(exchange, hints)
+    return hints
 
 
-def test_particulars_that_requests_share_know_their_terms() -> None:
+def test_hints_that_requests_share_know_their_request_class() -> None:
     bench = Bench()
-    assert shared(bench).terms is bench.find()
-    assert shared(bench).terms is bench.find()
+    assert shared(bench).request_class is bench.find()
+    assert shared(bench).request_class is bench.find()
 
 
 @pytest.mark.parametrize("change", ["pool", "options"])
-def test_old_terms_are_not_held_by_particulars(change: str) -> None:
+def test_old_request_class_are_not_held_by_hints(change: str) -> None:
     bench = Bench()
-    particulars = shared(bench)
-    before = particulars.terms
+    hints = shared(bench)
+    before = hints.request_class
     if change == "pool":
         bench.ref.current = bench.snapshot()
     else:
         bench.book.forget()
     assert bench.find() is not before
-    assert particulars.terms is None
+    assert hints.request_class is None
 
 
-def test_particulars_do_not_know_terms_with_a_trial() -> None:
+def test_hints_do_not_know_request_class_with_a_trial() -> None:
     bench = Bench()
     backend = bench.placement.eligible[0]
     picker = TrialPicker(Trial(backend), POLICY.build(bench.placement.eligible))
     bench.placement = Placement(bench.placement.eligible, picker, POLICY)
     bench.ref.publish(bench.snapshot())
-    assert shared(bench).terms is None
+    assert shared(bench).request_class is None
 
 
-def test_particulars_that_know_terms_are_bounded() -> None:
+def test_hints_that_know_request_class_are_bounded() -> None:
     bench = Bench()
     every = [shared(bench) for _ in range(1100)]
-    assert sum(each.terms is not None for each in every) <= 1024
+    assert sum(each.request_class is not None for each in every) <= 1024

@@ -12,9 +12,9 @@ import pytest
 from lb.domain.backend import AppProtocol, BackendSpec, parse_address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.asker import Asker, _Turns
-from lb.net.ask.grpc import GrpcTalk
-from lb.net.ask.http import HttpTalk
+from lb.net.ask.backend_client import BackendClient, _Turns
+from lb.net.ask.grpc import GrpcClientCall
+from lb.net.ask.http import HttpClientCall
 from tests.fakes.grpc_server import grpc_server, path
 from tests.wire.http1 import Peer, reply, scripted_backend
 
@@ -30,14 +30,14 @@ def spec_of(target: str, protocol: AppProtocol = AppProtocol.HTTP) -> BackendSpe
 
 async def failure(spec: BackendSpec, timeout_s: float = 30.0) -> UpstreamError:
     with pytest.raises(UpstreamError) as error:
-        await Asker().http(spec, b"POST", b"/", (), bytes(1 << 20), timeout_s=timeout_s)
+        await BackendClient().http(spec, b"POST", b"/", (), bytes(1 << 20), timeout_s=timeout_s)
     return error.value
 
 
 async def test_http_bodies_of_any_size_arrive() -> None:
     async with scripted_backend() as backend:
         for size in (0, 1, 5_000_000):
-            answer = await Asker().http(
+            answer = await BackendClient().http(
                 spec_of(backend.target), b"POST", b"/v2/x?y", (), bytes(size), timeout_s=30
             )
             assert (answer.status, answer.body) == (200, b"ok")
@@ -51,7 +51,7 @@ async def test_grpc_messages_of_any_size_arrive() -> None:
     async with grpc_server() as (service, target):
         spec = spec_of(target, AppProtocol.GRPC)
         for size in (0, 1, 5_000_000):
-            answer = await Asker().grpc(
+            answer = await BackendClient().grpc(
                 spec, path("ModelInfer").encode(), bytes(size), timeout_s=30
             )
             assert answer.status == 0
@@ -62,7 +62,7 @@ async def test_grpc_messages_of_any_size_arrive() -> None:
 async def test_grpc_errors_are_answers() -> None:
     async with grpc_server() as (_, target):
         spec = spec_of(target, AppProtocol.GRPC)
-        answer = await Asker().grpc(spec, path("Fail").encode(), timeout_s=30)
+        answer = await BackendClient().grpc(spec, path("Fail").encode(), timeout_s=30)
         assert (answer.status, answer.detail) == (3, "bad ünïcode: 100 %")
 
 
@@ -107,7 +107,9 @@ async def test_an_answer_before_the_end_of_the_request_counts() -> None:
 
     async with scripted_backend(refuse_early) as backend:
         spec = spec_of(backend.target)
-        answer = await Asker().http(spec, b"POST", b"/", (), bytes(50_000_000), timeout_s=30)
+        answer = await BackendClient().http(
+            spec, b"POST", b"/", (), bytes(50_000_000), timeout_s=30
+        )
     assert (answer.status, answer.body) == (413, b"too much")
 
 
@@ -121,7 +123,7 @@ async def test_an_answer_for_which_there_is_no_room_is_given_up() -> None:
     async with scripted_backend() as backend:
         spec = spec_of(backend.target)
         with pytest.raises(UpstreamError) as error:
-            await Asker().http(spec, b"GET", b"/", timeout_s=30, keep=keep)
+            await BackendClient().http(spec, b"GET", b"/", timeout_s=30, keep=keep)
     assert error.value.outcome is Outcome.CANCELLED
     assert len(kept) == 1
 
@@ -137,7 +139,7 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
 
     async with scripted_backend(wait) as backend:
         call = asyncio.create_task(
-            Asker().http(spec_of(backend.target), b"GET", b"/", timeout_s=30)
+            BackendClient().http(spec_of(backend.target), b"GET", b"/", timeout_s=30)
         )
         await asked.wait()
         call.cancel()
@@ -146,7 +148,7 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
 
 async def test_a_port_that_a_backend_does_not_have_is_a_bug() -> None:
     with pytest.raises(LookupError, match="no grpc port"):
-        await Asker().grpc(spec_of("127.0.0.1:1"), b"/s/M", timeout_s=1)
+        await BackendClient().grpc(spec_of("127.0.0.1:1"), b"/s/M", timeout_s=1)
 
 
 async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
@@ -157,8 +159,8 @@ async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
     async with scripted_backend(long) as backend:
         spec = spec_of(backend.target)
         with pytest.raises(UpstreamError, match="too long"):
-            await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=30)
-        answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=30)
+            await BackendClient(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=30)
+        answer = await BackendClient(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=30)
         assert len(answer.body) == 70_000
 
 
@@ -175,12 +177,12 @@ async def test_an_answer_that_is_given_up_is_freed_without_the_collector(
         await peer.send(answer)
 
     async def give_up(spec: BackendSpec) -> None:
-        asker = Asker(answer_bytes=69_999)
+        backend_client = BackendClient(answer_bytes=69_999)
         is_http = protocol is AppProtocol.HTTP
         ask = (
-            asker.http(spec, b"GET", b"/", timeout_s=30)
+            backend_client.http(spec, b"GET", b"/", timeout_s=30)
             if is_http
-            else asker.grpc(spec, b"/s/M", timeout_s=30)
+            else backend_client.grpc(spec, b"/s/M", timeout_s=30)
         )
         with pytest.raises(UpstreamError):
             await ask
@@ -198,7 +200,7 @@ async def test_an_answer_that_is_given_up_is_freed_without_the_collector(
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-        assert not kinds & {HttpTalk, GrpcTalk}
+        assert not kinds & {HttpClientCall, GrpcClientCall}
 
 
 async def test_uploads_to_many_backends_take_turns() -> None:

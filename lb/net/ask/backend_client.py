@@ -14,18 +14,18 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 from lb.domain.backend import Address, AppProtocol, BackendPort, BackendSpec, BackendTls
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.grpc import GrpcAnswer, GrpcSession, GrpcTalk
-from lb.net.ask.http import HttpAnswer, HttpTalk
-from lb.net.ask.talk import (
+from lb.net.ask.client_call import (
     ANSWER_BYTES,
     PIECE_BYTES,
+    ClientCall,
     Fields,
     Payload,
-    Talk,
     authority,
     marked,
     with_operator_fields,
 )
+from lb.net.ask.grpc import GrpcAnswer, GrpcClientCall, GrpcSession
+from lb.net.ask.http import HttpAnswer, HttpClientCall
 from lb.net.dial import dial
 from lb.net.iteration import IterationBudget
 from lb.net.timeouts import fair_timeout
@@ -35,7 +35,7 @@ from lb.settings.limits import TimeoutSettings
 
 AnswerT = TypeVar("AnswerT")
 
-_MakeTalk: TypeAlias = Callable[[Talk[Any] | None], Talk[AnswerT]]
+_MakeClientCall: TypeAlias = Callable[[ClientCall[Any] | None], ClientCall[AnswerT]]
 """Makes a talk that follows another one on a connection, or is the first."""
 
 Keep: TypeAlias = Callable[[int], bool]
@@ -50,7 +50,7 @@ _IDLE_S: Final = 10.0
 _PORTS = (BackendPort.HTTP, BackendPort.GRPC)
 
 
-class Asker:
+class BackendClient:
     """Asks backends on behalf of ourselves or of one client."""
 
     def __init__(
@@ -121,8 +121,8 @@ class Asker:
         sent = marked(with_operator_fields(fields, spec.headers), self._identity)
         host = authority(spec.headers, address)
 
-        def make(_: Talk[Any] | None) -> HttpTalk:
-            return HttpTalk(
+        def make(_: ClientCall[Any] | None) -> HttpClientCall:
+            return HttpClientCall(
                 method,
                 target,
                 sent,
@@ -144,20 +144,20 @@ class Asker:
         timeout_s: float,
         keep: Keep | None = None,
     ) -> GrpcAnswer:
-        """One unary gRPC call. Arguments and errors are as for `http`; see `GrpcTalk`."""
+        """One unary gRPC call. Arguments and errors are as for `http`; see `GrpcClientCall`."""
         address, tls = _port(spec, AppProtocol.GRPC)
         sent = marked(with_operator_fields(metadata, spec.headers), self._identity)
         host = authority(spec.headers, address)
 
-        def make(last: Talk[Any] | None) -> GrpcTalk:
-            return GrpcTalk(
+        def make(last: ClientCall[Any] | None) -> GrpcClientCall:
+            return GrpcClientCall(
                 path,
                 sent,
                 message,
                 authority=host,
                 is_secure=tls is not None,
                 limit=self._answer_bytes,
-                session=last.session if isinstance(last, GrpcTalk) else GrpcSession(),
+                session=last.session if isinstance(last, GrpcClientCall) else GrpcSession(),
             )
 
         return await self._converse(AppProtocol.GRPC, address, tls, make, timeout_s, keep)
@@ -167,7 +167,7 @@ class Asker:
         protocol: AppProtocol,
         address: Address,
         tls: BackendTls | None,
-        make: _MakeTalk[AnswerT],
+        make: _MakeClientCall[AnswerT],
         timeout_s: float,
         keep: Keep | None,
     ) -> AnswerT:
@@ -181,7 +181,7 @@ class Asker:
             async with fair_timeout(loop, timeout_s):
                 idle = self._idle_connections(protocol, address)
                 while idle is not None and (kept := idle.take()) is not None:
-                    kept.ask(make(kept.talk), keep)
+                    kept.ask(make(kept.client_call), keep)
                     found = await self._end_of(kept, idle)
                     if found is not _STALE:
                         return _answer(found)
@@ -354,8 +354,8 @@ def _answer(found: AnswerT | _Failure) -> AnswerT:
 class _Connection(asyncio.Protocol, Generic[AnswerT]):
     """Carries bytes between a transport and a talk; one talk after another where it is kept."""
 
-    def __init__(self, talk: Talk[AnswerT], keep: Keep | None, turns: _Turns) -> None:
-        self.talk = talk
+    def __init__(self, client_call: ClientCall[AnswerT], keep: Keep | None, turns: _Turns) -> None:
+        self.client_call = client_call
         """The newest."""
         self.outcome: asyncio.Future[AnswerT | _Failure]
         """That of the newest talk."""
@@ -374,18 +374,18 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
     @property
     def is_usable(self) -> bool:
         """Whether another talk may follow."""
-        return self._transport is not None and self.talk.is_reusable
+        return self._transport is not None and self.client_call.is_reusable
 
-    def ask(self, talk: Talk[AnswerT], keep: Keep | None) -> None:
+    def ask(self, client_call: ClientCall[AnswerT], keep: Keep | None) -> None:
         """Begin another talk."""
-        self.talk, self._keep = talk, keep
+        self.client_call, self._keep = client_call, keep
         self.outcome = asyncio.get_running_loop().create_future()
         self._is_first = self._heard = False
         self._begin()
 
     def rest(self) -> None:
         """Hold nothing of the talk that is over but what the next one needs."""
-        self.talk.release()
+        self.client_call.release()
         self.outcome = asyncio.get_running_loop().create_future()
         self.outcome.cancel()
         self._keep = None
@@ -404,7 +404,7 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
 
     def _begin(self) -> None:
         if self._transport is not None:
-            self._transport.writelines([self.talk.opening(), *self.talk.upload()])
+            self._transport.writelines([self.client_call.opening(), *self.client_call.upload()])
             self._upload()
 
     def pause_writing(self) -> None:
@@ -429,7 +429,7 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
             return 0
         pieces: list[Payload] = []
         size = 0
-        while size < PIECE_BYTES and (more := self.talk.upload()):
+        while size < PIECE_BYTES and (more := self.client_call.upload()):
             pieces += more
             size += sum(map(len, more))
         if pieces:
@@ -440,22 +440,22 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
     def data_received(self, data: bytes) -> None:
         """Feed the talk."""
         self._heard = True
-        transport, talk, is_over = self._transport, self.talk, self.outcome.done()
-        if transport is None or (is_over and talk.answer is None):
+        transport, client_call, is_over = self._transport, self.client_call, self.outcome.done()
+        if transport is None or (is_over and client_call.answer is None):
             return
         if self._keep is not None and not is_over and not self._keep(len(data)):
             self._settle(_Failure(Outcome.CANCELLED, "too little memory for the answer"))
             return
         try:
-            reply = talk.receive(data)
+            reply = client_call.receive(data)
         except UpstreamError as error:
             self._settle(_Failure(error.outcome, error.detail))
             return
-        if talk.answer is not None:
-            self._settle(talk.answer)
+        if client_call.answer is not None:
+            self._settle(client_call.answer)
         if reply:
             transport.write(reply)
-        if talk.answer is None:
+        if client_call.answer is None:
             self._upload()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -468,9 +468,9 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
             self._settle(_Failure(Outcome.CONNECT_REFUSED, "connection reset"))
             return
         if exc is None:
-            self.talk.closed()
-        if self.talk.answer is not None:
-            self._settle(self.talk.answer)
+            self.client_call.closed()
+        if self.client_call.answer is not None:
+            self._settle(self.client_call.answer)
             return
         why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
         self._settle(_Failure(Outcome.LOST, f"connection closed without an answer{why}"))

@@ -27,7 +27,7 @@ a tenth of a millisecond, with lines of the log, loops and connections."""
 _SERVING: Final = {BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED}
 
 
-class Roll:
+class BackendRegistry:
     """All backends by name: the wanted ones in the order of their source, then those that leave."""
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class Roll:
             port = record.port(protocol)
             if port is None:
                 continue
-            is_standing_in = protocol in record.stands_in and port.health.state in _SERVING
-            if record.admin is AdminState.ENABLED or is_standing_in:
+            is_outlier_state_in = protocol in record.stands_in and port.health.state in _SERVING
+            if record.admin is AdminState.ENABLED or is_outlier_state_in:
                 yield record, port
 
     def relieve(self, protocol: AppProtocol, now: float, limit_s: float) -> None:

@@ -18,7 +18,7 @@ STALL_S: Final = 30.0
 """How long it may leave what we wrote where it is; as for the body of an HTTP/1.1 answer."""
 
 
-class Farewell(asyncio.Protocol):
+class GracefulClose(asyncio.Protocol):
     """Takes over a transport; closes it with the peer, or when the peer takes too long."""
 
     def __init__(

@@ -6,10 +6,10 @@ from __future__ import annotations
 from lb.balancing.trial import TrialPicker
 from lb.domain.backend import Histogram
 from lb.domain.pool import Placement, PoolSnapshot
-from lb.domain.schedule import Plan, Terms
+from lb.domain.schedule import QueuePlan, RequestClass
 
 
-class QueueTerms(Terms):
+class QueueRequestClass(RequestClass):
     """How such requests are scheduled, and what the queue has to know of all of them."""
 
     __slots__ = ("is_urgency_named", "placement", "priority", "snapshot", "trial", "waits")
@@ -18,7 +18,7 @@ class QueueTerms(Terms):
         self,
         model: bytes,
         version: bytes,
-        plan: Plan,
+        plan: QueuePlan,
         snapshot: PoolSnapshot,
         placement: Placement,
         waits: Histogram,

@@ -14,14 +14,14 @@ class Holder(Protocol):
     """Something that holds bytes and can be told to let go of them all."""
 
     held: int
-    """Bytes on this holder's account; written by the ledger only."""
+    """Bytes on this holder's account; written by the memory budget only."""
 
     def evict(self) -> None:
-        """End the work that needs these bytes and release them (`Ledger.release`)."""
+        """End the work that needs these bytes and release them (`MemoryBudget.release`)."""
         ...
 
 
-class Ledger:
+class MemoryBudget:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
     __slots__ = (
@@ -124,37 +124,38 @@ class Ledger:
             self._holders.pop(holder, None)
 
 
-class SharedBytes(Ledger):
-    """Bytes that many holders have in common: on the ledger once, as long as one has some of them.
+class SharedBytes(MemoryBudget):
+    """Bytes that many holders have in common: in the memory budget once, as long as one has some of
+    them.
 
-    It stands in the place of the ledger for those holders. When the ledger wants the bytes back,
-    all of them give way.
+    It stands in the place of the memory budget for those holders. When the memory budget wants the
+    bytes back, all of them give way.
     """
 
-    __slots__ = ("_ledger", "_size")
+    __slots__ = ("_memory_budget", "_size")
 
-    def __init__(self, ledger: Ledger, size: int) -> None:
+    def __init__(self, memory_budget: MemoryBudget, size: int) -> None:
         """
         Args:
-            ledger: the account.
+            memory_budget: the account.
             size: bytes that all have in common.
         """
-        super().__init__(ledger.ceiling)
-        self._ledger = ledger
+        super().__init__(memory_budget.ceiling)
+        self._memory_budget = memory_budget
         self._size = size
 
     @property
     def is_short(self) -> bool:
-        """See `Ledger`."""
-        return self._ledger.is_short
+        """See `MemoryBudget`."""
+        return self._memory_budget.is_short
 
     def may_keep(self, size: int) -> bool:
-        """See `Ledger`."""
-        return self._ledger.may_keep(size)
+        """See `MemoryBudget`."""
+        return self._memory_budget.may_keep(size)
 
     def take(self, holder: Holder, size: int) -> bool:
-        """See `Ledger`."""
-        if not self._holders and not self._ledger.take(self, self._size):
+        """See `MemoryBudget`."""
+        if not self._holders and not self._memory_budget.take(self, self._size):
             holder.evict()
             return False
         self._holders[holder] = None
@@ -162,12 +163,12 @@ class SharedBytes(Ledger):
         return True
 
     def release(self, holder: Holder, size: int) -> None:
-        """See `Ledger`."""
+        """See `MemoryBudget`."""
         holder.held -= size
         if not holder.held:
             self._holders.pop(holder, None)
             if not self._holders:
-                self._ledger.release(self, self.held)
+                self._memory_budget.release(self, self.held)
 
     def evict(self) -> None:
         """See `Holder`."""

@@ -19,8 +19,8 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.domain.sequence import SequenceKey
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http2.look import LOOK_BYTES
-from tests.fakes.links import PaperRelay, Side
+from lb.proxy.http2.inspection import INSPECTED_BYTES
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.relay import snapshot_of
 from tests.wire.frames import (
     DATA,
@@ -87,7 +87,7 @@ class Bench:
         self.client.sends(call(stream, body))
         number = self.where()
         if number is not None:
-            upstream = self.sides[number].link.next_id - 2  # type: ignore[union-attr]
+            upstream = self.sides[number].connection.next_id - 2  # type: ignore[union-attr]
             self.sides[number].sends(answer(upstream))
         return number
 
@@ -150,12 +150,12 @@ async def test_a_call_waits_until_its_parameters_have_come(cut: int) -> None:
 
 async def test_parameters_that_do_not_end_hold_a_call_back_for_so_long_only() -> None:
     bench = Bench(s=STATEFUL)
-    body = step(7, note="x" * 3 * LOOK_BYTES)
+    body = step(7, note="x" * 3 * INSPECTED_BYTES)
     bench.client.sends(headers(1, request_fields()))
-    for at in range(0, LOOK_BYTES - 1024, 1024):
+    for at in range(0, INSPECTED_BYTES - 1024, 1024):
         bench.client.sends(data(1, body[at : at + 1024]))
         assert bench.where() is None
-    for at in range(LOOK_BYTES - 1024, 3 * LOOK_BYTES, 1024):
+    for at in range(INSPECTED_BYTES - 1024, 3 * INSPECTED_BYTES, 1024):
         bench.client.sends(data(1, body[at : at + 1024]))
     assert bench.where() is not None
     bench.client.sends(rst(1))
@@ -342,7 +342,7 @@ def calls_per_answer(steps: int) -> int:
     finally:
         sys.setprofile(None)
         gc.enable()
-    assert len(paper.relay.pool(paper.backends[0]).links[0].bound) == steps - 3
+    assert len(paper.relay.pool(paper.backends[0]).connections[0].bound) == steps - 3
     return seen
 
 
@@ -446,7 +446,7 @@ async def test_costly_messages_of_many_connections_share_one_iteration() -> None
     paper.backend(0)
     clients = [paper.client() for _ in range(10)]
     for client in clients:
-        client.link.data_received(
+        client.connection.data_received(
             b"".join(call(2 * number + 1, tiny_fields(9000)) for number in range(3))
         )
     begun = [client.facts.last_peer_stream > 0 for client in clients]

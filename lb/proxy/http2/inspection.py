@@ -19,14 +19,14 @@ from lb.kserve.inspect import (
     inspect_quickly,
 )
 from lb.kserve.operations import MODEL_INFER
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.findings import note_findings
-from lb.proxy.http2.link import Link
+from lb.proxy.http2.connection import Http2Connection
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 from lb.wire.protobuf import FieldBudget
 
-LOOK_BYTES: Final = 32 * 1024
+INSPECTED_BYTES: Final = 32 * 1024
 """Of the first message that are held back at most; parameters take a few hundred."""
 SEQUENCE_ID: Final = b"sequence_id"
 """What says nothing of it is no step of a sequence."""
@@ -78,19 +78,21 @@ def frames_of_inflated(size: int) -> int:
     return size // _BYTES_PER_FRAME
 
 
-def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> bool:
+def inspect_first(
+    call: Exchange, connection: Http2Connection, data: bytes, *, is_all: bool
+) -> bool:
     """Note in a call what decides where it goes. False while more of it is needed to tell.
 
     Args:
         call: whose model is set, unless its message is compressed.
-        link: of its client, on which what it costs is counted.
+        connection: of its client, on which what it costs is counted.
         data: the first bytes of the request, prefix included.
         is_all: there is no more to come.
     """
     # HOT PATH (benchmarks/bench_schedule.py). Of a small whole message of a scheduled model that
     # has no sequences the work is read by `inspect_quickly`. What follows is the reference.
     name = call.model
-    relay = link.relay
+    relay = connection.relay
     snapshot = relay.dispatcher.pool.current
     route = snapshot.routes.get(name)
     regions = snapshot.regions
@@ -106,16 +108,14 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
             and (quick := inspect_quickly(data, NAME_AT + len(name))) is not None
         ):
             version, rows, priority, end = quick
-            call.particulars = particulars = Particulars(version, rows, priority)
+            call.hints = hints = RoutingHints(version, rows, priority)
             may_be_cut = name in relay.split_models and relay.dispatcher.splits.may_cut(name, rows)
             if not (may_be_cut and version):
-                relay.prefixes.learn_work(
-                    snapshot, data, name, particulars, end, may_be_cut=may_be_cut
-                )
+                relay.prefixes.learn_work(snapshot, data, name, hints, end, may_be_cut=may_be_cut)
             return True
     if not regions and route is not None and route.is_plain:
         return True
-    may_wait = not is_all and len(data) < LOOK_BYTES
+    may_wait = not is_all and len(data) < INSPECTED_BYTES
     if len(data) < PREFIX_SIZE:
         return not may_wait
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
@@ -135,7 +135,7 @@ def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> b
         with_rows=is_inference and (data[0] != 0 or (route is not None and route.plan is not None)),
         with_regions=is_inference and bool(regions),
     )
-    link.inspected += cost.frames
+    connection.inspected += cost.frames
     if may_wait and not found.is_complete:
         return False
     if data[0] and len(found.model) <= NAME_SEARCH_LIMIT:

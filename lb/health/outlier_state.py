@@ -30,7 +30,7 @@ class Phase(Enum):
     """It gets one request, and the answer decides."""
 
 
-class Share:
+class FailureRate:
     """The share of samples that were bad, over the last 64 or so and over the last 16."""
 
     __slots__ = ("bad", "good", "recent")
@@ -108,7 +108,7 @@ class Usual:
         self._log += (log(max(took_s, 1e-6)) - self._log) * step
 
 
-class Standing:
+class OutlierState:
     """One backend and one model. Times are monotonic seconds."""
 
     __slots__ = (
@@ -123,8 +123,8 @@ class Standing:
         """When a long run is next compared with the rest."""
         self.failing = Run()
         self.slow = Run()
-        self.errors = Share()
-        self.late = Share()
+        self.errors = FailureRate()
+        self.late = FailureRate()
         """Of samples that were slow."""
         self.usual = Usual()
         self.phase = Phase.SERVING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lb.proxy.http2.farewell import LINGER_S, STALL_S, Farewell
+from lb.proxy.http2.graceful_close import LINGER_S, STALL_S, GracefulClose
 from tests.fakes.clock import FakeLoop
 from tests.fakes.transport import FakeTransport
 
@@ -11,7 +11,7 @@ def make(unsent: int = 0) -> tuple[FakeLoop, FakeTransport, list[Exception | Non
     loop, transport = FakeLoop(), FakeTransport()
     transport.buffered = unsent
     lost: list[Exception | None] = []
-    Farewell(transport, loop.wheel(), lost.append).begin()
+    GracefulClose(transport, loop.wheel(), lost.append).begin()
     return loop, transport, lost
 
 
@@ -52,5 +52,5 @@ def test_a_peer_that_does_not_read_is_cut_in_the_end() -> None:
 def test_a_transport_that_was_reset_is_cut_at_once() -> None:
     loop, transport = FakeLoop(), FakeTransport()
     transport.eof_error = OSError("not connected")
-    Farewell(transport, loop.wheel(), lambda _: None).begin()
+    GracefulClose(transport, loop.wheel(), lambda _: None).begin()
     assert transport.aborted

@@ -8,14 +8,14 @@ from typing import Final
 
 from lb.domain.backend import Histogram
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
-from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.terms import QueueTerms
+from lb.proxy.exchange import Exchange, RoutingHints
+from lb.proxy.request_class import QueueRequestClass
 
 _MOST: Final = 1024
 """Versions of models that are remembered; they come from clients."""
 
 
-class TermsBook:
+class RequestClasses:
     """Those that were asked for. To be used from one event loop."""
 
     __slots__ = ("_complete", "_known", "_noted", "_placement", "_pool", "_snapshot", "waits")
@@ -24,66 +24,71 @@ class TermsBook:
         self,
         pool: PoolRef,
         placement: Callable[[Exchange], Placement],
-        complete: Callable[[QueueTerms], None],
+        complete: Callable[[QueueRequestClass], None],
     ) -> None:
         """
         Args:
             pool: the published pool.
             placement: where an exchange may go.
-            complete: adds to new terms what the queue knows.
+            complete: adds to new request class what the queue knows.
         """
         self._pool = pool
         self._placement = placement
         self._complete = complete
         self._snapshot: PoolSnapshot | None = None
         """For which those hold that are known."""
-        self._known: tuple[dict[tuple[bytes, bytes], QueueTerms], ...] = ({}, {})
+        self._known: tuple[dict[tuple[bytes, bytes], QueueRequestClass], ...] = ({}, {})
         """By protocol, model and version."""
-        self._noted: list[Particulars] = []
-        """Those that know their terms."""
+        self._noted: list[RoutingHints] = []
+        """Those that know their request class."""
         self.waits: dict[bytes, Histogram] = {}
         """How long scheduled requests that began had waited, by model."""
 
-    def find(self, exchange: Exchange, particulars: Particulars) -> QueueTerms | None:
-        """The terms of an exchange; None where its model is not scheduled, or has no backend."""
+    def find(self, exchange: Exchange, hints: RoutingHints) -> QueueRequestClass | None:
+        """The request class of an exchange; None where its model is not scheduled, or has no
+        backend."""
         # HOT PATH (benchmarks/bench_schedule.py). `_make` is the reference.
-        if self._snapshot is self._pool.current and not particulars.regions:
-            terms = self._known[exchange.protocol].get((exchange.model, particulars.version))
-            if terms is not None:
-                if particulars.is_shared and not (terms.trial or particulars.terms is terms):
-                    self._note(particulars, terms)
-                return terms
-        return self._look(exchange, particulars)
+        if self._snapshot is self._pool.current and not hints.regions:
+            request_class = self._known[exchange.protocol].get((exchange.model, hints.version))
+            if request_class is not None:
+                if hints.is_shared and not (
+                    request_class.trial or hints.request_class is request_class
+                ):
+                    self._note(hints, request_class)
+                return request_class
+        return self._look(exchange, hints)
 
-    def _note(self, particulars: Particulars, terms: QueueTerms) -> None:
-        """Have shared particulars know their terms."""
+    def _note(self, hints: RoutingHints, request_class: QueueRequestClass) -> None:
+        """Have shared hints know their request class."""
         if len(self._noted) >= _MOST:
             self.forget()
-        particulars.terms = terms
-        self._noted.append(particulars)
+        hints.request_class = request_class
+        self._noted.append(hints)
 
     def forget(self) -> None:
-        """Make all terms anew when they are looked for next. Nothing holds the old ones but
+        """Make all request class anew when they are looked for next. Nothing holds the old ones but
         requests."""
-        for particulars in self._noted:
-            particulars.terms = None
+        for hints in self._noted:
+            hints.request_class = None
         self._noted.clear()
         for known in self._known:
             known.clear()
 
-    def _look(self, exchange: Exchange, particulars: Particulars) -> QueueTerms | None:
+    def _look(self, exchange: Exchange, hints: RoutingHints) -> QueueRequestClass | None:
         snapshot = self._pool.current
         if self._snapshot is not snapshot:
             self._snapshot = snapshot
             self.forget()
-        terms = self._make(snapshot, exchange, particulars.version)
-        if terms is not None and not particulars.regions:
+        request_class = self._make(snapshot, exchange, hints.version)
+        if request_class is not None and not hints.regions:
             if len(self._known[exchange.protocol]) >= _MOST:
                 self.forget()
-            self._known[exchange.protocol][exchange.model, particulars.version] = terms
-        return terms
+            self._known[exchange.protocol][exchange.model, hints.version] = request_class
+        return request_class
 
-    def _make(self, snapshot: PoolSnapshot, exchange: Exchange, asked: bytes) -> QueueTerms | None:
+    def _make(
+        self, snapshot: PoolSnapshot, exchange: Exchange, asked: bytes
+    ) -> QueueRequestClass | None:
         route = snapshot.routes.get(exchange.model)
         if route is None or route.plan is None:
             return None
@@ -98,6 +103,8 @@ class TermsBook:
         waits = self.waits.get(exchange.model)
         if waits is None:
             waits = self.waits[exchange.model] = Histogram()
-        terms = QueueTerms(exchange.model, version, route.plan, snapshot, placement, waits)
-        self._complete(terms)
-        return terms
+        request_class = QueueRequestClass(
+            exchange.model, version, route.plan, snapshot, placement, waits
+        )
+        self._complete(request_class)
+        return request_class

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.proxy.hints import duration_of, priority_of
+from lb.proxy.urgency_headers import duration_of, priority_of
 
 
 @pytest.mark.parametrize(

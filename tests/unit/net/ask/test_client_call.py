@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lb.domain.backend import Address
-from lb.net.ask.talk import authority, marked, with_operator_fields
+from lb.net.ask.client_call import authority, marked, with_operator_fields
 
 ADDRESS = Address(host="10.0.0.1", port=8000)
 

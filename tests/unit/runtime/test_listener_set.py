@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lb.runtime.listeners import Doors
+from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.sockets import Bound, Listeners
 from lb.runtime.wiring import LoadBalancer
@@ -33,19 +33,21 @@ class House:
         self.logs = Logs(given)
         self.product: LoadBalancer = LoadBalancer(given, self.logs)
         own = web.Server(_refuse)
-        self.doors = Doors(self.product, Listeners(given), {"metrics": own, "admin": own})
+        self.listener_set = ListenerSet(
+            self.product, Listeners(given), {"metrics": own, "admin": own}
+        )
 
     @property
     def bound(self) -> dict[str, Bound]:
-        return dict(self.doors.listeners.bound)
+        return dict(self.listener_set.listeners.bound)
 
     def reload(self, **listen: Any) -> None:
         self.product.settings = settings(**listen)
-        self.doors.replace(Listeners(self.product.settings, self.bound.values()))
+        self.listener_set.replace(Listeners(self.product.settings, self.bound.values()))
 
     async def connect(self, name: str) -> socket.socket:
         """A connection to a listener; it is accepted when this returns."""
-        address = self.doors.listeners.addresses[name]
+        address = self.listener_set.listeners.addresses[name]
         client = socket.create_connection((address.host, address.port))
         for _ in range(100):
             await asyncio.sleep(0)
@@ -56,10 +58,10 @@ class House:
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     made = House(settings(http="127.0.0.1:0", admin="127.0.0.1:0"))
-    await made.doors.open_own()
-    await made.doors.open()
+    await made.listener_set.open_own()
+    await made.listener_set.open()
     yield made
-    made.doors.close()
+    made.listener_set.close()
     await made.product.aclose()
     made.logs.close()
 
@@ -96,10 +98,10 @@ async def test_a_new_listener_accepts(house: House, tmp_path: Path) -> None:
 
 
 async def test_changed_budgets_count_at_once(house: House) -> None:
-    before = house.doors.budget
+    before = house.listener_set.budget
     limited = settings(http="127.0.0.1:0", admin="127.0.0.1:0").model_copy(
         update={"limits": house.product.settings.limits.model_copy(update={"max_connections": 3})}
     )
     house.product.settings = limited
-    house.doors.replace(Listeners(limited, house.bound.values()))
-    assert house.doors.budget.clients == 3 < before.clients
+    house.listener_set.replace(Listeners(limited, house.bound.values()))
+    assert house.listener_set.budget.clients == 3 < before.clients

@@ -4,8 +4,8 @@ A model that is not decoupled gives exactly one answer to each request, in the o
 requests. How many a decoupled one gives to a request nobody can tell from outside (Triton's
 documentation of decoupled models), so only its sequences are remembered.
 
-All of this is on the ledger: how much there is to remember is for the client to say, who may let
-answers wait as long as it likes.
+All of this is in the memory budget: how much there is to remember is for the client to say, who may
+let answers wait as long as it likes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.stream_answers import answer_names
-from lb.wire.ledger import Ledger
+from lb.wire.memory_budget import MemoryBudget
 
 FREE_MODELS: Final = 256
 """Names that are remembered; they come from clients."""
@@ -29,7 +29,7 @@ _ENTRY_BYTES: Final = 416
 _NAME_ENTRY_BYTES: Final = 100
 """The same of a model's name."""
 _CHARGED_AT_ONCE: Final = 4096
-"""What is less is off the ledger: as much as the objects of the stream take."""
+"""What is less is out of the memory budget: as much as the objects of the stream take."""
 ACCOUNT_BYTES: Final = 400
 """That accounts of a request take, where they are kept."""
 _SLOT_BYTES: Final = 16
@@ -62,12 +62,12 @@ class Due(NamedTuple):
     id: bytes = b""
     step: SequenceStep | None = None
     size: int = 0
-    """Bytes on the ledger for this entry alone; none for one that many requests share."""
+    """Bytes in the memory budget for this entry alone; none for one that many requests share."""
     is_unserved: bool = False
     """As in `StreamMessage`."""
 
 
-class SequenceDebt(NamedTuple):
+class PendingSequence(NamedTuple):
     """The last request of a sequence whose answers are not counted."""
 
     id: bytes
@@ -85,24 +85,24 @@ class Debtor(Protocol):
     """Whoever has the stream."""
 
     def evict(self) -> None:
-        """End it, and close its debts: the ledger wants their bytes back."""
+        """End it, and close its debts: the memory budget wants their bytes back."""
         ...
 
 
-class Debts:
-    """What one backend owes on one stream. A holder of the ledger, until it is closed."""
+class PendingResponses:
+    """What one backend owes on one stream. A holder of the memory budget, until it is closed."""
 
     __slots__ = (
-        "_ledger", "_owner", "_reserved", "_size", "counted", "free_models", "held", "is_unknown",
-        "sequences",
+        "_memory_budget", "_owner", "_reserved", "_size", "counted", "free_models", "held",
+        "is_unknown", "sequences",
     )  # fmt: skip
 
-    def __init__(self, owner: Debtor, ledger: Ledger) -> None:
+    def __init__(self, owner: Debtor, memory_budget: MemoryBudget) -> None:
         self._owner: Debtor | None = owner
         """None once they are closed."""
-        self._ledger = ledger
+        self._memory_budget = memory_budget
         self.held = 0
-        """For the ledger, which writes it."""
+        """For the memory budget, which writes it."""
         self._size = 0
         """Bytes that all of it takes."""
         self._reserved = 0
@@ -114,7 +114,7 @@ class Debts:
         self.is_unknown = False
         """There were requests of them that belong to no sequence, or more answers than were due:
         nobody can say how many are still to come."""
-        self.sequences: dict[SequenceKey, SequenceDebt] = {}
+        self.sequences: dict[SequenceKey, PendingSequence] = {}
         """Of those models; the one without a request for longest is first."""
 
     @property
@@ -122,10 +122,10 @@ class Debts:
         """Whether some answers are counted and others may come between them."""
         return bool(self.counted and self.free_models)
 
-    # On the ledger
+    # In the memory budget
 
     def evict(self) -> None:
-        """The ledger wants these bytes back: the stream ends."""
+        """The memory budget wants these bytes back: the stream ends."""
         if self._owner is not None:
             self._owner.evict()
 
@@ -137,21 +137,21 @@ class Debts:
         self.sequences.clear()
         self._size = 0
         if self.held:
-            self._ledger.release(self, self.held)
+            self._memory_budget.release(self, self.held)
 
     def _account(self, change: int) -> bool:
         """So many more bytes are taken. False when the stream had to give way instead."""
         size = self._size + change
         owed = size - size % _CHARGED_AT_ONCE - self.held
         if owed > 0:
-            if not self._ledger.take(self, owed):
+            if not self._memory_budget.take(self, owed):
                 return False
             if self._owner is None:
                 # The largest holder was another part of the same stream.
-                self._ledger.release(self, owed)
+                self._memory_budget.release(self, owed)
                 return False
         elif owed:
-            self._ledger.release(self, -owed)
+            self._memory_budget.release(self, -owed)
         self._size = size
         return True
 
@@ -163,7 +163,7 @@ class Debts:
             each: bytes that each of them takes beside.
 
         Returns:
-            False when the ledger made the stream give way instead.
+            False when the memory budget made the stream give way instead.
         """
         size = count * (_SLOT_BYTES + each)
         if not self._account(size - self._reserved):
@@ -174,7 +174,8 @@ class Debts:
     # Requests
 
     def note(self, message: StreamMessage, now: float) -> bool:
-        """A request goes to the backend. False when the ledger made the stream give way instead."""
+        """A request goes to the backend. False when the memory budget made the stream give way
+        instead."""
         if message.has_one_answer:
             return self.expect(message)
         model = message.model[:_NAME_BYTES]
@@ -201,7 +202,7 @@ class Debts:
             change -= _size(sequences.pop(key).id, key)
         if not self._account(change):
             return False
-        sequences[step.key] = SequenceDebt(
+        sequences[step.key] = PendingSequence(
             message.id,
             now if step.is_end else 0.0,
             step.is_start or (before is not None and before.began_here),
@@ -209,7 +210,8 @@ class Debts:
         return True
 
     def expect(self, message: StreamMessage) -> bool:
-        """A request has one answer. False when the ledger made the stream give way instead."""
+        """A request has one answer. False when the memory budget made the stream give way
+        instead."""
         step = message.step
         size = _size(message.id, None if step is None else step.key) + len(message.model)
         if message.rows:

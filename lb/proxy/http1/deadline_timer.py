@@ -12,7 +12,7 @@ from math import inf
 from lb.net.timers import Timer, TimerWheel
 
 
-class Alarm:
+class DeadlineTimer:
     """Rings at the earliest of the times that were asked for since it rang last."""
 
     __slots__ = ("_clock", "_ring", "_timer", "_timers", "due")

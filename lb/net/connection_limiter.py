@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 from lb.domain.client import IpAddress
 
 
-class Crowd:
+class ConnectionLimiter:
     """Open connections by client, where their number is limited."""
 
     __slots__ = ("_counts", "limit")

@@ -20,7 +20,7 @@ PIECE_BYTES: Final = 256 * 1024
 loops copy what does not fit into the socket."""
 
 
-class Talk(Protocol[AnswerT_co]):
+class ClientCall(Protocol[AnswerT_co]):
     """One request in one protocol, without IO."""
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, cast
 
 from lb.domain.client import NOBODY, Client
 from lb.net.timers import Timer
-from lb.proxy.http2.farewell import Farewell
+from lb.proxy.http2.graceful_close import GracefulClose
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stalls import StallWatch
 from lb.wire.http2 import frames as fr
@@ -58,7 +58,7 @@ PER_SIDE: Final = ("receive", "flush", "mark", "send_head", "send_data", "send_s
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Link(Http2Codec):
+class Http2Connection(Http2Codec):
     """Common part of server and client connections."""
 
     __slots__ = (
@@ -171,7 +171,7 @@ class Link(Http2Codec):
         if transport is None or self.parted or transport.is_closing():
             return
         transport.resume_reading()
-        Link.data_received(self, b"")
+        Http2Connection.data_received(self, b"")
 
     def _abandon(self, error: Http2Error) -> None:
         """The peer broke the protocol: say so and close."""
@@ -191,7 +191,7 @@ class Link(Http2Codec):
         self.flush()
         transport = self.transport
         if transport is not None and not self.parted and not transport.is_closing():
-            Farewell(transport, self.relay.timers, self.connection_lost).begin()
+            GracefulClose(transport, self.relay.timers, self.connection_lost).begin()
         self.parted = True
 
     @abstractmethod

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import (
     DATA,
     GOAWAY,
@@ -66,7 +66,7 @@ async def test_the_connections_window_is_shared_out_in_turns() -> None:
     client.sends(window_update(0, 1000))
     client.sends(window_update(0, 200_000))
     assert {stream for stream, _ in sizes(client)} >= {3, 5}
-    assert not client.link.waiting
+    assert not client.connection.waiting
 
 
 BAD_TIMEOUT = request_fields((b"grpc-timeout", b"x"))
@@ -82,7 +82,7 @@ async def test_what_a_client_leaves_unread_is_bounded(name: str) -> None:
     relay = PaperRelay()
     relay.backend()
     client = relay.client()
-    client.link.pause_writing()
+    client.connection.pause_writing()
     client.transport.writes.clear()
     for at in range(0, 400_000, 100):
         client.sends(*map(UNREAD[name], range(at, at + 100)))
@@ -97,7 +97,7 @@ async def test_heads_of_all_streams_may_be_left_unread_for_a_while() -> None:
     client = relay.client()
     backend = relay.backend()
     client.sends(*map(call, range(1, 2049, 2)))
-    client.link.pause_writing()
+    client.connection.pause_writing()
     more = (b"x-more", 700 * b"m")
     for stream in range(1, 2049, 2):
         backend.sends(headers(stream, [*RESPONSE_FIELDS, more]))
@@ -126,7 +126,7 @@ async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
     backend, client = relay.backend(), relay.client()
     client.sends(headers(1, request_fields()), data(1, named()))
     backend.gets()
-    client.link.data_received(data(1, message()) * 1000)
+    client.connection.data_received(data(1, message()) * 1000)
     relay.relay.flush()
     assert len(backend.gets()) == 128
     assert not client.transport.reading
@@ -142,9 +142,9 @@ async def test_large_reads_in_a_row_leave_others_their_turn() -> None:
     backend.gets()
     for _ in range(2):
         for _ in range(3):
-            client.link.data_received(data(1, bytes(200_000)))
+            client.connection.data_received(data(1, bytes(200_000)))
             assert client.transport.reading
-        client.link.data_received(data(1, bytes(200_000)))
+        client.connection.data_received(data(1, bytes(200_000)))
         assert not client.transport.reading
         await asyncio.sleep(0)
         assert client.transport.reading
@@ -157,7 +157,7 @@ async def test_a_read_of_a_few_large_heads_does_so_too(pad: int | None) -> None:
     client = relay.client()
     client.gets()
     large = [*request_fields(), (b"x", 50_000 * b"x")]
-    client.link.data_received(
+    client.connection.data_received(
         b"".join(headers(stream, large, end=True, pad=pad) for stream in range(1, 21, 2))
     )
     relay.relay.flush()
@@ -176,8 +176,8 @@ async def test_a_transport_that_is_gone_stops_no_other_connection() -> None:
         raise RuntimeError("unable to perform operation on a closed handle")
 
     gone.transport.write = refuse  # type: ignore[method-assign]
-    gone.link.data_received(ping())
-    other.link.data_received(ping())
+    gone.connection.data_received(ping())
+    other.connection.data_received(ping())
     relay.relay.flush()
     assert len(other.gets()) == 1
     other.sends(ping())

@@ -33,30 +33,30 @@ class Side:
     """One connection of the relay, as its peer has it."""
 
     def __init__(
-        self, bench: PaperRelay, link: Any, transport: FakeTransport | None = None
+        self, bench: PaperRelay, connection: Any, transport: FakeTransport | None = None
     ) -> None:
         """
         Args:
             bench: the relay.
-            link: the protocol of its connection; only unit tests may use more of it.
-            transport: where `link` was connected already.
+            connection: the protocol of its connection; only unit tests may use more of it.
+            transport: where `connection` was connected already.
         """
-        self.link: Any = link
+        self.connection: Any = connection
         self._bench = bench
         if transport is None:
             transport = FakeTransport()
-            link.connection_made(transport)
+            connection.connection_made(transport)
             bench.flush()
         self.transport = transport
 
     def sends(self, *parts: bytes) -> int:
         """Bytes of the peer arrive in one read. Returns how many turns of the loop they take."""
-        self.link.data_received(b"".join(parts))
+        self.connection.data_received(b"".join(parts))
         self._bench.flush()
         turns = 1
         while not self.transport.reading and not self.transport.is_closing():
             self.transport.resume_reading()
-            self._bench.read_on(self.link)
+            self._bench.read_on(self.connection)
             self._bench.flush()
             turns += 1
         return turns
@@ -68,19 +68,19 @@ class Side:
     @property
     def facts(self) -> Http2Facts:
         """The relay's state of the connection."""
-        return self._bench.http2_facts(self.link)
+        return self._bench.http2_facts(self.connection)
 
     def pause(self) -> None:
         """The peer takes nothing more."""
-        self.link.pause_writing()
+        self.connection.pause_writing()
 
     def resume(self) -> None:
         """The peer takes something again."""
-        self.link.resume_writing()
+        self.connection.resume_writing()
 
     def goes(self) -> None:
         """The peer closes the connection."""
-        self.link.connection_lost(None)
+        self.connection.connection_lost(None)
         self._bench.flush()
 
 
@@ -152,10 +152,10 @@ class PaperRelay(Relay):
         def connected(_link: asyncio.Protocol) -> FakeTransport:
             return transport
 
-        link = self.backend_protocol(self.backends[number], AppProtocol.GRPC, connected)
-        return Side(self, link, transport)
+        connection = self.backend_protocol(self.backends[number], AppProtocol.GRPC, connected)
+        return Side(self, connection, transport)
 
     @property
-    def links(self) -> list[Any]:
+    def connections(self) -> list[Any]:
         """Downstream connections."""
         return list(self.parts.http2.servers)

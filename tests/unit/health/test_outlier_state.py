@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.fault import Fault
-from lb.health.standing import MEMORY, Phase, Run, Share, Standing, Usual
+from lb.health.outlier_state import MEMORY, FailureRate, OutlierState, Phase, Run, Usual
 
 
 def test_a_share_forgets_what_is_long_ago() -> None:
-    share = Share()
+    share = FailureRate()
     assert share.value == 0.0
     for _ in range(10 * MEMORY):
         share.add(is_bad=True)
@@ -19,7 +19,7 @@ def test_a_share_forgets_what_is_long_ago() -> None:
 
 
 def test_the_recent_share_moves_first() -> None:
-    share = Share()
+    share = FailureRate()
     for _ in range(MEMORY):
         share.add(is_bad=False)
     for _ in range(8):
@@ -49,6 +49,10 @@ def test_what_is_usual_is_hardly_moved_by_what_is_not() -> None:
     assert usual.seconds == pytest.approx(0.4, rel=0.05)
 
 
-def test_a_standing_begins_well() -> None:
-    standing = Standing(7.0)
-    assert (standing.phase, standing.used_at, standing.trial) == (Phase.SERVING, 7.0, None)
+def test_a_outlier_state_begins_well() -> None:
+    outlier_state = OutlierState(7.0)
+    assert (outlier_state.phase, outlier_state.used_at, outlier_state.trial) == (
+        Phase.SERVING,
+        7.0,
+        None,
+    )

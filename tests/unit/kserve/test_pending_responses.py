@@ -1,0 +1,268 @@
+"""What a backend owes on a stream."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.pending_responses import (
+    ENDED_S,
+    FREE_MODELS,
+    OPEN_SEQUENCES,
+    Due,
+    PendingResponses,
+    PendingSequence,
+    StreamMessage,
+)
+from lb.kserve.stream_answers import error_answer
+from lb.wire.grpc.message import frame_message
+from lb.wire.memory_budget import MemoryBudget
+
+
+class Stream:
+    """Has debts that it closes when it is told to end."""
+
+    def __init__(self, ceiling: int = 2**30) -> None:
+        self.memory_budget = MemoryBudget(ceiling)
+        self.pending_responses = PendingResponses(self, self.memory_budget)
+
+    def evict(self) -> None:
+        self.pending_responses.close()
+
+
+def make_pending_responses() -> PendingResponses:
+    return Stream().pending_responses
+
+
+def counted(name: bytes = b"1", model: bytes = b"seq") -> StreamMessage:
+    return StreamMessage(model, id=name, has_one_answer=True)
+
+
+def free(sequence: int = 0, name: bytes = b"1", **step: bool) -> StreamMessage:
+    key = SequenceKey(b"free", sequence)
+    return StreamMessage(b"free", id=name, step=SequenceStep(key, **step) if sequence else None)
+
+
+def answer(model: str, name: str = "1") -> bytes:
+    response = pb.ModelInferResponse(model_name=model, id=name)
+    return frame_message(pb.ModelStreamInferResponse(infer_response=response).SerializeToString())
+
+
+def test_with_one_kind_of_requests_nothing_is_looked_at() -> None:
+    pending_responses = make_pending_responses()
+    assert pending_responses.is_counted(b"") is False
+    pending_responses.note(counted(), 0.0)
+    assert pending_responses.is_counted(b"") is True
+    pending_responses.answered(5)
+    assert not pending_responses.counted
+    pending_responses.note(free(), 0.0)
+    assert pending_responses.is_counted(b"") is False
+    assert not pending_responses.is_mixed
+
+
+def test_of_two_kinds_the_model_tells() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(counted(b"a"), 0.0)
+    pending_responses.note(free(name=b"b"), 0.0)
+    assert pending_responses.is_mixed
+    assert pending_responses.is_counted(answer("seq")) is True
+    assert pending_responses.is_counted(answer("free")) is False
+    assert pending_responses.is_counted(answer("free")[:6]) is None
+
+
+def test_errors_without_a_model_are_told_apart_by_the_id() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(counted(b"a"), 0.0)
+    pending_responses.note(free(name=b"b"), 0.0)
+    assert pending_responses.is_counted(error_answer(b"a", "no")) is True
+    assert pending_responses.is_counted(error_answer(b"b", "no")) is False
+    pending_responses.counted[0] = Due(b"seq")
+    assert pending_responses.is_counted(error_answer(b"b", "no")) is True
+
+
+def test_a_free_request_without_a_sequence_leaves_its_pending_responses_unknown() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(free(1), 0.0)
+    assert not pending_responses.is_unknown
+    pending_responses.note(free(), 0.0)
+    assert pending_responses.is_unknown
+
+
+def test_more_answers_than_were_due_leave_pending_responses_unknown() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(counted(b"a"), 0.0)
+    pending_responses.answered(1)
+    assert not pending_responses.is_unknown
+    pending_responses.answered(1)
+    assert pending_responses.is_unknown
+
+
+def test_answers_that_are_not_counted_are_no_more_than_were_due() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(free(1), 0.0)
+    pending_responses.answered(3)
+    assert not pending_responses.is_unknown
+
+
+def test_of_free_sequences_the_last_request_is_remembered() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(free(1, b"a", is_start=True), 1.0)
+    pending_responses.note(free(2, b"b"), 1.0)
+    pending_responses.note(free(1, b"c", is_end=True), 2.0)
+    assert pending_responses.sequences == {
+        SequenceKey(b"free", 2): PendingSequence(b"b", 0.0, began_here=False),
+        SequenceKey(b"free", 1): PendingSequence(b"c", 2.0, began_here=True),
+    }
+
+
+def test_sequences_that_ended_long_ago_are_forgotten() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(free(1, is_end=True), 1.0)
+    pending_responses.note(free(2), 1.0 + ENDED_S)
+    assert len(pending_responses.sequences) == 2
+    pending_responses.note(free(3), 2.0 + ENDED_S)
+    assert SequenceKey(b"free", 1) not in pending_responses.sequences
+
+
+def test_a_sequence_is_over_some_time_after_its_end() -> None:
+    assert not PendingSequence(b"", 0.0, began_here=True).is_over(1e9)
+    assert not PendingSequence(b"", 5.0, began_here=True).is_over(5.0 + ENDED_S)
+    assert PendingSequence(b"", 5.0, began_here=True).is_over(5.1 + ENDED_S)
+
+
+def test_sequences_that_began_here_may_begin_elsewhere() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(free(1, is_start=True), 1.0)
+    pending_responses.note(free(2), 1.0)
+    start = SequenceStep(SequenceKey(b"seq", 3), is_start=True)
+    pending_responses.note(StreamMessage(b"seq", step=start, has_one_answer=True), 1.0)
+    pending_responses.note(StreamMessage(b"seq", step=start._replace(is_start=False)), 1.0)
+    assert pending_responses.begun() == {SequenceKey(b"free", 1), SequenceKey(b"seq", 3)}
+
+
+def test_what_clients_name_is_bounded() -> None:
+    pending_responses = make_pending_responses()
+    for number in range(OPEN_SEQUENCES + 10):
+        pending_responses.note(free(number + 1), 1.0)
+        pending_responses.note(StreamMessage(b"%d" % number), 1.0)
+    assert len(pending_responses.sequences) == OPEN_SEQUENCES
+    assert len(pending_responses.free_models) == FREE_MODELS
+
+
+def test_of_long_names_of_models_little_is_kept() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(StreamMessage(b"x" * 30_000), 0.0)
+    assert sum(map(len, pending_responses.free_models)) <= 1024
+
+
+def traced(fill: Callable[[PendingResponses], None]) -> tuple[int, int]:
+    """Bytes that debts take, and how many of them are in the memory budget."""
+    stream = Stream()
+    tracemalloc.start()
+    try:
+        fill(stream.pending_responses)
+        return tracemalloc.get_traced_memory()[0], stream.memory_budget.held
+    finally:
+        tracemalloc.stop()
+
+
+def ask_with_ids(pending_responses: PendingResponses) -> None:
+    for number in range(2000):
+        key = SequenceKey(b"seq%d" % number, f"\U0001f600{number}" + "x" * 100)
+        message = StreamMessage(
+            bytes(key.model),
+            version=b"%256d" % number,
+            id=b"%200d" % number,
+            step=SequenceStep(key),
+            regions=(b"%100d" % number,),
+            has_one_answer=True,
+        )
+        assert pending_responses.note(message, 0.0)
+
+
+def ask_of_sequences(pending_responses: PendingResponses) -> None:
+    for number in range(2000):
+        key = SequenceKey(b"free%d" % number, number + 2**40)
+        assert pending_responses.note(
+            StreamMessage(key.model, id=b"%200d" % number, step=SequenceStep(key)), 1
+        )
+
+
+def ask_of_models(pending_responses: PendingResponses) -> None:
+    for number in range(FREE_MODELS):
+        assert pending_responses.note(StreamMessage(b"%1000d" % number), 0.0)
+
+
+def ask_alike(pending_responses: PendingResponses) -> None:
+    due = Due(b"plain")
+    for count in range(1, 201):
+        pending_responses.counted.extend([due] * 64)
+        assert pending_responses.reserve(64 * count)
+
+
+@pytest.mark.parametrize("fill", [ask_with_ids, ask_of_sequences, ask_of_models, ask_alike])
+def test_what_is_remembered_is_on_the_memory_budget(
+    fill: Callable[[PendingResponses], None],
+) -> None:
+    size, held = traced(fill)
+    assert size < held < 2 * size + 20_000
+
+
+def test_what_is_answered_or_forgiven_is_off_the_memory_budget() -> None:
+    stream = Stream()
+    pending_responses = stream.pending_responses
+    for number in range(10):
+        pending_responses.note(counted(b"%5000d" % number), 0.0)
+    pending_responses.reserve(5)
+    assert stream.memory_budget.held > 50_000
+    pending_responses.answered(4)
+    pending_responses.forgive(6)
+    pending_responses.reserve(0)
+    assert not pending_responses.counted
+    assert stream.memory_budget.held == 0
+    pending_responses.forgive(1)
+    assert stream.memory_budget.held == 0
+
+
+def test_a_sequence_is_on_the_memory_budget_once() -> None:
+    stream = Stream()
+    stream.pending_responses.note(free(1, b"long" * 2000), 0.0)
+    most = stream.memory_budget.held
+    for _ in range(3):
+        stream.pending_responses.note(free(1, b"long" * 2000), 0.0)
+        assert stream.memory_budget.held == most
+    stream.pending_responses.note(free(1, b"short"), 0.0)
+    assert stream.memory_budget.held < most
+    stream.pending_responses.close()
+    assert stream.memory_budget.held == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda number: counted(b"%d" % number),
+        free,
+        lambda number: StreamMessage(b"%1000d" % number),
+    ],
+)
+def test_a_stream_that_owes_more_than_there_is_room_for_gives_way(
+    message: Callable[[int], StreamMessage],
+) -> None:
+    stream = Stream(ceiling=20_000)
+    assert not all(stream.pending_responses.note(message(number), 0.0) for number in range(1, 100))
+    assert stream.memory_budget.evictions
+    assert not stream.pending_responses.reserve(1000)
+    assert stream.memory_budget.held == 0
+    assert not stream.pending_responses.counted
+
+
+def test_pending_responses_that_were_closed_hold_nothing_any_more() -> None:
+    """Another part of their stream was the largest holder."""
+    stream = Stream()
+    stream.pending_responses.close()
+    assert not stream.pending_responses.note(counted(b"x" * 5000), 0.0)
+    assert stream.memory_budget.held == 0

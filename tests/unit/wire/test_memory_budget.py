@@ -1,0 +1,143 @@
+"""The account of bytes held: the ceiling, and who gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.wire.memory_budget import MemoryBudget, SharedBytes
+
+
+class Owner:
+    """Holds bytes; lets go of them all when told."""
+
+    def __init__(self, memory_budget: MemoryBudget) -> None:
+        self.held = 0
+        self.evicted = 0
+        self._memory_budget = memory_budget
+
+    def evict(self) -> None:
+        self.evicted += 1
+        self._memory_budget.release(self, self.held)
+
+
+class Miser(Owner):
+    """Breaks the contract: keeps its bytes when told to let go."""
+
+    def evict(self) -> None:
+        self.evicted += 1
+
+
+def test_bytes_are_on_the_account_until_released() -> None:
+    memory_budget = MemoryBudget(100)
+    first, second = Owner(memory_budget), Owner(memory_budget)
+    assert memory_budget.take(first, 10)
+    assert memory_budget.take(second, 20)
+    assert memory_budget.take(first, 5)
+    assert (memory_budget.held, first.held, second.held, len(memory_budget)) == (35, 15, 20, 2)
+    memory_budget.release(first, 15)
+    assert (memory_budget.held, len(memory_budget)) == (20, 1)
+
+
+def test_memory_budget_is_short_from_seven_eighths_on() -> None:
+    memory_budget = MemoryBudget(800)
+    owner = Owner(memory_budget)
+    memory_budget.take(owner, 699)
+    assert not memory_budget.is_short
+    memory_budget.take(owner, 1)
+    assert memory_budget.is_short
+
+
+def test_the_largest_holder_gives_way_for_a_smaller_one() -> None:
+    memory_budget = MemoryBudget(100)
+    large, small = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.take(large, 90)
+    assert memory_budget.take(small, 11)
+    assert (large.evicted, large.held, small.held) == (1, 0, 11)
+    assert (memory_budget.held, memory_budget.evictions) == (11, 1)
+
+
+def test_who_would_be_the_largest_gives_way_itself() -> None:
+    memory_budget = MemoryBudget(100)
+    quiet, greedy = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.take(quiet, 40)
+    memory_budget.take(greedy, 30)
+    assert not memory_budget.take(greedy, 31)
+    assert (quiet.evicted, greedy.evicted) == (0, 1)
+    assert (quiet.held, greedy.held, memory_budget.held) == (40, 0, 40)
+
+
+def test_what_never_fits_is_refused() -> None:
+    memory_budget = MemoryBudget(100)
+    owner = Owner(memory_budget)
+    assert not memory_budget.take(owner, 101)
+    assert memory_budget.held == 0
+
+
+def test_a_holder_that_keeps_its_bytes_is_a_bug_that_shows() -> None:
+    memory_budget = MemoryBudget(100)
+    memory_budget.take(Miser(memory_budget), 90)
+    with pytest.raises(RuntimeError, match="still holds"):
+        memory_budget.take(Owner(memory_budget), 20)
+
+
+def test_what_nobody_waits_for_gives_way_before_memory_is_short() -> None:
+    memory_budget = MemoryBudget(800)
+    spare, request = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.spares = (spare,)
+    assert memory_budget.take(spare, 300)
+    assert memory_budget.take(request, 399)
+    assert spare.evicted == 0
+    assert memory_budget.take(request, 1)
+    assert (spare.evicted, memory_budget.held, memory_budget.shortages) == (1, 400, 0)
+    assert memory_budget.take(request, 300)
+    assert (spare.evicted, memory_budget.shortages) == (1, 1)
+
+
+def test_what_nobody_waits_for_gives_way_to_what_passes_the_ceiling() -> None:
+    memory_budget = MemoryBudget(800)
+    spare, request = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.spares = (spare,)
+    assert memory_budget.take(request, 600)
+    assert memory_budget.take(spare, 50)
+    assert memory_budget.take(request, 200)
+    assert (spare.evicted, request.evicted, memory_budget.held) == (1, 0, 800)
+    assert memory_budget.evictions == 0
+
+
+def test_shared_bytes_are_counted_once_as_long_as_one_holds_any() -> None:
+    memory_budget = MemoryBudget(1000)
+    shared = SharedBytes(memory_budget, 300)
+    first, second = Owner(shared), Owner(shared)
+    assert shared.take(first, 300)
+    assert shared.take(second, 200)
+    assert (memory_budget.held, first.held, second.held, len(memory_budget)) == (300, 300, 200, 1)
+    shared.release(first, 300)
+    shared.release(second, 100)
+    assert memory_budget.held == 300
+    shared.release(second, 100)
+    assert (memory_budget.held, len(memory_budget), len(shared)) == (0, 0, 0)
+    assert shared.take(first, 10), "one may begin again"
+    assert memory_budget.held == 300
+
+
+def test_all_that_share_bytes_give_way_together() -> None:
+    memory_budget = MemoryBudget(1000)
+    shared, other = SharedBytes(memory_budget, 600), Owner(memory_budget)
+    sharers = [Owner(shared) for _ in range(3)]
+    assert all(shared.take(each, 600) for each in sharers)
+    assert memory_budget.take(other, 500)
+    assert [each.evicted for each in sharers] == [1, 1, 1]
+    assert (memory_budget.held, shared.held, memory_budget.evictions) == (500, 0, 1)
+
+
+def test_who_wants_to_share_bytes_that_do_not_fit_gives_way() -> None:
+    memory_budget = MemoryBudget(1000)
+    other = Owner(memory_budget)
+    memory_budget.take(other, 500)
+    assert not memory_budget.is_short
+    shared = SharedBytes(memory_budget, 2000)
+    one = Owner(shared)
+    assert not shared.take(one, 2000)
+    assert (one.evicted, one.held, memory_budget.held) == (1, 0, 500)
+    assert shared.may_keep(100) is memory_budget.may_keep(100)
+    assert shared.is_short is memory_budget.is_short
