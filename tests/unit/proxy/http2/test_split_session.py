@@ -302,25 +302,25 @@ async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
     assert await bench.is_right()
 
 
-async def test_what_typed_contents_take_once_parsed_is_on_the_ledger() -> None:
+async def test_what_typed_contents_take_once_parsed_is_counted() -> None:
     message = strings(ROWS, 1000)
     bench = Bench()
     bench.asks(message)
     await eventually(lambda: bench.paper.in_flight == 2)
     # Their characters are there three times: as they came, parsed, and in the parts.
-    assert bench.paper.ledger.held >= 40 * 1000 * ROWS + 3 * len(message) - 1000
+    assert bench.paper.memory_budget.held >= 40 * 1000 * ROWS + 3 * len(message) - 1000
     for number in range(2):
         bench.answers(number, strings_reply)
     status, body = await bench.outcome()
     assert status == 0, body
-    assert bench.paper.ledger.held == 0
+    assert bench.paper.memory_budget.held == 0
 
 
 async def test_a_batch_that_takes_more_than_there_is_once_parsed_is_refused() -> None:
     message = strings(ROWS, 1000)
     bench = Bench()
-    bench.paper.ledger.resize(4 * len(message))
+    bench.paper.memory_budget.resize(4 * len(message))
     bench.asks(message)
     status, body = await bench.outcome()
     assert status == TOO_MUCH, body
-    assert bench.paper.ledger.held == 0
+    assert bench.paper.memory_budget.held == 0
