@@ -459,7 +459,8 @@ class Http2Connection(Http2Codec):
                 return
             if pipe in self.waiting:  # else another one's call has ended it
                 del self.waiting[pipe]
-                self.drain(pipe, _BURST)
+                if pipe.sink_id in self.streams:  # else it has ended since its credit came
+                    self.drain(pipe, _BURST)
 
     def forget(self, pipe: Pipe[Any]) -> None:
         """`pipe` has nothing to send here any more."""
