@@ -6,7 +6,8 @@ with one whose Triton is fine, ten times slower, hung or dead.
 Every state has a load balancer of its own. They take turns in many short rounds, so that other load
 on the machine matters little; figures are ratios to the state without a shadow. Both Tritons of the
 model in service are simulated, with executions of 10 ms, one at a time. The load is open: 70 % of
-what they can execute. Every inference may be copied (`percent: 100`).
+what they can execute. Every inference may be copied (`percent: 100`), some to the model in service
+too, and answers are compared, as by default.
 
 What a copy itself may cost is shown by the state `twice`: there is no shadow, and clients send each
 request to the shadow's model too. `EXTRA` is the CPU that a copy, or such a second request, takes
@@ -111,7 +112,7 @@ def _settings(state: str) -> dict[str, Any]:
     name: dict[str, Any] = {"variants": [{"name": "stable", "model": "stable", "weight": 1}]}
     if state not in ("none", "twice"):
         shadow = {"model": "shadow", "percent": 100, "p99": 1000, "max_concurrent": 64}
-        name["shadow"] = {**shadow, "noise": False}
+        name["shadow"] = shadow
     return {"models": {"name": name}}
 
 

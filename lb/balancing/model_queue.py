@@ -479,7 +479,7 @@ class ModelQueue:
             None: `due` has to decide.
         """
         # HOT PATH (benchmarks/bench_schedule.py). Once for each queued request; `due` is the
-        # reference.
+        # reference. `TenantQueue.at` is written out.
         chosen = eligible_set.freed_at
         if (
             chosen is None
@@ -491,8 +491,9 @@ class ModelQueue:
             or chosen not in eligible_set.model_backends
         ):
             return None
-        head = eligible_set.queue.level(now).turn().at(0)
-        if head.deadline != NO_DEADLINE:
+        turn = eligible_set.queue.level(now).turn()
+        head = turn.tickets[turn.begin]
+        if head is None or head.deadline != NO_DEADLINE:
             return None
         stats = self.stats
         best_s = stats.best_s

@@ -60,6 +60,8 @@ _RENEWED_AT_ONCE: Final = 400
 _SCATTER: Final = 40503
 _ARRIVALS_SKIPPED: Final = 0x10000 - 0x10000 // TUNING.arrivals_one_in
 _AFFINITY_SLACK: Final = TUNING.affinity_slack
+_NOT_QUEUED: Final = Wait.NONE
+_BY_LIMIT: Final = Wait.LIMIT
 
 
 class Scheduler:
@@ -369,7 +371,8 @@ class Scheduler:
 
     def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began, and whom it makes room for."""
-        model_queue = self._model_queues[ticket.request_class.model, ticket.request_class.version]
+        # The class of the request knows the model queue where it began.
+        model_queue: ModelQueue = ticket.request_class.model_queue
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]
@@ -552,32 +555,39 @@ class Scheduler:
             ScheduleRefused: the queue is full, or the ticket cannot meet its deadline.
         """
         # HOT PATH (benchmarks/bench_schedule.py). Most are put behind others: nothing is to be
-        # decided then. What follows is the reference.
+        # decided then. What follows is the reference. `Cost.predict` is written out.
         rules = model_queue.plan.rules
-        usual = model_queue.stats.usual
-        ticket.work_s = model_queue.stats.best_s
+        stats = model_queue.stats
+        usual = stats.usual
         if usual.count:
-            work_s = usual.predict(ticket.rows, ticket.size)
+            work_s = usual.base_s + usual.row_s * ticket.rows
+            if usual.byte_s:
+                work_s = usual.with_bytes(work_s, ticket.size)
             most_s = MAX_EXTRAPOLATION * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
+        else:
+            ticket.work_s = stats.best_s
         queue = eligible_set.queue
-        self.is_as_before = (
-            queue.count > 0
+        count = queue.count
+        waiting = self._waiting
+        if (
+            count
             and eligible_set.is_closed
             and eligible_set not in self._dirty
             and ticket.deadline == NO_DEADLINE
             and rules.max_wait_s == NO_DEADLINE
-            and self._waiting + model_queue.others_waiting < rules.max_waiting
-        )
-        if self.is_as_before:
-            if ticket.wait is Wait.NONE:
-                ticket.wait = Wait.LIMIT
-            ticket.position = queue.count
+            and waiting + model_queue.others_waiting < rules.max_waiting
+        ):
+            self.is_as_before = True
+            if ticket.wait is _NOT_QUEUED:
+                ticket.wait = _BY_LIMIT
+            ticket.position = count
             ticket.queued_at = now
             ticket.eligible_set = eligible_set
             queue.add(ticket)
-            self._waiting += 1
+            self._waiting = waiting + 1
             return None
+        self.is_as_before = False
         is_due = ticket.deadline != NO_DEADLINE and eligible_set.queue.count > 0
         if is_due and model_queue.is_late(ticket, eligible_set, now):
             # What is idle now may be wanted by queued requests.
@@ -592,8 +602,8 @@ class Scheduler:
             if victim is None:
                 raise ScheduleRefused(RefusalReason.FULL, model_queue.room_in(eligible_set, now))
             self._refuse(victim, model_queue, RefusalReason.SHED, now)
-        if ticket.wait is Wait.NONE:
-            ticket.wait = Wait.LIMIT
+        if ticket.wait is _NOT_QUEUED:
+            ticket.wait = _BY_LIMIT
         ticket.position = eligible_set.queue.count
         ticket.queued_at = now
         # `_insert` is written out.

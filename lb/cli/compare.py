@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from lb.admin.compare_models import Agreement, ComparedOutput, Comparison
@@ -19,7 +20,7 @@ def comparison_lines(each: Comparison) -> list[str]:
     """Describe a comparison for a terminal."""
     return [
         *map(printable, _facts(each)),
-        *plain_table(_rows(each), _HEADINGS),
+        *(plain_table(_rows(each), _HEADINGS) if each.outputs else ()),
         *_distribution(each),
     ]
 
@@ -28,13 +29,19 @@ def comparison_markdown(each: Comparison) -> list[str]:
     """Describe a comparison as Markdown."""
     lines = [f"# {_escaped(each.model)} and {_escaped(each.shadow)}", ""]
     lines += [f"- {_escaped(fact)}" for fact in _facts(each)]
-    lines += ["", _row(_HEADINGS), _row(("---",) * len(_HEADINGS))]
-    lines += [_row([_escaped(cell) for cell in row]) for row in _rows(each)]
-    lines += ["", *(f"- {_escaped(line)}" for line in _distribution(each))]
+    if each.outputs:
+        lines += ["", _row(_HEADINGS), _row(("---",) * len(_HEADINGS))]
+        lines += [_row([_escaped(cell) for cell in row]) for row in _rows(each)]
+        lines += ["", *(f"- {_escaped(line)}" for line in _distribution(each))]
     if each.examples:
         lines += ["", _row(("REQUEST", "OUTPUT", "ERROR", "WHY")), _row(("---",) * 4)]
         for example in each.examples:
-            cells = (example.id, example.output, _error(example.error), example.why)
+            cells = (
+                example.id or "-",
+                example.output or "-",
+                _error(example.error),
+                example.why,
+            )
             lines.append(_row([_escaped(cell) for cell in cells]))
     return lines
 
@@ -104,7 +111,8 @@ def _percent(agreement: Agreement) -> str:
 
 
 def _error(value: float) -> str:
-    return f"{value:.3g}"
+    """A difference. JSON has no infinity, for which the largest number stands."""
+    return "inf" if value >= sys.float_info.max else f"{value:.3g}"
 
 
 def _ms(value: float | None) -> str:

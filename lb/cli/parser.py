@@ -159,7 +159,7 @@ def share(text: str) -> tuple[str, float]:
     except ValueError:
         shown = -1.0
     if not name or not 0 <= shown <= 100:
-        raise argparse.ArgumentTypeError(f"expected one such as canary=20, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected one such as canary=20, 0 to 100, got {text!r}")
     return name, shown
 
 

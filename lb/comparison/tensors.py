@@ -4,6 +4,7 @@ imports it."""
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -58,7 +59,7 @@ def compare(pair: Pair) -> Tally:
 def _told(example: Example) -> Example:
     """JSON has no infinity."""
     if not math.isfinite(example.error):
-        example.error = 1.7976931348623157e308
+        example.error = sys.float_info.max
     return example
 
 
@@ -203,7 +204,7 @@ def _compare_floats(first: Array, second: Array, rules: Rules) -> OutputTally:
 
 def _largest(values: Array) -> float:
     largest = float(values.max()) if values.size else 0.0
-    return largest if math.isfinite(largest) else 1.7976931348623157e308
+    return largest if math.isfinite(largest) else sys.float_info.max
 
 
 def _decade(value: float) -> str:

@@ -20,6 +20,7 @@ from lb.health.lateness import Lateness, is_excused
 from lb.health.port import Finding
 from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
+from lb.net.timeouts import fair_timeout
 from lb.net.tls.client import ClientTlsBook
 from lb.probes.plan import plan_probe
 from lb.probes.probe import NetworkProbe, Probe, ProbeResult
@@ -132,7 +133,7 @@ class ProbeLoops:
         """Return when every port has had its first result, or one probe time-out has passed."""
         limits = [port.health.rules.timeout_s for port in self._unanswered]
         try:
-            async with asyncio.timeout(max(limits, default=0.0)):
+            async with fair_timeout(asyncio.get_running_loop(), max(limits, default=0.0)):
                 await self._all_answered.wait()
         except TimeoutError:
             if self._unanswered:

@@ -34,6 +34,7 @@ from lb.domain.operation import Operation, OperationKind
 from lb.domain.pool import OnDemand, PoolSnapshot
 from lb.domain.schedule import ModelBackendView
 from lb.net.tasks import TaskOwner
+from lb.net.timeouts import fair_timeout
 from lb.placing.copies import Sample
 from lb.placing.planner import Failure, Host, ModelPlanner, ModelRules, PlannerRules, Step
 from lb.settings.model import Settings
@@ -215,7 +216,7 @@ class ModelPlacement:
             return
         self._look()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                 await self._all_asked.wait()
         except TimeoutError:
             _log.warning("not every backend has said whether it loads models on request")

@@ -28,6 +28,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
 from lb.health.models import ModelList, Version
 from lb.net.tasks import TaskOwner
+from lb.net.timeouts import fair_timeout
 from lb.settings.passive import ModelTableSettings
 
 _log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class ModelWatch:
     async def first_round(self, timeout_s: float) -> None:
         """Return when everybody who answers has been asked, or that time has passed."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                 await self._wait_for(self._watched.values())
                 await self._facts.idle.wait()
         except TimeoutError:

@@ -18,6 +18,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.load import Measured
 from lb.health.models import Version
 from lb.net.tasks import TaskOwner
+from lb.net.timeouts import fair_timeout
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class PriorReader:
     async def first_round(self, timeout_s: float) -> None:
         """Return when those that were asked have answered, or that time has passed."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                 await self.idle.wait()
         except TimeoutError:
             _log.info("not every backend has said how long executions take")

@@ -10,6 +10,7 @@ from typing import Final
 
 from lb.discovery.source import Entries, Source, SourceError
 from lb.net.tasks import TaskOwner
+from lb.net.timeouts import fair_timeout
 from lb.telemetry.collector import SourceStatus
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Followers:
         """Return when every source has yielded a set or has failed to, or that time has passed."""
         waiting = tuple(self._followed.values())
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                 for each in waiting:
                     await each.answered.wait()
         except TimeoutError:

@@ -13,6 +13,7 @@ import aiohttp
 
 from lb.discovery.kubernetes_login import Login
 from lb.discovery.source import SourceError
+from lb.net.timeouts import fair_timeout
 
 _PAGE: Final = 20
 """Slices of a list that come at once: usually 2,000 endpoints, which take 10 ms to be read."""
@@ -86,7 +87,7 @@ class Api:
         query = {"limit": str(_PAGE)}
         while True:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                     tree = read_tree(await self._body(query))
             except _BROKEN as error:
                 raise Unreachable(_reason(error, timeout_s)) from error
@@ -119,7 +120,7 @@ class Api:
             "timeoutSeconds": str(last_s),
         }
         try:
-            async with asyncio.timeout(timeout_s):
+            async with fair_timeout(asyncio.get_running_loop(), timeout_s):
                 response = await self._get(query)
         except _BROKEN as error:
             raise Unreachable(_reason(error, timeout_s)) from error

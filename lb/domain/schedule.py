@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 from lb.domain.backend import Backend
@@ -43,7 +43,7 @@ class Ending(Enum):
     """Cancelled, refused as invalid, and the like: nothing is learnt from it."""
 
 
-class Wait(Enum):
+class Wait(StrEnum):
     """Why a ticket is queued: a field of the access log."""
 
     NONE = ""

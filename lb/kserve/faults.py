@@ -3,7 +3,9 @@
 Triton answers errors of a device as 400, 500 or UNKNOWN, and mistakes of clients as 400, 500 or
 INTERNAL as well. So what is certainly a client's mistake is told by how Triton words it, what is
 certainly a broken device by the names of CUDA and its libraries, and the rest stays open: a backend
-is to blame for it if others answer the same (`lb.health.outliers`).
+is to blame for it if others answer well (`lb.health.outliers`). That holds for every code, also for
+one that usually is a client's mistake: a backend that answers all requests so at once would be the
+quickest of all, and get them all.
 """
 
 from __future__ import annotations
@@ -15,11 +17,10 @@ from lb.domain.backend import AppProtocol
 from lb.domain.fault import Fault
 from lb.kserve.errors import meaning
 
-_OPEN: Final = (frozenset({400, 500, 502, 504}), frozenset({2, 13, 15}))
-"""By protocol: codes of errors that either side may be to blame for. gRPC: UNKNOWN, INTERNAL and
-DATA_LOSS."""
-_TELLING: Final = (frozenset({400, 500, 502, 503, 504}), frozenset({2, 3, 8, 9, 10, 13, 14, 15}))
-"""Codes with which the text can name a device."""
+_BUSY: Final = (frozenset({408, 413, 429, 431, 503}), frozenset({4, 8, 14}))
+"""By protocol: codes of servers that are busy or leave, of limits, and of deadlines. They say
+nothing against a backend unless the text names a device. gRPC: DEADLINE_EXCEEDED,
+RESOURCE_EXHAUSTED and UNAVAILABLE."""
 
 _STEP: Final = r"(?:in ensemble '[^']*', )?(?:\[request id: [^\]]*\] )?"
 _MISTAKES: Final = re.compile(
@@ -31,7 +32,7 @@ _MISTAKES: Final = re.compile(
     r"|inference (?:request|input|output)|input '|input \"|output '|output \""
     r"|This (?:API|protocol) is restricted|explicit model load|request .{0,64}must "
     r"|\S* ?model .{0,128}(?:expects|does not support)|.{0,128}does not support batching"
-    r"|Failed to convert|failed to convert|doesn't support|the server does not support"
+    r"|Failed to convert|failed to convert|(?:\S+ RPC )?doesn't support|the server does not support"
     r")"
 )
 _WAITED: Final = re.compile(r".{0,256}(?:timeout expired|timeout of the corresponding sequence)")
@@ -53,10 +54,10 @@ def fault_of_answer(protocol: AppProtocol, code: int, text: str) -> Fault | None
         code: HTTP or gRPC status.
         text: of the error; empty where it is not known.
     """
-    if code not in _TELLING[protocol]:
+    if not (code >= 400 if protocol is AppProtocol.HTTP else code):
         return None
     if _MISTAKES.match(text) or _WAITED.match(text) or meaning(text) is not None:
         return None
     if _BROKEN.search(text) and not _TOO_MUCH.search(text):
         return Fault.DEVICE
-    return Fault.ERROR if code in _OPEN[protocol] else None
+    return None if code in _BUSY[protocol] else Fault.ERROR

@@ -83,7 +83,7 @@ async def dial(
 async def _settle(tls: ClientTls, address: Address, timeout_s: float) -> None:
     """Wait until the certificates of a backend are loaded."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with fair_timeout(asyncio.get_running_loop(), timeout_s):
             await tls.settled.wait()
     except TimeoutError as error:
         detail = f"TLS with {address} failed: its certificates have not been read yet"
@@ -99,9 +99,11 @@ async def _reach(
     timeout_s: float,
 ) -> tuple[asyncio.Transport, _ProtocolT]:
     """Connect without TLS."""
-    give_up_at = loop.time() + timeout_s
     if address.path:
         return await _attempt(loop, address, None, protocol_factory, timeout_s)
+    if is_numeric(address.host):
+        return await _attempt(loop, address, address.host, protocol_factory, timeout_s)
+    give_up_at = loop.time() + timeout_s
     hosts = await _resolve(loop, address, timeout_s)
     failure: UpstreamError | None = None
     for index, host in enumerate(hosts):
@@ -120,9 +122,7 @@ async def _reach(
 async def _resolve(
     loop: asyncio.AbstractEventLoop, address: Address, timeout_s: float
 ) -> list[str]:
-    """The numeric addresses of a host, without repetitions."""
-    if is_numeric(address.host):
-        return [address.host]
+    """The numeric addresses of a host name, without repetitions."""
     try:
         async with fair_timeout(loop, timeout_s):
             found = await loop.getaddrinfo(address.host, address.port, type=SOCK_STREAM)

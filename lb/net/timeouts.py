@@ -13,14 +13,19 @@ from typing import Final
 
 _STOOD_STILL_S: Final = 0.05
 """A timer that is later than this was kept waiting by the process, not by its resolution."""
+_PARTS: Final = 4
+"""A time-out is waited for in so many parts. A process that goes on just when it is due is not late
+then, but in the part in which it was stopped."""
 
 
 class FairTimer:
-    """Acts after a time, and gives back once the time by which the event loop itself was late.
+    """Acts after a time, in which the event loop did not stand still.
+
+    A part of the time whose end comes late is waited for again, so as many parts again at most.
 
     Args:
         loop: the running loop.
-        timeout_s: seconds; at most as many again are given back.
+        timeout_s: seconds.
         act: called once, unless the timer is cancelled before.
     """
 
@@ -28,18 +33,23 @@ class FairTimer:
         self, loop: asyncio.AbstractEventLoop, timeout_s: float, act: Callable[[], object]
     ) -> None:
         self._loop = loop
-        self._timeout_s = timeout_s
+        self._part_s = timeout_s / _PARTS
         self._act = act
-        self._handle = loop.call_later(timeout_s, self._on_due)
+        self._left = self._again = _PARTS
+        self._handle = loop.call_later(self._part_s, self._on_due)
 
     def cancel(self) -> None:
         """Act no more."""
         self._handle.cancel()
 
     def _on_due(self) -> None:
-        late_s = self._loop.time() - self._handle.when()
-        if late_s > _STOOD_STILL_S:
-            self._handle = self._loop.call_later(min(late_s, self._timeout_s), self._act)
+        is_late = self._loop.time() - self._handle.when() > _STOOD_STILL_S
+        if is_late and self._again:
+            self._again -= 1
+        else:
+            self._left -= 1
+        if self._left:
+            self._handle = self._loop.call_later(self._part_s, self._on_due)
         else:
             self._act()
 

@@ -666,8 +666,9 @@ class Queue:
             left -= 1
             held = self._forget(ticket)
             if held is not None:
+                _, waiting = held
                 self.turn = ticket
-                held[1].go_on()
+                waiting.go_on()
             if held is not None and self.turn is None:
                 self._began(ticket, now)
             else:
@@ -680,7 +681,8 @@ class Queue:
             left -= 1
             held = self._forget(ticket)
             if held is not None and ticket.refused is not None:
-                held[1].refuse(self._refusal(ticket.refused))
+                _, waiting = held
+                waiting.refuse(self._refusal(ticket.refused))
         return left
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
@@ -790,7 +792,8 @@ class Queue:
         held = self._waiting.get(ticket)
         if route is None or route.plan is None or held is None:
             return None
-        eligible = self._placement(held[0]).eligible
+        exchange, _ = held
+        eligible = self._placement(exchange).eligible
         return (route.plan, eligible) if eligible else None
 
     def refuse_all(self, refused: RequestRefused) -> None:
@@ -799,7 +802,8 @@ class Queue:
             held = self._forget(ticket)
             if held is not None:
                 self.scheduler.drop(ticket)
-                held[1].refuse(refused)
+                _, waiting = held
+                waiting.refuse(refused)
         for exchange in tuple(self._unplaced):
             unplaced = self._unplaced.pop(exchange, None)
             if unplaced is not None:

@@ -39,6 +39,7 @@ from lb.net.timers import TimerWheel
 from lb.payloads.log import Recording
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.account import AnswerAccount
+from lb.proxy.noise_budget import NoiseBudget
 from lb.settings.model import Settings
 from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
 from lb.wire.cache import HeadCache
@@ -51,9 +52,10 @@ _log = logging.getLogger(__name__)
 _COPIED: Final = "ModelInfer"
 """The operation that is copied."""
 _PATH: Final = b"/inference.GRPCInferenceService/ModelInfer"
-_ONE_IN: Final = 10
-"""Of copied requests, one in so many goes to the first model again; of seconds, one in so many goes
-without copies."""
+_COPIES_PER_NOISE_COPY: Final = 10
+"""One in so many copied requests may go to the model in service again; see `NoiseBudget`."""
+_CONTROL_PERIOD: Final = 10
+"""One in so many seconds goes without copies, to compare latency with."""
 _PAUSE_S: Final = 600.0
 """For so long nothing is copied that made requests slower."""
 _FIRST_AVOIDED_S: Final = 1.0
@@ -78,7 +80,7 @@ class Kind(Enum):
 
     SHADOW = "shadow"
     NOISE = "noise"
-    """That of the same model."""
+    """The model in service, asked again."""
 
 
 class CopyFate(Enum):
@@ -160,15 +162,16 @@ class Shadow:
         self.fates: dict[tuple[str, str], int] = {}
         """Counter by kind and fate."""
         self.durations = {each.value: Histogram() for each in Kind}
-        """Of good answers to copies, from the first byte of the dial to the end."""
+        """How long good answers to copies took, from the start of the call to the end."""
         self.first_durations = Histogram()
-        """Of the requests that were copied, as their clients saw them."""
+        """How long the copied requests took, as their clients saw them."""
         self.tallies = {each.value: Tally() for each in Kind}
         """What comparisons came to."""
         self.paused_until = 0.0
         self.why = ""
         """Why it was paused last."""
         self.copied = 0
+        self.noise_budget = NoiseBudget()
         self.with_copies, self.without_copies = Counts(), Counts()
         self.baseline = Baseline()
         self.judge = VariantJudge(None, rules.p99)
@@ -220,7 +223,7 @@ class _Copy:
         self.recording = recording
         self.fields = fields
         self.body = body
-        """Of gRPC the message without prefix."""
+        """The request's body; with gRPC the message without its prefix."""
         self.answer = answer
         self.uses = 0
         """Calls under way."""
@@ -306,7 +309,7 @@ class Shadows:
         """Begin another second."""
         self._seconds += 1
         self._backend_client.sweep(self._clock())
-        if self._seconds % _ONE_IN == 0:
+        if self._seconds % _CONTROL_PERIOD == 0:
             now = self._clock()
             for each in self.sets.values():
                 each.check(now)
@@ -320,7 +323,7 @@ class Shadows:
     @property
     def _is_control_second(self) -> bool:
         """Whether this second goes without copies."""
-        return self._seconds % _ONE_IN == _ONE_IN - 1
+        return self._seconds % _CONTROL_PERIOD == _CONTROL_PERIOD - 1
 
     # What the relays tell
 
@@ -366,6 +369,7 @@ class Shadows:
         """A request for a name was answered well, copied or not."""
         shadow = self.sets.get(name)
         if shadow is not None:
+            shadow.noise_budget.request()
             counts = shadow.without_copies if self._is_control_second else shadow.with_copies
             counts.add(took_s, is_error=False)
 
@@ -427,7 +431,8 @@ class Shadows:
         copy.uses = 1  # until all have begun
         self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
         shadow.copied += 1
-        if rules.noise and shadow.copied % _ONE_IN == 0:
+        is_noise_due = shadow.copied % _COPIES_PER_NOISE_COPY == 0
+        if rules.noise and is_noise_due and shadow.noise_budget.allows:
             self._begin(shadow, copy, Kind.NOISE, model, version)
         self._done_with(copy)
 
@@ -487,7 +492,27 @@ class Shadows:
         self._running[backend] = self._running.get(backend, 0) + 1
         copy.uses += 1
         work = self._call(shadow, copy, kind, backend, model, version)
-        self._calls.add(self._tasks.spawn(work, name="shadow"))
+        call = self._tasks.spawn(work, name="shadow")
+        self._calls.add(call)
+        if kind is Kind.NOISE:
+            shadow.noise_budget.begin()
+
+        def over(call: asyncio.Task[None]) -> None:
+            # Not in the task: one that is cancelled at once never runs.
+            self._calls.discard(call)
+            if call.cancelled():
+                shadow.count(kind, CopyFate.MEMORY)
+            left = self._running[backend] - 1
+            if left:
+                self._running[backend] = left
+            else:
+                del self._running[backend]
+            if kind is Kind.NOISE:
+                # It was idle before: these came while the copy ran.
+                shadow.noise_budget.end(backend.in_flight)
+            self._done_with(copy)
+
+        call.add_done_callback(over)
 
     def _pick(
         self, shadow: Shadow, copy: _Copy, kind: Kind, model: bytes, version: bytes
@@ -559,24 +584,12 @@ class Shadows:
                 if error.outcome is Outcome.DEADLINE:
                     fate = CopyFate.TIMEOUT
             shadow.count(kind, fate)
-        except asyncio.CancelledError:
-            shadow.count(kind, CopyFate.MEMORY)
-            raise
         except LookupError:  # it has no port for the protocol any more
             shadow.count(kind, CopyFate.NOT_READY)
         finally:
-            task = asyncio.current_task()
-            if task is not None:
-                self._calls.discard(task)
-            left = self._running.get(backend, 1) - 1
-            if left:
-                self._running[backend] = left
-            else:
-                self._running.pop(backend, None)
             if reply is not None and not copy.recording.is_dropped:
                 self._on_reply(shadow, copy, kind, reply, self._clock() - began)
             account.close()
-            self._done_with(copy)
         if reply is not None:
             self._avoided.pop(backend, None)
 

@@ -53,8 +53,8 @@ class ShadowSettings(Section):
     Set this to false when only load and errors of the shadow matter; otherwise answers are
     compared."""
     noise: Boolean = True
-    """Send one in ten of the copied requests to the first model again, to see how much its own
-    answers differ from each other.
+    """Send up to one in ten of the copied requests to the first model again, to see how much its
+    own answers differ from each other. One in a thousand of its requests may be delayed by that.
 
     Set this to false when that load is too much; otherwise a difference is judged by this noise."""
     atol: Tolerance = 1e-5

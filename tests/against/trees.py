@@ -127,7 +127,7 @@ async def _addresses(process: ChildProcess) -> Mapping[str, str]:
 
 async def _until_ready(tree: Tree) -> None:
     def is_ready() -> bool:
-        with urllib.request.urlopen(f"http://{tree.metrics}/metrics/own", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{tree.metrics}/metrics/own", timeout=30) as answer:
             page = answer.read().decode()
         up = re.findall(r"triton_lb_backend_up\{[^}]*\} 1\.0", page)
         known = re.findall(r"triton_lb_backend_models_ready\{[^}]*\} 4\.0", page)

@@ -54,7 +54,7 @@ class Served:
 
     async def until_zero(self, gauge: str) -> None:
         """Wait until every series of a gauge is zero."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self.running.metric(gauge):  # noqa: ASYNC110  # the state of the product
                 await asyncio.sleep(0.01)
 

@@ -57,7 +57,7 @@ class Serving:
 
 
 def _read(port: int, path: str) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()

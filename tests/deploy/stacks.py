@@ -49,7 +49,7 @@ class GeneratedStack:
 
     def views(self) -> list[dict[str, Any]]:
         """What the admin API says of its backends."""
-        connection = http.client.HTTPConnection(self.admin, timeout=5.0)
+        connection = http.client.HTTPConnection(self.admin, timeout=30)
         try:
             connection.request("GET", "/api/v1/backends")
             found: list[dict[str, Any]] = json.loads(connection.getresponse().read())["backends"]

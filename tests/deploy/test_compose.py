@@ -153,7 +153,7 @@ async def starts_and_serves(stack: GeneratedStack) -> None:
 
 def ready_over_grpc(stack: GeneratedStack) -> bool:
     with tritonclient.grpc.InferenceServerClient(stack.grpc) as client:
-        return bool(client.is_server_ready(client_timeout=10.0))
+        return bool(client.is_server_ready(client_timeout=30.0))
 
 
 def start_as_written(

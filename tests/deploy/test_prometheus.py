@@ -155,7 +155,7 @@ class Prometheus:
 
     def ask(self, path: str) -> Any:
         """The data of an answer of its API; None while it does not answer."""
-        connection = http.client.HTTPConnection(self.address, timeout=5)
+        connection = http.client.HTTPConnection(self.address, timeout=30)
         try:
             connection.request("GET", f"/api/v1/{path}")
             response = connection.getresponse()

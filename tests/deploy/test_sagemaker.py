@@ -178,13 +178,13 @@ def container(tmp_path: Path) -> Iterator[Container]:
 
 
 def test_a_container_serves_on_every_gpu_until_told_to_end(container: Container) -> None:
-    wait_until(lambda: len(container.started) == 2, timeout_s=20.0, what="both have started")
+    wait_until(lambda: len(container.started) == 2, timeout_s=30, what="both have started")
     first, second = sorted(container.started, key=lambda note: str(note["device"]))
     assert first["device"].startswith("GPU-0b35")
     assert second["device"].startswith("GPU-6018")
     assert "--load-model=simple" in first["arguments"]
     os.kill(first["pid"], signal.SIGKILL)
-    wait_until(lambda: len(container.started) == 3, timeout_s=20.0, what="it is started again")
+    wait_until(lambda: len(container.started) == 3, timeout_s=30, what="it is started again")
     assert container.started[2]["device"] == first["device"]
     assert http_status(container.front, "/ping") == 200
     container.process.signal(signal.SIGTERM)

@@ -97,7 +97,7 @@ def test_triton_lb_is_started_by_the_sockets_of_its_unit(tmp_path: Path) -> None
     process = ChildProcess(command, log=tmp_path / "triton-lb.log", env=ENVIRONMENT)
     try:
         wait_until(
-            lambda: http_status(stack.metrics, "/readyz", timeout_s=20.0) == 200,
+            lambda: http_status(stack.metrics, "/readyz", timeout_s=30) == 200,
             timeout_s=30.0,
             what="triton-lb serves",
         )

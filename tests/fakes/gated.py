@@ -28,7 +28,7 @@ from tests.fakes.relay import (
 )
 from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 
 

@@ -370,7 +370,7 @@ def server_context(authority: Authority, pair: Pair, folder: Any) -> ssl.SSLCont
 async def until(is_so: Callable[[], object]) -> None:
     """Return soon after `is_so`; fail the test when that takes too long."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             tick = asyncio.Event()
             loop.call_later(0.005, tick.set)

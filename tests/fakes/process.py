@@ -89,7 +89,7 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self._process.wait(10.0)
+        self._process.wait(30.0)
 
     def last_lines(self, count: int = 30) -> str:
         """The end of its log, for messages of failing tests."""

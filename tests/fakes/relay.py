@@ -616,9 +616,10 @@ class Relay:
         )
         self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
 
-    def use_shadow(self, name: bytes, model: bytes, version: bytes) -> None:
+    def use_shadow(self, name: bytes, model: bytes, version: bytes, *, noise: bool = False) -> None:
         """Copy all inferences for a name that has variants to a model, two at a time. Bodies have
-        1 MiB at most, and answers are not compared."""
+        1 MiB at most, and answers are not compared. With `noise`, some are copied to the model in
+        service too."""
         rules = ShadowRules(
             model=model,
             version=version,
@@ -626,7 +627,7 @@ class Relay:
             max_concurrent=2,
             timeout_s=30.0,
             p99=1.2,
-            noise=False,
+            noise=noise,
             compare=None,
         )
         self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))

@@ -54,17 +54,17 @@ class Terminal:
         else:
             os.write(self._ours, key.encode())
 
-    def until(self, text: str, timeout_s: float = 30.0) -> None:
-        """Wait until something is written that was not before.
+    def until(self, *texts: str, timeout_s: float = 30.0) -> None:
+        """Wait until one of some texts is written that was not before.
 
         Raises:
             TimeoutError: it does not come.
         """
         start, end = len(self.text), time.monotonic() + timeout_s
-        while text not in self.text[start:]:
+        while not any(text in self.text[start:] for text in texts):
             left = end - time.monotonic()
             if left <= 0 or not self._read(left):
-                raise TimeoutError(f"no {text!r} in {self.text[-3000:]}")
+                raise TimeoutError(f"no {texts} in {self.text[-3000:]}")
 
     def read_for(self, seconds: float) -> None:
         """Read what is written meanwhile: a command whose output nobody reads stands still."""
@@ -77,7 +77,7 @@ class Terminal:
         end = time.monotonic() + timeout_s
         while self._process.poll() is None and time.monotonic() < end:
             self._read(0.1)
-        return self._process.wait(1.0)
+        return self._process.wait(10.0)
 
     def _read(self, timeout_s: float) -> bool:
         if not select.select([self._ours], [], [], timeout_s)[0]:

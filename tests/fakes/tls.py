@@ -145,7 +145,7 @@ def shake(
         ssl.SSLError, OSError: either side refused, or the connection was cut.
     """
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
         context.wrap_socket(
             plain, server_hostname=name, session=session, suppress_ragged_eofs=False
         ) as secure,

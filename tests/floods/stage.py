@@ -141,7 +141,7 @@ class Stage:
 
     def _scrape(self) -> str:
         url = f"http://127.0.0.1:{self._metrics_port}/metrics/own"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return bytes(answer.read()).decode()
 
     def lag(self) -> list[tuple[float, int]]:

@@ -34,7 +34,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     log = tmp_path_factory.mktemp("simulator") / "simulator.log"
     process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
     try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
+        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=30, what="the simulator")
         yield Ports.from_json(log.read_text().splitlines()[0])
     finally:
         process.close()

@@ -40,7 +40,7 @@ class Guarded(NamedTuple):
         self, listener: str, method: str, path: str, token: str = "", **headers: str
     ) -> tuple[int, str]:
         host, _, port = self.addresses[listener].rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
@@ -206,7 +206,7 @@ def test_a_missing_file_of_tokens_stops_the_start(triton: Ports, tmp_path: Path)
     access = {"tokens": [{"name": "a", "file": str(tmp_path / "none")}]}
     serving = Serving(tmp_path, {**listeners(triton), "access": access})
     try:
-        assert serving.process.wait(20) == 1
+        assert serving.process.wait(30) == 1
         assert f"tokens of {tmp_path / 'none'}: No such file or directory" in serving.log
         assert "Traceback" not in serving.log
     finally:

@@ -91,7 +91,7 @@ class Admin:
         return {port: address.replace("127.0.0.1", host) for port, address in theirs}
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        wait_until(condition, timeout_s=20, what=what)
+        wait_until(condition, timeout_s=30, what=what)
 
     def _up(self) -> int:
         return int(self.ask("GET", "/api/v1/status")[1]["up"])

@@ -17,7 +17,7 @@ from tests.fakes.balancer import Balancer, running_balancer
 
 BOTH_LOOPS = True
 _AGE_S = 0.1
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _READY = "/inference.GRPCInferenceService/ModelMetadata"
 

@@ -54,7 +54,7 @@ class Balancer:
         )
         wait_until(
             lambda: " serving " in self.process.log.read_text() or not self.process.is_running,
-            timeout_s=20,
+            timeout_s=30,
             what="the start-up line",
         )
         assert self.process.is_running, self.process.log.read_text()
@@ -63,7 +63,7 @@ class Balancer:
         return socket.create_connection(("127.0.0.1", port or self.http), timeout=20)
 
     def ask_metrics(self, path: str) -> str:
-        connection = http.client.HTTPConnection(f"127.0.0.1:{self.metrics}", timeout=10)
+        connection = http.client.HTTPConnection(f"127.0.0.1:{self.metrics}", timeout=30)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

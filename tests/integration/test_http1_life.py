@@ -53,13 +53,14 @@ async def test_early_answer_arrives_although_the_upload_goes_on(setup: Setup, th
         await peer.head()
         await peer.reader.readexactly(65536)
         await peer.send(reply(b"too much", status=b"400 Bad Request"))
-        if then == "resets":
-            await asyncio.sleep(0.01)
-            await peer.reset()
-        elif then == "reads on":
+        if then == "reads on":
             await peer.closed()
-        elif then == "stops reading":
+            return
+        if then == "stops reading":
             await asyncio.sleep(0.2)
+        await peer.until_read()  # the end is a reset where something is unread, which discards it
+        if then == "resets":
+            await peer.reset()
 
     backend.script = script
     size = 16 << 20
@@ -173,7 +174,7 @@ async def test_other_requests_are_cancelled_when_their_client_leaves(
         await client.send(post().replace(b"/v2/models/simple/infer", path))
         await eventually(lambda: len(backend.requests) == 1)
         client.reset()
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), 30)
         await eventually(relay.is_clean)
         assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
         assert relay.finished.records[0].reason is Reason.CLIENT_GONE

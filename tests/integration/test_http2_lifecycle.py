@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -55,6 +56,7 @@ from tests.wire.http2 import (
     raw_backend,
     raw_client,
     replies,
+    serve_calls,
 )
 from tests.wire.waiting import eventually
 
@@ -455,6 +457,33 @@ async def test_a_backend_that_says_nothing_is_given_up() -> None:
         assert len(other.requests) == 1
         await eventually(lambda: silent.peers[0].closed)
         assert relay.outcomes.seen[0][0] == "b0"
+
+
+def stand_still(for_s: float) -> None:
+    time.sleep(for_s)
+
+
+async def test_a_backend_that_greets_while_we_stand_still_is_used() -> None:
+    def greets_late(backend: RawBackend) -> Script:
+        serve = serve_calls(backend)
+
+        async def play(peer: Peer) -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)  # by now the relay waits for what follows
+            stand_still(0.5)
+            peer.send(settings({}))
+            await serve(peer)
+
+        return play
+
+    async with (
+        raw_backend(greets_late, greets=False) as backend,
+        running_relay(backend.target, options={"head_timeout_s": 0.2}) as relay,
+        raw_client(relay.port) as client,
+    ):
+        client.send(request(1))
+        assert await statuses(client, 1) == [0]
+        assert relay.outcomes.seen == []
 
 
 async def test_a_backend_that_never_acknowledges_is_served_all_the_same() -> None:

@@ -40,7 +40,7 @@ class Clients:
 
     async def call(self, path: str, message: bytes) -> bytes:
         """A unary call over bytes."""
-        answer: bytes = await self.channel.unary_unary(path)(message, timeout=10)
+        answer: bytes = await self.channel.unary_unary(path)(message, timeout=30)
         return answer
 
     @property
@@ -178,7 +178,7 @@ async def test_streams_of_other_servers_are_opaque(kserve: list[MlServer], tmp_p
     async with balanced(tmp_path, "kserve", kserve) as clients:
         request = pb.ModelInferRequest(model_name="m").SerializeToString()
         call = clients.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(
-            iter([request, request]), timeout=10
+            iter([request, request]), timeout=30
         )
         answers = [pb.ModelInferResponse.FromString(answer) async for answer in call]
     assert answers == [STREAMED, STREAMED]

@@ -20,7 +20,7 @@ from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_membership import Balancer, ask
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Cluster:

@@ -58,7 +58,7 @@ class Triton:
         self._process = ChildProcess(
             (sys.executable, "-m", "lb.simulator", *map(str, command)), log=log, env=ENVIRONMENT
         )
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
+        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=30, what="the simulator")
 
     def close(self) -> None:
         if self._process is not None:

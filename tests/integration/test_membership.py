@@ -60,7 +60,7 @@ class Balancer:
 
     def until(self, **states: str) -> None:
         wait_until(
-            lambda: self.backends() == states, timeout_s=20, what=f"{states}: {self.backends()}"
+            lambda: self.backends() == states, timeout_s=30, what=f"{states}: {self.backends()}"
         )
 
 
@@ -88,7 +88,7 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ports, .
             command = (sys.executable, "-m", "lb.simulator", "--host", host, *port)
             started.append(ChildProcess(command, log=log, env=ENVIRONMENT))
             wait_until(
-                lambda log=log: log.read_text().endswith("\n"), timeout_s=20, what="the simulator"
+                lambda log=log: log.read_text().endswith("\n"), timeout_s=30, what="the simulator"
             )
             found.append(Ports.from_json(log.read_text().splitlines()[0]))
         yield tuple(found)
@@ -175,7 +175,7 @@ def test_a_removal_lets_a_request_finish_and_sends_no_other(
             status, body = ask(running.admin, "GET", "/api/v1/backends")
             return all(each["in_flight"] for each in json.loads(body)["backends"])
 
-        wait_until(both_are_busy, timeout_s=20, what="requests on both")
+        wait_until(both_are_busy, timeout_s=30, what="requests on both")
         assert running.run("remove", "one", "--wait") == 0
         running.until(two="up")
         for thread in threads:
@@ -204,7 +204,7 @@ def test_a_file_is_followed_and_a_bad_one_refused(
         running.until(one="up", two="up")
         put('[{"name": "x"}]')
         wait_until(
-            lambda: "which backends there are" in running.log, timeout_s=20, what="a refusal"
+            lambda: "which backends there are" in running.log, timeout_s=30, what="a refusal"
         )
         assert "at least one of http and grpc is needed" in running.log
         assert running.backends() == {"one": "up", "two": "up"}
@@ -231,7 +231,7 @@ def server() -> Iterator[DnsServer]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(30)
     yield found[0]
     loop.call_soon_threadsafe(stop.set)
     thread.join()
@@ -259,7 +259,7 @@ def test_dns_is_followed_and_its_failures_change_nothing(
         # It asks again after one second, then after two.
         for fail, why in ((server.fail, "SERVFAIL"), (server.say, "does not exist")):
             fail(name, "A")
-            wait_until(lambda why=why: why in running.log, timeout_s=20, what=why)
+            wait_until(lambda why=why: why in running.log, timeout_s=30, what=why)
             assert running.backends() == {second: "up"}
             assert ask(running.http, "GET", "/v2/health/ready")[0] == 200
         server.say(name, "A", one.host, two.host)
@@ -290,7 +290,7 @@ def test_replacing_all_backends_at_once_again_and_again_fails_no_request(
             running.reload(backends=[wanted])
             before = len(statuses)
             wait_until(
-                lambda before=before: len(statuses) >= before + 10, timeout_s=20, what="answers"
+                lambda before=before: len(statuses) >= before + 10, timeout_s=30, what="answers"
             )
         stop.set()
         for thread in threads:

@@ -219,7 +219,7 @@ async def test_a_backend_that_hangs_is_left_out_and_counted() -> None:
         page = await read(client)
         took = loop.time() - started_at
         release.set()
-    assert took < 5.0
+    assert took < 20.0
     assert 'backend="b",model="simple"' in page
     assert 'backend="a",model="simple"' not in page
     assert failures(page) == {"a": 1, "b": 0}

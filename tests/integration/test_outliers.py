@@ -114,7 +114,12 @@ async def balanced(tmp_path: Path) -> AsyncIterator[Balanced]:
 
 @pytest.mark.parametrize(
     "error",
-    [(400, "poisoned"), (500, "poisoned"), (400, "CUDA error: device-side assert triggered")],
+    [
+        (400, "poisoned"),
+        (403, "no"),
+        (500, "poisoned"),
+        (400, "CUDA error: device-side assert triggered"),
+    ],
 )
 async def test_one_that_fails_at_once_attracts_nothing_and_comes_back(
     balanced: Balanced, error: tuple[int, str]

@@ -58,7 +58,7 @@ class Pool:
         process = ChildProcess(
             (sys.executable, "-m", "lb.simulator", *ports), log=log, env=ENVIRONMENT
         )
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what=name)
+        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=30, what=name)
         return process
 
     @property

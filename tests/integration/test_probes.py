@@ -75,7 +75,7 @@ async def ask_http(address: Address, status: int) -> ProbeResult:
 def test_a_ready_http_server_is_found_ready(run: Run, host: str) -> None:
     result = run(ask_http(Address(host=host), 200))
     assert result.finding is Finding.READY
-    assert 0 < result.latency_s < 5
+    assert 0 < result.latency_s < 30
 
 
 def test_a_ready_http_server_on_a_unix_socket_is_found_ready(run: Run, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_port_that_says_nothing_times_out(run: Run, question: ProbeQuestion) -
     result = run(ask_raw(question, say_nothing, 0.05))
     assert result.finding is Finding.TIMEOUT
     assert result.detail == "no answer within 0.05s"
-    assert 0.04 < result.latency_s < 4.0
+    assert 0.04 < result.latency_s < 20.0
 
 
 def test_connecting_is_all_that_a_tcp_probe_needs(run: Run) -> None:

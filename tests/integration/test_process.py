@@ -41,13 +41,13 @@ def server_ready(target: str) -> bool:
             request_serializer=method.encode,
             response_deserializer=method.decode,
         )
-        return bool(call(method.request(), timeout=10).ready)
+        return bool(call(method.request(), timeout=30).ready)
 
 
 def sleeping_request(address: str, milliseconds: int) -> socket.socket:
     """Send an inference that takes a while; the caller reads the answer."""
     host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)), timeout=20)
+    client = socket.create_connection((host, int(port)), timeout=30)
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [milliseconds]}]}
     ).encode()
@@ -106,7 +106,7 @@ def test_sigterm_during_the_first_probes_ends_with_code_0(
         try:
             metrics = config["listen"]["metrics"]
             assert metrics == "127.0.0.1:0"
-            silent.settimeout(20)
+            silent.settimeout(30)
             connection, _ = silent.accept()
             running.process.signal(signal.SIGTERM)
             assert running.process.wait(30) == 0
@@ -119,7 +119,7 @@ def test_sigterm_during_the_first_probes_ends_with_code_0(
 
 def test_requests_under_way_finish_before_the_end(serving: Serving) -> None:
     addresses = serving.until_serving()
-    client = sleeping_request(addresses["http"], 1500)
+    client = sleeping_request(addresses["http"], 2500)
     until_in_flight(addresses["admin"], 1)
     serving.process.signal(signal.SIGTERM)
     with client, client.makefile("rb") as stream:
@@ -145,7 +145,7 @@ def test_second_signal_cuts(serving: Serving) -> None:
 def half_a_request(address: str) -> socket.socket:
     """Begin to send a request to the admin API, and leave its body out."""
     host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)), timeout=20)
+    client = socket.create_connection((host, int(port)), timeout=30)
     head = (
         "POST /api/v1/backends HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n"
@@ -163,7 +163,7 @@ def test_half_a_request_to_the_admin_api_does_not_outlast_the_drain(
     try:
         with half_a_request(running.until_serving()["admin"]):
             running.process.signal(signal.SIGTERM)
-            assert running.process.wait(20) == 0  # aiohttp itself would wait for a minute
+            assert running.process.wait(30) == 0  # aiohttp itself would wait for a minute
     finally:
         running.process.close()
     assert "Traceback" not in running.log
@@ -179,7 +179,7 @@ def test_second_signal_cuts_half_a_request_to_the_admin_api(
             running.process.signal(signal.SIGTERM)
             wait_until(lambda: " stopping " in running.log, what="the shutdown")
             running.process.signal(signal.SIGTERM)
-            assert running.process.wait(20) == 0
+            assert running.process.wait(30) == 0
     finally:
         running.process.close()
     assert "Traceback" not in running.log
@@ -261,7 +261,7 @@ def test_a_busy_port_is_one_clear_sentence(tmp_path: Path, config: dict[str, Any
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         config["listen"]["grpc"] = address
         running = Serving(tmp_path, config)
-        assert running.process.wait(20) == 1
+        assert running.process.wait(30) == 1
     assert running.log == (
         f"triton-lb: cannot listen on {address} (grpc): Address already in use\n"
     )
@@ -300,7 +300,7 @@ def test_the_service_manager_is_told(tmp_path: Path, config: dict[str, Any]) -> 
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(20)
+        manager.settimeout(30)
         running = Serving(tmp_path, config, NOTIFY_SOCKET=path)
         try:
             assert manager.recv(100) == b"READY=1"

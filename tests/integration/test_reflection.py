@@ -63,7 +63,7 @@ def describe_and_call(target: str) -> tuple[list[str], str]:
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
-        answer = str(call(request(), timeout=10))
+        answer = str(call(request(), timeout=30))
         infer = pool.FindMessageTypeByName("inference.ModelInferRequest.InferInputTensor")
         assert "datatype" in infer.fields_by_name
         health = pool.FindServiceByName("grpc.health.v1.Health")

@@ -55,7 +55,7 @@ def reload(serving: Serving, config: dict[str, Any], metrics: str) -> None:
     serving.signal(signal.SIGHUP)
     wait_until(
         lambda: metric(metrics, 'triton_lb_reloads_total{result="applied"}') > before,
-        timeout_s=20,
+        timeout_s=30,
         what="the reload",
     )
 
@@ -140,7 +140,7 @@ def test_the_command_says_what_has_changed(serving: Serving, config: dict[str, A
 def test_listeners_open_and_close(serving: Serving, config: dict[str, Any], tmp_path: Path) -> None:
     addresses = serving.until_serving()
     path = tmp_path / "http.sock"
-    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    kept = http.client.HTTPConnection(addresses["http"], timeout=30)
     kept.request("GET", "/v2/health/live")
     assert kept.getresponse().read() == b""
     config["listen"] |= {"http": f"unix:{path}", "admin": "[::1]:0"}
@@ -169,7 +169,7 @@ TOKEN = "0123456789abcdef"
 
 def test_kept_connections_go_by_new_rules(serving: Serving, config: dict[str, Any]) -> None:
     addresses = serving.until_serving()
-    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    kept = http.client.HTTPConnection(addresses["http"], timeout=30)
     metadata = (("authorization", f"Bearer {TOKEN}"),)
     request = messages.SERVER_METADATA.request()
 
@@ -185,16 +185,16 @@ def test_kept_connections_go_by_new_rules(serving: Serving, config: dict[str, An
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         assert ask() == 200
-        assert call(request, timeout=10).name
+        assert call(request, timeout=30).name
         sock = kept.sock
         tokens = [{"name": "t", "token": TOKEN, "roles": ["infer"]}]
         reload(serving, config | {"access": {"tokens": tokens}}, addresses["metrics"])
         assert ask() == 401
         with pytest.raises(grpc.RpcError) as raised:
-            call(request, timeout=10)
+            call(request, timeout=30)
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert ask(Authorization=f"Bearer {TOKEN}") == 200
-        assert call(request, timeout=10, metadata=metadata).name
+        assert call(request, timeout=30, metadata=metadata).name
         assert kept.sock is sock
     kept.close()
 
@@ -205,7 +205,7 @@ def test_a_request_under_way_keeps_the_limits_that_it_began_with(
     addresses = serving.until_serving()
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}
     body = json.dumps({"inputs": [tensor]}).encode() + b" " * 5000
-    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    kept = http.client.HTTPConnection(addresses["http"], timeout=30)
     path = "/v2/models/sleeper/infer"
 
     def pieces() -> Iterator[bytes]:

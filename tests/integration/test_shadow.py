@@ -8,8 +8,8 @@ import os
 import signal
 import struct
 import zlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from http.client import HTTPConnection
 from typing import Any
 
@@ -22,7 +22,14 @@ from lb.testing.balancer import Balancer
 from lb.testing.tritons import Triton
 from tests.fakes.process import wait_until
 from tests.fakes.relay import RunningRelay, running_http1_relay
-from tests.wire.http1 import Peer, RawClient, ScriptedBackend, raw_client, scripted_backend
+from tests.wire.http1 import (
+    Peer,
+    RawClient,
+    ScriptedBackend,
+    raw_client,
+    reply,
+    scripted_backend,
+)
 from tests.wire.waiting import eventually
 
 NAME, MODEL, SHADOW = b"detector", b"detector_v1", b"detector_v2"
@@ -189,6 +196,75 @@ async def test_when_memory_is_short_copies_go_first() -> None:
         relay.shadows.evict()
         assert relay.shadows.held == 0
         await eventually(lambda: fates(relay) == {"memory": 1})
+
+
+async def test_copies_that_are_dropped_before_they_begin_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as (backend, relay, client, _):
+        spawn = relay.tasks.spawn
+
+        def spawn_and_drop(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+            task = spawn(work, name=name)
+            if name == "shadow":
+                task.cancel()
+            return task
+
+        monkeypatch.setattr(relay.tasks, "spawn", spawn_and_drop)
+        for count in range(1, 4):  # two may run at a time
+            await infer(client)
+            await eventually(lambda count=count: fates(relay) == {"memory": count})
+        assert len(backend.requests) == 3
+
+
+async def test_requests_that_wait_behind_a_copy_to_their_model_defer_further_such_copies() -> None:
+    delayed = 51
+    seen: set[bytes] = set()
+    copy_may_end, requests_may_end = asyncio.Event(), asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            received = await peer.request()
+            number = received.field(b"x-number") or b""
+            if SHADOW not in received.head:
+                if number in seen:  # it is the copy of a request
+                    await copy_may_end.wait()
+                elif number == b"behind":
+                    await requests_may_end.wait()
+                else:
+                    seen.add(number)
+            await peer.send(reply(ANSWER % MODEL))
+
+    async with (
+        scripted_backend(serve) as backend,
+        running_http1_relay(backend.target, options={"variant_names": frozenset({NAME})}) as relay,
+        AsyncExitStack() as clients,
+    ):
+        relay.use_variants(NAME, {"name": "stable", "model": MODEL, "weight": 1})
+        relay.use_shadow(NAME, SHADOW, b"7", noise=True)
+        made = relay.shadows.sets[NAME].fates
+        client = await clients.enter_async_context(raw_client(relay.port))
+
+        async def ask(count: int) -> None:
+            for _ in range(count):
+                before = sum(made.values())
+                await infer(client, fields=b"X-Number: %d\r\n" % len(seen))
+                await eventually(lambda before=before: sum(made.values()) > before)
+
+        await ask(10)  # the tenth is copied to its model, too
+        behind = [await clients.enter_async_context(raw_client(relay.port)) for _ in range(delayed)]
+        asked = [
+            asyncio.ensure_future(infer(each, fields=b"X-Number: behind\r\n")) for each in behind
+        ]
+        await eventually(lambda: relay.in_flight == delayed)
+        copy_may_end.set()
+        await eventually(lambda: made.get(("noise", "answered")) and len(relay.tasks) == 0)
+        requests_may_end.set()
+        await asyncio.gather(*asked)
+        await ask(30)
+        noise = {fate: count for (kind, fate), count in made.items() if kind == "noise"}
+        assert noise == {"answered": 1}
+        await eventually(relay.is_clean)
 
 
 async def test_copies_pause_once_requests_are_slower_with_them() -> None:

@@ -32,7 +32,7 @@ def ports() -> Iterator[Ports]:
         assert process.stdout is not None
         yield Ports.from_json(process.stdout.readline())
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=30) == 0
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -175,7 +175,7 @@ def test_grpc_stream_of_a_decoupled_model(ports: Ports) -> None:
         client.async_stream_infer(
             "repeat_int32", repeat_inputs([7, 8, 9]), enable_empty_final_response=True
         )
-        results = [answers.get(timeout=5) for _ in range(4)]
+        results = [answers.get(timeout=30) for _ in range(4)]
         client.stop_stream()
     assert [result.as_numpy("OUT")[0] for result in results[:3]] == [7, 8, 9]
     assert results[3].get_response().parameters["triton_final_response"].bool_param
@@ -187,7 +187,7 @@ def test_grpc_stream_goes_on_after_an_error(ports: Ports) -> None:
         client.start_stream(lambda result, error: answers.put(error or result))
         client.async_stream_infer("unknown", inputs(grpc_client, INPUT0=ONE))
         client.async_stream_infer("simple", inputs(grpc_client, INPUT0=ONE, INPUT1=TWO))
-        error, result = answers.get(timeout=5), answers.get(timeout=5)
+        error, result = answers.get(timeout=30), answers.get(timeout=30)
         client.stop_stream()
     assert error.message() == "Request for unknown model: 'unknown' is not found"
     assert np.array_equal(result.as_numpy("OUTPUT0"), ONE + TWO)
@@ -200,7 +200,7 @@ def test_grpc_async_callbacks(ports: Ports) -> None:
         for _ in range(8):
             client.async_infer("simple", given, partial(lambda result, error: answers.put(result)))
         for _ in range(8):
-            assert np.array_equal(answers.get(timeout=5).as_numpy("OUTPUT1"), ONE - TWO)
+            assert np.array_equal(answers.get(timeout=30).as_numpy("OUTPUT1"), ONE - TWO)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -228,7 +228,7 @@ def test_process_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
@@ -259,4 +259,4 @@ def test_it_listens_on_ipv6_as_well() -> None:
                 assert client.is_server_ready()
         finally:
             process.terminate()
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=30) == 0

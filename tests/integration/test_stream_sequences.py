@@ -255,7 +255,7 @@ async def test_cancelling_ends_all_upstream_streams(two: Setup) -> None:
 async def test_a_deadline_ends_all_upstream_streams(two: Setup) -> None:
     for backend in two.backends:
         backend.gate.clear()
-    stream = two.stream(timeout=0.5)
+    stream = two.stream(timeout=2.0)
     await stream.send(step("seq", 1, start=True), step("seq", 2, start=True))
     assert await stream.rest() == []
     assert await stream.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -47,7 +47,7 @@ def file(tmp_path: Path, config: dict[str, Any]) -> str:
 
 def is_ready(config: dict[str, Any]) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{config['listen']['metrics']}/readyz", timeout=5):
+        with urllib.request.urlopen(f"http://{config['listen']['metrics']}/readyz", timeout=30):
             return True
     except (OSError, urllib.error.URLError):
         return False

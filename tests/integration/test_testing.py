@@ -33,7 +33,7 @@ def infer(balancer: Balancer) -> list[int]:
             pb.ModelInferRequest.SerializeToString,
             pb.ModelInferResponse.FromString,
         )
-        answer: pb.ModelInferResponse = call(request, timeout=10)
+        answer: pb.ModelInferResponse = call(request, timeout=30)
     raw = answer.raw_output_contents[0]
     return [int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)]
 

@@ -338,12 +338,10 @@ async def test_a_handshake_that_stands_still_is_closed(world: World, sent: bytes
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
         writer.write(sent)
-        began = asyncio.get_running_loop().time()
         try:
             assert await soon(reader.read()) == b""
         except ConnectionResetError:
             pass
-        assert asyncio.get_running_loop().time() - began < 4.0
         writer.close()
         assert (len(listening.failures), len(listening.acceptor.shaking)) == (1, 0)
 
@@ -407,7 +405,7 @@ async def test_renegotiation_is_refused(world: World, listening: Listening) -> N
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(b"R\n"), 10)
+    output, _ = await asyncio.wait_for(process.communicate(b"R\n"), 30)
     assert b"no renegotiation" in output
     assert b"Compression: NONE" in output
 

@@ -86,7 +86,7 @@ def balancer(world: World, triton: Ports) -> Iterator[Balancer]:
 
 def metric(port: int, name: str) -> float:
     """The value of a metric with one series."""
-    connection = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=10)
+    connection = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=30)
     connection.request("GET", "/metrics/own")
     lines = connection.getresponse().read().decode().splitlines()
     connection.close()
@@ -190,14 +190,14 @@ class Load:
                 call = channel.unary_unary(method.path, method.encode, method.decode)
                 try:
                     for _ in range(20):
-                        assert call(method.request(), timeout=10).ready
+                        assert call(method.request(), timeout=30).ready
                         self.done += 1
                 except grpc.RpcError as error:
                     self.failures.append(str(error))
 
     def _connect(self) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(
-            "localhost", self.balancer.tls, timeout=10, context=self.context
+            "localhost", self.balancer.tls, timeout=30, context=self.context
         )
 
     def _ask(self, connection: http.client.HTTPSConnection) -> None:
@@ -243,7 +243,7 @@ def test_replacements_under_load_fail_no_request(balancer: Balancer) -> None:
     finally:
         load.stop.set()
         for worker in workers:
-            worker.join(20)
+            worker.join(30)
     assert load.failures == []
     assert load.done > 100
     assert len(load.serials) > 2
@@ -276,7 +276,7 @@ def test_a_bad_pair_keeps_the_old_one_and_is_told_once(balancer: Balancer) -> No
     Path(world.server[1]).write_bytes(world.authority.issue("localhost").key)
     wait_until(lambda: metric(balancer.metrics, name) == 1, what="the failure")
     connection = http.client.HTTPSConnection(
-        "localhost", balancer.tls, timeout=10, context=world.client_context()
+        "localhost", balancer.tls, timeout=30, context=world.client_context()
     )
     connection.request("GET", "/v2/health/live")
     assert connection.getresponse().status == 200
@@ -303,7 +303,7 @@ def test_a_certificate_that_cannot_be_used_is_one_clear_sentence(
     listen = {"http": {"address": "127.0.0.1:0", "tls": missing}}
     process = start(world, listen, {"http": f"127.0.0.1:{triton.http_port}"}).process
     try:
-        assert process.wait(20) == 1
+        assert process.wait(30) == 1
     finally:
         process.close()
     assert process.log.read_text() == (

@@ -17,7 +17,7 @@ from tests.fakes.gated import Gated, GrpcSide, HttpSide, Side, gated_grpc, gated
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import running_http1_relay, running_relay
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _RENEWED_S = 7.0
 """Within which a dead connection is replaced: the kernel sends again after 1.4, 3 and 6.2 s."""
 

@@ -162,14 +162,29 @@ async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> No
         await relay.until_clean()
 
 
+@pytest.mark.parametrize("status", [1, 3, 7, 12])
+async def test_no_status_of_clients_mistakes_hides_a_backend_that_answers_everything_so(
+    status: int,
+) -> None:
+    fields = [*RESPONSE_FIELDS, (b"grpc-status", b"%d" % status), (b"grpc-message", b"no")]
+    async with (
+        raw_backend(answers(lambda stream: headers(stream, fields, end=True))) as bad,
+        running_relay(bad.target) as relay,
+    ):
+        relay.judge = told = Told()
+        assert {code.value[0] for code, _ in await ask(relay, 5)} == {status}
+        assert told.failures["b0"] == 5
+        await relay.until_clean()
+
+
 async def test_a_response_with_an_error_status_needs_no_message() -> None:
-    status = [(b"grpc-status", b"3"), (b"grpc-message", b"bad input")]
+    status = [(b"grpc-status", b"3"), (b"grpc-message", b"invalid input")]
     async with (
         raw_backend(answers(lambda s: head(s) + headers(s, status, end=True))) as backend,
         running_relay(backend.target) as relay,
     ):
         relay.judge = told = Told()
-        assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "bad input")] * 2
+        assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "invalid input")] * 2
         assert told.failures["b0"] == 0
         await relay.until_clean()
 

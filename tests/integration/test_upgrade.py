@@ -346,7 +346,7 @@ def test_sockets_of_a_service_manager_are_served(tmp_path: Path, config: dict[st
             assert f" http={host}:{port} " in log.read_text()
             assert ask(f"{host}:{port}", "GET", "/v2/models/sleeper")[0] == 200
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(30) == 0
         finally:
             process.kill()
             process.wait()

@@ -179,7 +179,7 @@ def test_sigterm_answers_what_runs_and_ends_all(serving: Serving) -> None:
     addresses = serving.until_serving()
     slow = [http.client.HTTPConnection(addresses["http"], timeout=30) for _ in range(4)]
     with ThreadPoolExecutor() as pool:
-        answers = [pool.submit(infer, connection, 700) for connection in slow]
+        answers = [pool.submit(infer, connection, 2000) for connection in slow]
         wait_until(
             lambda: value(addresses["metrics"], "triton_lb_open_requests") == 4,
             what="four requests under way",
@@ -297,7 +297,7 @@ def test_workers_end_with_the_supervisor(serving: Serving) -> None:
     addresses = serving.until_serving()
     with ThreadPoolExecutor() as pool:
         connection = http.client.HTTPConnection(addresses["http"], timeout=30)
-        answer = pool.submit(infer, connection, 500)
+        answer = pool.submit(infer, connection, 2000)
         wait_until(
             lambda: value(addresses["metrics"], "triton_lb_open_requests") == 1,
             what="a request under way",

@@ -78,7 +78,7 @@ class Balancer:
     def metrics(self) -> str:
         """Our own."""
         url = f"http://{self.address('metrics')}/metrics/own"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -94,7 +94,7 @@ class Balancer:
         lines = len(self.log.splitlines())
         yield
         assert self._process.is_running, self._process.last_lines()
-        wait_until(lambda: not self.sum_of(_OPEN), timeout_s=20, what="all peers have gone")
+        wait_until(lambda: not self.sum_of(_OPEN), timeout_s=30, what="all peers have gone")
         opened = self.sum_of(_ACCEPTED) - before
         assert opened == connections, f"{opened} connections\n{self._process.last_lines()}"
         new = self.log.splitlines()[lines:]

@@ -192,7 +192,7 @@ class RunningBalancer:
         self._admin("POST", f"/api/v1/backends/{backend}/{verb}")
 
     def _admin(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(self.admin, timeout=10.0)
+        connection = http.client.HTTPConnection(self.admin, timeout=30)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -205,7 +205,7 @@ class RunningBalancer:
 
     def metrics_text(self) -> str:
         """What Prometheus would scrape."""
-        connection = http.client.HTTPConnection(self.metrics, timeout=10.0)
+        connection = http.client.HTTPConnection(self.metrics, timeout=30)
         try:
             connection.request("GET", "/metrics")
             return connection.getresponse().read().decode()

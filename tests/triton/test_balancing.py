@@ -55,7 +55,7 @@ async def test_drained_triton_finishes_what_it_has_and_gets_nothing_new(
         await asyncio.to_thread(
             wait_until,
             lambda: all(view.in_flight == 2 for view in balancer.backends().values()),
-            timeout_s=20.0,
+            timeout_s=30,
             what="every Triton has two requests",
         )
         await asyncio.to_thread(balancer.command, drained.name, "drain")

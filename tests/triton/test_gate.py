@@ -71,7 +71,7 @@ def test_streams_hide_names_of_regions(balancer: RunningBalancer) -> None:
 def test_tritons_live_on_after_what_is_refused_and_what_is_not(
     balancer: RunningBalancer, tritons: tuple[RealTriton, ...], row: Row
 ) -> None:
-    with socket.create_connection(_address(balancer.target.http), timeout=10) as client:
+    with socket.create_connection(_address(balancer.target.http), timeout=30) as client:
         client.sendall(row.wire)
         status = int(client.recv(65536).split(b" ")[1])
     if row.status == 400:

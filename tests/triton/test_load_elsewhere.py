@@ -17,7 +17,7 @@ from tests.triton.load import Load
 from tests.triton.records import Records
 from tests.triton.server import RealTriton
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 running = contextmanager(RunningBalancer.run)
 CLIENTS = 12
 """Three for each instance of the model."""

@@ -27,7 +27,7 @@ def channel(target: Target) -> Iterator[grpc.Channel]:
 def test_a_check_that_serves_on_one_triton_serves(channel: grpc.Channel, service: str) -> None:
     request = health_pb2.HealthCheckRequest(service=service)
 
-    answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
+    answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=30)
 
     assert answer.status == SERVING
 
@@ -36,6 +36,6 @@ def test_a_check_that_serves_on_one_triton_serves(channel: grpc.Channel, service
 def test_who_watches_hears_of_models(balancer: RunningBalancer, service: str, status: int) -> None:
     with grpc.insecure_channel(balancer.target.grpc) as opened:
         request = health_pb2.HealthCheckRequest(service=service)
-        watch = health_pb2_grpc.HealthStub(opened).Watch(request, timeout=10)
+        watch = health_pb2_grpc.HealthStub(opened).Watch(request, timeout=30)
         assert next(watch).status == status
         watch.cancel()

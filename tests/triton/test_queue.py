@@ -27,7 +27,7 @@ from tests.triton.tensors import milliseconds
 INSTANCES = 4
 """Of the model, on each Triton."""
 SCHEDULING: dict[str, Any] = {"max_requests_per_backend": "auto", "deadline_header": "x-timeout"}
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_priorities_and_deadlines_of_nvidias_clients_count(
             ),
         ]
         await asyncio.gather(*late)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 20.0
         early = [
             asyncio.ensure_future(ask(by_grpc, grpc, "urgent", priority=1)),
             asyncio.ensure_future(ask(by_http, http, "urgent", priority=1)),

@@ -45,7 +45,7 @@ async def test_reloads_disturb_no_request(
         )
         restarting.process().send_signal(signal.SIGHUP)
         wait_until(
-            lambda: metric(restarting.metrics, _APPLIED) > before, timeout_s=20, what="the reload"
+            lambda: metric(restarting.metrics, _APPLIED) > before, timeout_s=30, what="the reload"
         )
 
     async with Load(restarting.target) as load:
@@ -60,7 +60,7 @@ async def test_a_refused_reload_disturbs_no_request(restarting: RunningBalancer)
         restarting.process().send_signal(signal.SIGHUP)
         wait_until(
             lambda: metric(restarting.metrics, "triton_lb_last_reload_success") == 0,
-            timeout_s=20,
+            timeout_s=30,
             what="the refusal",
         )
 

@@ -41,7 +41,7 @@ def test_each_model_of_a_triton_that_joins_computes_once(
         for model in WARMED:
             wait_until(
                 lambda model=model: executions(fresh, model) > 0,  # type: ignore[misc]
-                timeout_s=20.0,
+                timeout_s=30,
                 what=f"{model} has computed something",
             )
         for model in LEFT_ALONE:

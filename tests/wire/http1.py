@@ -14,10 +14,11 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import h11
 
-from tests.wire.waiting import soon
+from tests.wire.waiting import eventually, soon
 
 GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n"
@@ -40,6 +41,23 @@ def reset_on_close(writer: asyncio.StreamWriter) -> None:
     """Make the next close a reset."""
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def unread_bytes(writer: asyncio.StreamWriter) -> int:
+    """What was sent over a connection of 127.0.0.1 and waits in the kernel, at either end."""
+    here, there = (
+        f"0100007F:{writer.get_extra_info(name)[1]:04X}" for name in ("sockname", "peername")
+    )
+    waiting = 0
+    # Local and remote address, state, and bytes in the queues for sending and receiving (proc(5)).
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        sending, receiving = (int(each, 16) for each in queues.split(":"))
+        if (local, remote) == (here, there):
+            waiting += sending
+        elif (local, remote) == (there, here):
+            waiting += receiving
+    return waiting
 
 
 @dataclass
@@ -98,6 +116,10 @@ class Peer:
         """Send bytes as they are."""
         self.writer.write(data)
         await self.writer.drain()
+
+    async def until_read(self) -> None:
+        """Wait until the relay has taken all that was sent from its kernel's buffer."""
+        await eventually(lambda: not unread_bytes(self.writer))
 
     async def reset(self) -> None:
         """Close with RST."""

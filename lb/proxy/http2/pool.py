@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from typing import Final
@@ -12,6 +11,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.dial import dial
+from lb.net.timeouts import fair_timeout
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.client import Http2ClientConnection
 from lb.proxy.http2.shared import Http2Shared
@@ -217,7 +217,7 @@ class UpstreamPool:
             UpstreamError: they do not come; nothing of any call was sent.
         """
         try:
-            async with asyncio.timeout(self.relay.options.head_timeout_s):
+            async with fair_timeout(self.relay.loop, self.relay.options.head_timeout_s):
                 greeted = await connection.greeted
         except TimeoutError as error:
             connection.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -109,5 +110,9 @@ def test_markdown_has_examples_and_nothing_that_clients_could_break_it_with() ->
     assert lines[0] == "# bert and bert_v2:3"
     assert lines[-1] == "| a\\|b&lt;script> | logits | 0.5 | values |"
     assert "| --- | --- | --- | --- |" in lines
+    unequal = ComparedExample(id="", output="", why="status 200 and 400", error=sys.float_info.max)
+    lines = comparison_markdown(comparison(examples=[unequal]))
+    assert lines[-1] == "| - | - | inf | status 200 and 400 |"
+    assert not any("OUTPUT | SAME" in line for line in lines)  # there are no outputs to compare
     without = comparison_markdown(comparison(outputs=[output()]))
     assert not any("REQUEST" in line for line in without)

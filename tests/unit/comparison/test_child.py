@@ -90,7 +90,7 @@ async def test_pairs_are_compared_in_another_process_that_ends_with_us(tmp_path:
         assert all(it.offer(number, examples=str(tmp_path)) for number in range(3))
         await eventually(lambda: it.compared == 3)
         assert it.found["n", "shadow"].same == 1
-        assert it.memory_budget.held == 0
+        await eventually(lambda: it.memory_budget.held == 0)  # once all was found
         pid = it.process.pid
         assert pid not in {None, os.getpid()}
     assert pid is not None
@@ -98,10 +98,19 @@ async def test_pairs_are_compared_in_another_process_that_ends_with_us(tmp_path:
     assert examples_in(tmp_path) == ["r1", "r2"]
 
 
+async def test_it_leaves_the_processor_to_others_after_each_pair() -> None:
+    async with world() as it:
+        for number in range(200):
+            it.offer(number)
+        await eventually(lambda: it.compared == 200)
+        process = psutil.Process(it.process.pid)
+        assert process.num_ctx_switches().voluntary >= 200
+
+
 async def test_it_is_started_again_when_it_dies() -> None:
     async with world() as it:
         it.offer(1)
-        await eventually(lambda: it.compared == 1)
+        await eventually(lambda: it.compared == 1 and not it.process.held)
         os.kill(it.process.pid or 0, signal.SIGKILL)
         assert it.offer(2)
         await eventually(lambda: it.process.why)

@@ -16,12 +16,18 @@ from lb.health.port import Finding
 from lb.net.ask.backend_client import BackendClient
 from tests.fakes.virtual_loop import run_in_virtual_time
 from tests.wire.http1 import Peer, Script, reply, scripted_backend
-from tests.wire.waiting import eventually
+from tests.wire.waiting import WAIT_S, eventually
 
 PAGE = (
     b'nv_inference_pending_request_count{model="m",version="1"} 5\n'
     b'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5\n'
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends are given up as late as a test is, however long this process gets no processor."""
+    monkeypatch.setattr(load, "_TIMEOUT_S", WAIT_S)
 
 
 async def serve(peer: Peer) -> None:
@@ -69,7 +75,7 @@ async def reading(pool: Iterable[BackendRecord], told: Told) -> AsyncIterator[Lo
         BackendClient(), lambda: pool, lambda backend: {backend.name.encode(): 3}, told
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             yield reader
     finally:
         await reader.aclose()

@@ -127,6 +127,23 @@ async def test_the_first_round_waits_for_silent_ports_one_timeout_long(
     assert [record.message for record in caplog.records] == ["not every backend has answered"]
 
 
+async def test_the_first_round_does_not_end_while_we_stand_still_ourselves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Thresholds(timeout_s=0.3), "a") as bench:
+        waiter = asyncio.ensure_future(bench.loops.first_round())
+        for probe in bench.probes.values():
+            await probe.asked.acquire()
+        block_the_loop(0.6)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for probe in bench.probes.values():
+            probe.findings.put_nowait(Finding.READY)
+        await waiter
+        assert bench.port("a").health.state is BackendState.UP
+    assert caplog.records == []
+
+
 async def test_a_port_that_leaves_is_not_waited_for() -> None:
     async with running(FAR, "a", "b") as bench:
         for protocol in AppProtocol:

@@ -71,7 +71,7 @@ class Bench:
         self.watch.start()
         for name in self.tritons:
             self.find(name, Finding.READY)
-        await soon(self.watch.first_round(5.0))
+        await soon(self.watch.first_round(30.0))
 
 
 @asynccontextmanager

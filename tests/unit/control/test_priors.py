@@ -71,7 +71,7 @@ async def test_what_a_triton_has_measured_is_asked_once_when_it_comes() -> None:
     async with bench(a=slow, b=fast) as made:
         for name in ("a", "b", "a"):
             made.came(name)
-        await made.reader.first_round(5.0)
+        await made.reader.first_round(30.0)
         assert made.told == {"a": pytest.approx(0.04), "b": pytest.approx(0.005)}
         made.came("a")
         assert made.reader.idle.is_set()
@@ -81,10 +81,10 @@ async def test_what_a_triton_has_measured_is_asked_once_when_it_comes() -> None:
 async def test_a_triton_that_was_restarted_is_asked_again() -> None:
     async with bench(a=FakeTriton(statistics=statistics(40.0))) as made:
         made.came("a")
-        await made.reader.first_round(5.0)
+        await made.reader.first_round(30.0)
         made.directory.find("a").backend.died()
         made.came("a")
-        await made.reader.first_round(5.0)
+        await made.reader.first_round(30.0)
         assert made.asked("a") == 2
 
 

@@ -131,7 +131,7 @@ async def restoring(**tritons: FakeTriton) -> AsyncIterator[Bench]:
         bench.watch.start()
         for name in tritons:
             bench.find(name, Finding.READY)
-        await soon(bench.watch.first_round(5.0))
+        await soon(bench.watch.first_round(30.0))
         yield bench
     finally:
         await bench.restorer.aclose()

@@ -27,7 +27,7 @@ async def server() -> AsyncIterator[DnsServer]:
 class Bench:
     """A source with a clock that is always at the time when it may ask again."""
 
-    def __init__(self, server: DnsServer, timeout_s: float = 1.0, **settings: Any) -> None:
+    def __init__(self, server: DnsServer, timeout_s: float = 30.0, **settings: Any) -> None:
         self.now = 100.0
         config = {"servers": [server.address], **settings}
         self.source = DnsSource(

@@ -146,7 +146,7 @@ async def test_the_first_round_ends_when_all_have_answered_or_failed(bench: Benc
     bench.followers.use([one, two])
     one.news.put_nowait(entries("a"))
     two.news.put_nowait(SourceError("down"))
-    await bench.followers.first_round(10.0)
+    await bench.followers.first_round(30.0)
     assert bench.found == {"one": ["a"]}
 
 

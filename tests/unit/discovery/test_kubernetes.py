@@ -26,9 +26,9 @@ async def api() -> AsyncIterator[KubernetesApi]:
 
 
 class Bench:
-    """A source that does not wait long."""
+    """A source that asks again soon."""
 
-    def __init__(self, api: KubernetesApi, timeout_s: float = 2.0, **settings: Any) -> None:
+    def __init__(self, api: KubernetesApi, timeout_s: float = 30.0, **settings: Any) -> None:
         config = {"service": "triton", **PORTS, **settings}
         if config.get("selector"):
             del config["service"]
@@ -47,7 +47,7 @@ class Bench:
         return self.login
 
     async def next(self) -> Entries:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.source.next()
 
     async def names(self) -> list[str]:

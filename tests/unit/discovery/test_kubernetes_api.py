@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -14,12 +15,17 @@ from lb.discovery.kubernetes_api import Api, Gone, Unreachable
 from lb.discovery.kubernetes_login import Login
 from lb.discovery.source import SourceError
 from tests.fakes.kubernetes import status_object
+from tests.wire.waiting import WAIT_S
 
 LINES = [
     {"type": kind, "object": {"metadata": {"name": "ä" * 50, "resourceVersion": str(number)}}}
     for number, kind in enumerate(("ADDED", "MODIFIED", "DELETED", "BOOKMARK"), start=7)
 ]
 TEXT = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in LINES)
+
+
+def stand_still(for_s: float) -> None:
+    time.sleep(for_s)
 
 
 class Server:
@@ -29,12 +35,15 @@ class Server:
         self.pieces: list[bytes] = []
         self.status = 200
         self.is_cut = False
+        self.stands_still_s = 0.0
+        """The event loop does, which is ours as well, before it answers."""
         self.queries: list[str] = []
         self.headers: dict[str, str] = {}
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.queries.append(request.path_qs)
         self.headers = dict(request.headers)
+        stand_still(self.stands_still_s)
         response = web.StreamResponse(status=self.status, headers={"location": "http://other"})
         response.enable_chunked_encoding()
         await response.prepare(request)
@@ -64,7 +73,7 @@ async def api(server: Server) -> AsyncIterator[Api]:
 
 async def watched(api: Api) -> list[str]:
     found = []
-    watch = await api.watch("6", 60, 5.0)
+    watch = await api.watch("6", 60, WAIT_S)
     try:
         while changes := await watch.changes():
             found += [f"{change.kind} {change.version}" for change in changes]
@@ -116,7 +125,7 @@ async def test_what_is_no_answer_of_the_api_is_told(
 ) -> None:
     server.status, server.pieces = status, [body]
     with pytest.raises(SourceError, match=words):
-        await api.list(5.0)
+        await api.list(WAIT_S)
 
 
 async def test_an_answer_that_never_ends_is_not_read_to_its_end(
@@ -125,6 +134,16 @@ async def test_an_answer_that_never_ends_is_not_read_to_its_end(
     monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_BYTES", 1000)
     server.pieces = [b"x" * 600] * 3
     with pytest.raises(SourceError, match="too much at once"):
-        await api.list(5.0)
+        await api.list(WAIT_S)
     with pytest.raises(SourceError, match="a change that is too long"):
         await watched(api)
+
+
+async def test_time_in_which_we_stand_still_ourselves_is_not_the_apis(
+    server: Server, api: Api
+) -> None:
+    server.pieces = [b'{"items": [], "metadata": {"resourceVersion": "7"}}']
+    server.stands_still_s = 0.6
+    assert (await api.list(0.3)).version == "7"
+    watch = await api.watch("7", 60, 0.3)
+    watch.close()

@@ -60,7 +60,8 @@ def test_mistakes_of_clients_say_nothing_against_a_backend(code: int, text: str)
         (14, "GRPC server is shutting down and has stopped accepting new requests."),
         (12, "ModelInfer RPC doesn't support models with decoupled transaction policy"),
         (8, "Received message larger than max"),
-        (3, "anything else that is the client's"),
+        (3, "expected 2 inputs but got 1 inputs for model 'm'"),
+        (4, "Deadline Exceeded"),
         (0, ""),
     ],
 )
@@ -75,6 +76,13 @@ def test_what_may_be_either_sides_fault_stays_open() -> None:
     assert fault_of_answer(HTTP, 500, "") is Fault.ERROR
     assert fault_of_answer(GRPC, 13, text) is Fault.ERROR
     assert fault_of_answer(GRPC, 2, "poisoned") is Fault.ERROR
+
+
+def test_no_code_hides_a_backend_that_answers_everything_so() -> None:
+    for code in (401, 403, 404, 405, 415, 422, 501):
+        assert fault_of_answer(HTTP, code, "it does not work") is Fault.ERROR
+    for code in (1, 3, 5, 6, 7, 9, 10, 11, 12, 15, 16):
+        assert fault_of_answer(GRPC, code, "it does not work") is Fault.ERROR
 
 
 def test_a_request_that_was_too_large_for_the_device_may_be_to_blame_itself() -> None:

@@ -111,7 +111,7 @@ class House:
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     writer.write(b"x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await reader.read(1)
 
 

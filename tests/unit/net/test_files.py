@@ -66,11 +66,11 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(
                 path.symlink_to("/dev/zero")
             case _:
                 listener.bind(str(path))
-        before = len(os.listdir("/proc/self/fd"))
+        before = set(os.listdir("/proc/self/fd"))
         with pytest.raises(OSError, match=shown) as caught:
             read_text(str(path))
         assert caught.value.strerror == shown
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_thread_says_which_file_it_waits_for() -> None:
@@ -95,7 +95,7 @@ def test_a_file_that_does_not_answer_in_time_is_an_error_and_given_up() -> None:
     assert raised.value.filename == "/mnt/gone"
     assert not given_up.is_set()
     answers.set()
-    assert given_up.wait(10.0)
+    assert given_up.wait(30.0)
 
 
 def test_an_answer_is_what_the_work_returns_or_raises(tmp_path: Path) -> None:

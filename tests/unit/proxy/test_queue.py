@@ -43,7 +43,7 @@ class Waiting(Exchange):
         self.model = model
         self.refused: RequestRefused | None = None
         self.deadline = inf
-        self.hints: dict[bytes, bytes] = {}
+        self.fields: dict[bytes, bytes] = {}
         if model == b"m":
             self.hints = RoutingHints(rows=1)
 
@@ -52,7 +52,7 @@ class Waiting(Exchange):
         return self.deadline
 
     def hint(self, name: bytes) -> bytes:
-        return self.hints.get(name, b"")
+        return self.fields.get(name, b"")
 
     def go_on(self) -> None:
         try:
@@ -236,8 +236,8 @@ def test_a_header_outweighs_the_parameter_and_that_the_setting() -> None:
     )
     first = bench.come()
     plain, said = bench.come(), bench.come(priority=3)
-    both = bench.come(priority=3, hints={b"x-p": b"2", b"x-t": b"blue"})
-    wrong = bench.come(hints={b"x-p": b"high"})
+    both = bench.come(priority=3, fields={b"x-p": b"2", b"x-t": b"blue"})
+    wrong = bench.come(fields={b"x-p": b"high"})
     tickets = [each.ticket for each in (plain, said, both, wrong)]
     assert [ticket.priority for ticket in tickets] == [3, 2, 1, 3]
     assert [ticket.tenant for ticket in tickets] == ["", "", "blue", ""]

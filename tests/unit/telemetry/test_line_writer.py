@@ -112,7 +112,7 @@ def test_every_line_is_either_written_or_counted() -> None:
     writer = LineWriter(fd, name="test", queue_bytes=4096)
     for line in LINES:
         writer.write(line)
-    writer.close(timeout_s=5.0)
+    writer.close(timeout_s=30.0)
     os.close(fd)
     taker.join()
     os.close(reader)
@@ -207,7 +207,7 @@ def test_closing_ends_the_thread_even_while_nobody_reads() -> None:
         writer = LineWriter(fd, name="unread")
         for line in LINES:
             writer.write(line)
-        writer.close(timeout_s=5.0)
+        writer.close(timeout_s=30.0)
         assert is_gone("log:unread")
         assert 0 < writer.dropped < len(LINES)
 

@@ -209,7 +209,7 @@ def test_an_unread_standard_error_costs_lines_and_no_time() -> None:
             LOGGER.info(kind, extra={"field": "x" * 2000})
         assert log.dropped > 0
     finally:
-        log.close(timeout_s=5.0)
+        log.close(timeout_s=30.0)
         os.close(reader)
         os.close(fd)
 
