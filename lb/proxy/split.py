@@ -475,6 +475,11 @@ class HeldBytes:
         self._pieces.append(payload)
         return True
 
+    def charge(self, size: int) -> bool:
+        """Count memory that is taken up for these bytes beside their own. False when the owner had
+        to give way instead."""
+        return self._memory_budget.take(self, size)
+
     def _add_stored(self, piece: Stored) -> None:
         """Hold more that lies elsewhere, as one piece with what came before it."""
         if self._tail:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +24,8 @@ from tests.integration.test_split import LIMIT_S, ask, metric, post
 
 ENOUGH = 40
 """Batches of which one is cut once all Tritons are known."""
+LEAVING = 5
+"""Clients that leave."""
 KNOWN = 2
 """Executions by which a Triton is known."""
 TRITONS = ("triton-0", "triton-1", "triton-2")
@@ -107,6 +112,44 @@ def test_http_batches_are_cut_as_well(balancer: Balancer) -> None:
         if cut(balancer) > known:
             break
     assert cut(balancer) > known
+
+
+def test_batches_of_http_clients_that_have_gone_are_not_cut(balancer: Balancer) -> None:
+    teach(balancer, "linear")
+    text, fields = body(MAX_ROWS, "linear")
+    for _ in range(ENOUGH):
+        post(balancer.http, text, fields, model="linear")
+        if cut(balancer):
+            break
+    before = cut(balancer)
+    assert before
+    for _ in range(LEAVING):
+        send_and_leave(balancer, text, fields)
+    assert cut(balancer) == before
+
+
+def send_and_leave(balancer: Balancer, text: bytes, fields: dict[str, str]) -> None:
+    """Send a batch and end the connection, before the balancer has read anything of it."""
+    wait_until(lambda: is_idle(balancer), timeout_s=LIMIT_S, what="the Tritons are idle")
+    before = attempts(balancer)
+    fields = {"Host": "balancer", "Content-Length": str(len(text)), **fields}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    host, _, port = balancer.http.rpartition(":")
+    os.kill(balancer.pid, signal.SIGSTOP)
+    try:
+        with socket.create_connection((host, int(port)), LIMIT_S) as client:
+            client.sendall(f"POST /v2/models/linear/infer HTTP/1.1\r\n{lines}\r\n".encode() + text)
+    finally:
+        os.kill(balancer.pid, signal.SIGCONT)
+    wait_until(lambda: attempts(balancer) > before, timeout_s=LIMIT_S, what="it has run")
+
+
+def is_idle(balancer: Balancer) -> bool:
+    return metric(balancer, "triton_lb_backend_in_flight") == 0
+
+
+def attempts(balancer: Balancer) -> float:
+    return metric(balancer, "triton_lb_backend_attempts_total")
 
 
 def test_each_part_of_an_http_batch_is_a_span_of_the_trace(tritons: tuple[Triton, ...]) -> None:

@@ -34,8 +34,8 @@ SETTINGS = {
 
 @pytest.fixture
 def tritons() -> Iterator[tuple[Triton, ...]]:
-    # A part takes 200 ms.
-    with simulated(3, speeds=[0.01], models=["simple"]) as started:
+    # A part takes a second: parts are to be seen under way on a busy machine, too.
+    with simulated(3, speeds=[0.002], models=["simple"]) as started:
         yield started
 
 

@@ -59,6 +59,10 @@ _INPUT, _CONTENTS = 5, 5
 """Fields of a request, and of an input."""
 _ELEMENTS_PER_UNIT: Final = 16
 _BYTES_PER_UNIT: Final = 64
+_ELEMENT_BYTES: Final = 16
+_STRING_BYTES: Final = 40
+"""Memory that an element takes at most once it is parsed, beside the characters of a string,
+measured. On the wire it may be a single byte."""
 _INPUT_UNITS: Final = 8
 """What a part costs for what is in the message, in microseconds, measured."""
 _NUMBERS: Final = frozenset({"int64_param", "uint64_param", "double_param"})
@@ -67,7 +71,7 @@ _NUMBERS: Final = frozenset({"int64_param", "uint64_param", "double_param"})
 class MessageCut:
     """A ModelInferRequest that can be cut by rows."""
 
-    __slots__ = ("_head", "_inputs", "_raw", "part_units", "rows")
+    __slots__ = ("_head", "_raw", "_typed", "memory", "part_units", "rows")
 
     def __init__(self, request: Any, rows: int, raw: list[Rows], elements: int) -> None:
         """
@@ -80,16 +84,19 @@ class MessageCut:
         self.rows = rows
         """Those of all inputs."""
         self._raw = raw
-        self._inputs = list(request.inputs)
-        self._head = pb.ModelInferRequest()
-        """All of it but contents."""
-        self._head.CopyFrom(request)
-        for each in self._head.inputs:
+        # Nothing is copied from message to message: an arena keeps what its message dropped.
+        self._typed = [_typed_contents(each) for each in request.inputs]
+        """The typed contents of each input, if it has any."""
+        self.memory = sum(map(_memory_of, request.inputs))
+        """Bytes that it takes beside the raw contents, for itself and for all parts."""
+        for each in request.inputs:
             each.ClearField("contents")
+        self._head = pb.ModelInferRequest.FromString(request.SerializeToString())
+        """All of it but contents."""
         self.part_units = (
             elements // _ELEMENTS_PER_UNIT
             + self._head.ByteSize() // _BYTES_PER_UNIT
-            + len(self._inputs) * _INPUT_UNITS
+            + len(self._typed) * _INPUT_UNITS
         )
         """Microseconds at most to make a part."""
 
@@ -102,19 +109,35 @@ class MessageCut:
         contents are views of the whole message."""
         part = pb.ModelInferRequest()
         part.CopyFrom(self._head)
-        for each, whole in zip(part.inputs, self._inputs, strict=True):
+        for each, typed in zip(part.inputs, self._typed, strict=True):
             if REGION in each.parameters:
                 row = stride(each.datatype, each.shape)
                 each.parameters[OFFSET].int64_param += first * row
                 each.parameters[BYTE_SIZE].int64_param = count * row
-            elif whole.HasField("contents"):
+            elif typed is not None:
                 name = _TYPED[each.datatype]
-                contents = getattr(whole.contents, name)
+                contents = getattr(typed, name)
                 row = len(contents) // self.rows
                 getattr(each.contents, name).extend(contents[first * row : (first + count) * row])
             each.shape[0] = count
         data = [rows.slice(first, count) for rows in self._raw]
         return _message(part.SerializeToString(), _RAW_INPUTS, data)
+
+
+def _typed_contents(each: Any) -> Any:
+    """The typed contents of an input as a message of their own; None where it has none."""
+    if not each.HasField("contents"):
+        return None
+    return pb.InferTensorContents.FromString(each.contents.SerializeToString())
+
+
+def _memory_of(each: Any) -> int:
+    """Bytes that the typed contents of an input take: once parsed, and once more in the parts."""
+    if not each.HasField("contents"):
+        return 0
+    elements = len(getattr(each.contents, _TYPED[each.datatype]))
+    size: int = each.contents.ByteSize()
+    return elements * (_STRING_BYTES if each.datatype == BYTES else _ELEMENT_BYTES) + 2 * size
 
 
 def cut_message(message: Payload | Rope) -> Steps[MessageCut]:

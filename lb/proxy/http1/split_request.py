@@ -17,6 +17,7 @@ from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
 from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.kserve.work import json_priority, json_rows
+from lb.net.sockets import peer_end
 from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import SplitHints
 from lb.proxy.failure import http_body, http_status
@@ -353,6 +354,9 @@ class SplitRequest:
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
         exchange = self.exchange
+        if not plan.must and self._is_left():
+            self._pass_on()
+            return
         size = exchange.plan.json_size
         units = units_at_once(self._held.size if size < 0 else size)
         work = self._read(plan)
@@ -365,6 +369,13 @@ class SplitRequest:
             self._do_in_turns("cut", work, partial(self._begin_parts, plan))
         else:
             self._begin_parts(plan, cut)
+
+    def _is_left(self) -> bool:
+        """Whether the client has ended its connection, or its half of it, behind the request. Most
+        that do are gone: parts that nobody waits for would each cost as much as a request."""
+        server = self.exchange.server
+        transport = None if server is None else server.transport
+        return transport is not None and peer_end(transport) is not None
 
     def _read(self, plan: SplitPlan) -> Steps[BodyCut]:
         """Read the request.

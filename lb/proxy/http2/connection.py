@@ -39,7 +39,7 @@ WRITE_HIGH_WATER: Final = 256 * 1024
 _COLLECT: Final = 2**20
 """Payload that is collected before it is written within a turn: one turn of uvloop may bring 8 MiB,
 and what waits here is on nobody's account."""
-_BURST: Final = 64 * 1024
+_BURST: Final = WRITE_HIGH_WATER
 """What one waiting pipe may write before it is the next one's turn."""
 _FRAMES_AT_ONCE: Final = 256
 """Frames of one connection that are handled before others have their turn: a read may bring 29,000
@@ -459,7 +459,8 @@ class Http2Connection(Http2Codec):
                 return
             if pipe in self.waiting:  # else another one's call has ended it
                 del self.waiting[pipe]
-                self.drain(pipe, _BURST)
+                if pipe.sink_id in self.streams:  # else it has ended since its credit came
+                    self.drain(pipe, _BURST)
 
     def forget(self, pipe: Pipe[Any]) -> None:
         """`pipe` has nothing to send here any more."""
@@ -513,10 +514,11 @@ class Http2Connection(Http2Codec):
 
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """Credit came: for one outbound pipe, or for the connection."""
+        # A read may bring several of both: what they allow goes out together, in larger frames.
         if pipe is not None:
-            self.drain(pipe, _BURST)
-        elif self.waiting:
-            self.drain_waiting()
+            self.waiting[pipe] = None
+        if self.waiting:
+            self.mark()
 
     def on_settings(self) -> None:
         """The initial window may have grown: look at every stream that waits."""

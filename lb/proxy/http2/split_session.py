@@ -504,6 +504,8 @@ class SplitSession(CallPart):
 
     def _begin_parts(self, cut: MessageCut) -> None:
         call, plan = self.call, self.plan
+        if not self._held.charge(cut.memory):
+            return
         self.cut = cut
         if not self._is_fresh:
             now_best = self._splits.plan(call, plan.rows, self._held.size)

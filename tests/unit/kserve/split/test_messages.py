@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from lb.kserve import inference_pb2 as pb
@@ -13,6 +16,10 @@ from tests.fakes.batches import TYPED, answer_of, counted, message_of, read_mess
 from tests.fakes.work import instructions
 
 RAW_TYPES = [*SIZES, "BYTES"]
+CUTS = 30
+"""Batches that are held at once."""
+SLACK = 8 * 2**20
+"""Bytes that the process may take for something else."""
 
 
 @pytest.mark.parametrize("datatype", RAW_TYPES)
@@ -343,3 +350,29 @@ def test_long_typed_contents_are_parsed_in_a_step_of_their_own() -> None:
     tensor = request.inputs.add(name="A", datatype="FP32", shape=[2, 10_000])
     tensor.contents.fp32_contents.extend([1.5] * 20_000)
     assert sum(1 for _ in cut_message(request.SerializeToString())) == 3
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "element"),
+    [
+        ("BYTES", "bytes_contents", b"x"),
+        ("INT8", "int_contents", 1),
+        ("INT64", "int64_contents", 1),
+    ],
+)
+def test_parsed_contents_take_no_more_memory_than_is_said(
+    datatype: str, field: str, element: object
+) -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="IN", datatype=datatype, shape=[64, 2048])
+    getattr(tensor.contents, field).extend([element] * (64 * 2048))
+    message = request.SerializeToString()
+    read_message(message)  # what one takes for a moment is there from now on
+    before = resident()
+    cuts = [read_message(message) for _ in range(CUTS)]
+    assert resident() - before <= sum(cut.memory for cut in cuts) + SLACK
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

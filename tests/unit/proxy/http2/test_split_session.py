@@ -41,6 +41,23 @@ def reply(body: bytes, *, drop: int = 0) -> bytes:
     return answer.SerializeToString()
 
 
+def strings(rows: int, each: int) -> bytes:
+    """A message without prefix: typed contents, short on the wire and long once parsed."""
+    request = pb.ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="IN", datatype="BYTES", shape=[rows, each])
+    tensor.contents.bytes_contents.extend([b"x"] * (rows * each))
+    return request.SerializeToString()
+
+
+def strings_reply(body: bytes) -> bytes:
+    """The answer to a part of `strings`: a number for each row."""
+    rows = pb.ModelInferRequest.FromString(body[5:]).inputs[0].shape[0]
+    answer = pb.ModelInferResponse(model_name="m")
+    answer.outputs.add(name="OUT", datatype="UINT8", shape=[rows, 1])
+    answer.raw_output_contents.append(bytes(rows))
+    return answer.SerializeToString()
+
+
 class Bench:
     """A client, and two backends with a connection each."""
 
@@ -283,3 +300,27 @@ async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
     assert f.RST_STREAM in [each.kind for each in bench.backends[0].gets()]
     bench.backends[1].sends(f.answer(3, f.message(reply(again))))
     assert await bench.is_right()
+
+
+async def test_what_typed_contents_take_once_parsed_is_counted() -> None:
+    message = strings(ROWS, 1000)
+    bench = Bench()
+    bench.asks(message)
+    await eventually(lambda: bench.paper.in_flight == 2)
+    # Their characters are there three times: as they came, parsed, and in the parts.
+    assert bench.paper.memory_budget.held >= 40 * 1000 * ROWS + 3 * len(message) - 1000
+    for number in range(2):
+        bench.answers(number, strings_reply)
+    status, body = await bench.outcome()
+    assert status == 0, body
+    assert bench.paper.memory_budget.held == 0
+
+
+async def test_a_batch_that_takes_more_than_there_is_once_parsed_is_refused() -> None:
+    message = strings(ROWS, 1000)
+    bench = Bench()
+    bench.paper.memory_budget.resize(4 * len(message))
+    bench.asks(message)
+    status, body = await bench.outcome()
+    assert status == TOO_MUCH, body
+    assert bench.paper.memory_budget.held == 0
