@@ -78,6 +78,9 @@ class Line(asyncio.Protocol):
 
     http2: bool = True
     reads: bool = True
+    first: bytes = b""
+    """What is sent as soon as the connection stands, with the last bytes of a TLS handshake: the
+    balancer's timeouts count from there, and a busy machine may keep the attacker waiting."""
     opened_at: float = _NEVER
     cut_at: float = _NEVER
     """The other side ended it: GOAWAY with an error, or closed."""
@@ -109,6 +112,8 @@ class Line(asyncio.Protocol):
         self.transport = transport
         if not self.reads:
             transport.pause_reading()
+        if self.first:
+            transport.write(self.first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.left:
@@ -230,6 +235,7 @@ async def dial(
     reads: bool = True,
     receive_buffer: int = 0,
     secure: bool = True,
+    first: bytes = b"",
 ) -> Line:
     """Connect from the attacker's address.
 
@@ -239,6 +245,7 @@ async def dial(
         reads: take what comes.
         receive_buffer: of the kernel, bytes; 0 leaves it alone.
         secure: speak TLS if the target does.
+        first: see `Line`.
 
     Raises:
         OSError: it could not be made.
@@ -260,7 +267,10 @@ async def dial(
         raise
     name = "localhost" if tls else None
     _, line = await loop.create_connection(
-        lambda: Line(http2=http2, reads=reads), sock=raw, ssl=tls, server_hostname=name
+        lambda: Line(http2=http2, reads=reads, first=first),
+        sock=raw,
+        ssl=tls,
+        server_hostname=name,
     )
     line.opened_at = began
     return line

@@ -31,22 +31,21 @@ def _opener(
     first: bytes, *, reads: bool = True, receive_buffer: int = 0, secure: bool = True
 ) -> Callable[[Target], Awaitable[Line]]:
     async def make(target: Target) -> Line:
-        line = await dial(
-            target, http2=False, reads=reads, receive_buffer=receive_buffer, secure=secure
+        return await dial(
+            target,
+            http2=False,
+            reads=reads,
+            receive_buffer=receive_buffer,
+            secure=secure,
+            first=first,
         )
-        if first:
-            await line.send(first)
-        return line
 
     return make
 
 
 def _grpc(first: bytes) -> Slow:
     async def make(target: Target) -> Line:
-        line = await dial(target)
-        if first:
-            await line.send(first)
-        return line
+        return await dial(target, first=first)
 
     return Slow(make)
 
