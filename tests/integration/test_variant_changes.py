@@ -19,7 +19,7 @@ from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import FACTS, until
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay, snapshot_of
-from tests.wire.http1 import Peer, raw_client, scripted_backend
+from tests.wire.http1 import Peer, inference_response, raw_client, scripted_backend
 
 PIN = b"x-triton-lb-variant"
 STABLE, CANARY = "detector", "detector_of_the_second_generation"
@@ -124,8 +124,9 @@ async def http_triton(triton: Triton) -> AsyncIterator[str]:
             version = parts[5] if parts[4] == "versions" else ""
             head = int(received.field(b"inference-header-content-length") or 0)
             error = await triton.infer(parts[3], version, received.body[head:])
-            content = {"error": error} if error else {"model_name": parts[3]}
-            body = json.dumps(content).encode()
+            body = inference_response(parts[3].encode())
+            if error:
+                body = json.dumps({"error": error}).encode()
             status = b"404 Not Found" if error else b"200 OK"
             await peer.send(
                 b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)

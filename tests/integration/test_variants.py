@@ -13,7 +13,14 @@ from lb.access.disclosure import Disclosure
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.domain.access import Audience
 from tests.fakes.relay import RunningRelay, running_http1_relay
-from tests.wire.http1 import Peer, RawClient, ScriptedBackend, raw_client, scripted_backend
+from tests.wire.http1 import (
+    Peer,
+    RawClient,
+    ScriptedBackend,
+    inference_response,
+    raw_client,
+    scripted_backend,
+)
 from tests.wire.waiting import eventually
 
 NAME = b"detector"
@@ -144,14 +151,14 @@ async def test_metadata_is_about_the_first_variant_under_the_name() -> None:
 
 
 async def test_a_version_in_the_path_means_the_model() -> None:
-    async with serving(reply(b'{"model_name":"detector"}')) as (backend, _, client):
+    async with serving(reply(inference_response(b"detector"))) as (backend, _, client):
         await client.send(inference(b"/v2/models/detector/versions/2/infer"))
         await client.answer()
         assert backend.requests[0].head.startswith(b"POST /v2/models/detector/versions/2/infer ")
 
 
 async def test_clients_that_may_know_learn_of_their_variant() -> None:
-    answer = reply(b'{"model_name":"%b"}' % LONG)
+    answer = reply(inference_response(LONG))
     async with serving(answer, audience=Audience.ALL) as (_, _, client):
         await client.send(inference(b"/v2/models/detector/infer"))
         assert (await client.answer()).fields[b"x-triton-lb-variant"] == b"detector/canary"
@@ -161,7 +168,7 @@ async def test_clients_that_may_know_learn_of_their_variant() -> None:
 
 
 async def test_headers_choose_a_variant() -> None:
-    async with serving(reply(b'{"model_name":"other"}')) as (backend, _, client):
+    async with serving(reply(inference_response(b"other"))) as (backend, _, client):
         for field in (b"X-Beta: 1\r\n", b"X-Triton-Lb-Variant: other\r\n"):
             await client.send(inference(b"/v2/models/detector/infer", fields=field))
             got = await client.answer()
@@ -185,7 +192,7 @@ async def test_an_unknown_variant_and_a_client_that_may_not_choose_are_refused()
 
 async def test_a_large_request_goes_on_as_it_comes() -> None:
     body = b'{"inputs":[{"name":"INPUT","data":[' + b"1," * 200_000 + b"1]}]}"
-    async with serving(reply(b'{"model_name":"%b"}' % LONG)) as (backend, _, client):
+    async with serving(reply(inference_response(LONG))) as (backend, _, client):
         await client.send(inference(b"/v2/models/detector/infer", body), step=50_000)
         got = await client.answer()
         assert json.loads(got.body)["model_name"] == "detector"

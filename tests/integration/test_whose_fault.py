@@ -22,8 +22,8 @@ from tests.wire.frames import (
     rst,
 )
 from tests.wire.http1 import Peer as Http1Peer
+from tests.wire.http1 import inference_response, reply, scripted_backend
 from tests.wire.http1 import raw_client as http1_client
-from tests.wire.http1 import reply, scripted_backend
 from tests.wire.http2 import Peer, RawBackend, Script, plays, raw_backend, raw_client
 from tests.wire.waiting import eventually
 
@@ -125,7 +125,7 @@ async def test_a_connection_that_every_server_closes_over_one_request_counts_aga
         while True:
             if (await peer.request()).field(b"x-bad") is not None:
                 return
-            await peer.send(reply(b"{}"))
+            await peer.send(reply(inference_response()))
 
     good = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
     bad = good.replace(b"Host: a", b"Host: a\r\nX-Bad: yes")

@@ -142,6 +142,11 @@ def reply(body: bytes = b"ok", fields: bytes = b"", status: bytes = b"200 OK") -
     return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, fields, len(body), body)
 
 
+def inference_response(model: bytes = b"simple") -> bytes:
+    """The body of a short response to an inference, as it must be to be taken for one."""
+    return b'{"model_name":"%b","outputs":[]}' % model
+
+
 async def serve_ok(peer: Peer) -> None:
     """Answer every request."""
     while True:
