@@ -50,10 +50,10 @@ _BROKEN: Final = re.compile(
 )
 
 
-def has_outputs(body: bytes) -> bool:
-    """Whether a response to an inference, in JSON, has outputs. Triton always writes that member,
-    though it may be empty."""
-    return b'"outputs"' in body
+def lacks_outputs(body: bytes) -> bool:
+    """Whether a response to an inference is a JSON object without outputs. Triton always writes
+    that member, though it may be empty. What is no JSON is left to the client."""
+    return body[:1] == b"{" and b'"outputs"' not in body
 
 
 def fault_of_answer(protocol: AppProtocol, code: int, text: str) -> Fault | None:

@@ -22,7 +22,7 @@ from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
-from lb.kserve.faults import LEAST_RESPONSE, has_outputs
+from lb.kserve.faults import LEAST_RESPONSE, lacks_outputs
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM, answers_once
 from lb.net.dial import dial
@@ -1007,7 +1007,7 @@ class Http1Attempt(Attempt, AnswerSink):
             return True
         if not decoder.ended or head.is_encoded or head.length >= LEAST_RESPONSE:
             return False
-        return 0 < sum(map(len, pieces)) < LEAST_RESPONSE and not has_outputs(b"".join(pieces))
+        return sum(map(len, pieces)) < LEAST_RESPONSE and lacks_outputs(b"".join(pieces))
 
     def needs_payload(self, head: ResponseHead) -> bool:
         """See `AnswerSink`."""
