@@ -122,9 +122,9 @@ async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
     async with scene(0.1, 0.1) as made, running_balancer(made.config()) as balancer:
         address = balancer.address("http")
         record = balancer.product.control.directory.find("t0")
-        for _ in range(30):
-            await infer(made.client, address)
-        assert lane(balancer, "t0").learnt > 5
+        # Two at a time: one after the other they may all go to the Triton that chance made faster.
+        while sum(each.learnt > 5 for each in balancer.model_backends()) < 2:
+            await asyncio.gather(infer(made.client, address), infer(made.client, address))
         # What we did there ourselves makes nobody slower, also a while later.
         await eventually(lambda: record.load is not None and record.load.others == 0.0)
         await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
