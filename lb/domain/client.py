@@ -9,6 +9,8 @@ from typing import Final
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
+ClientKey = IPv4Address | int | None
+"""Whom limits count as one client; see `key_of_client`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,20 @@ def ip_of(text: str) -> IpAddress | None:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+def key_of_client(address: IpAddress | None) -> ClientKey:
+    """Whom limits count as one client.
+
+    An IPv6 client is its first 64 bits: within those it has as many addresses as it likes. None
+    stands for all clients of Unix sockets, which have no address.
+    """
+    return int(address) >> 64 if isinstance(address, IPv6Address) else address
+
+
+def address_of_name(name: str) -> IpAddress | None:
+    """The address in what logs call a client; None where there is none in it."""
+    return _forwarded_ip(name.encode())
 
 
 def is_within(address: IpAddress, networks: Iterable[IpNetwork]) -> bool:

@@ -1,4 +1,5 @@
-"""How often requests that may have run go again: a budget, and no more for models that kill.
+"""How often requests that may have run go again: a budget, what a dead backend had, and no more for
+models that kill.
 
 Re-runs are work that the clients did not ask for: when everything fails they would multiply it.
 And a request may be what the server died of.
@@ -6,6 +7,7 @@ And a request may be what the server died of.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 _MEMORY_S: Final = 10.0
@@ -74,6 +76,51 @@ class RerunBudget:
         earned = self.share * requests + self.floor * elapsed
         self._cap = earned / elapsed * _MEMORY_S
         self._tokens = min(self._tokens + earned, self._cap)
+
+
+class DeathGrants:
+    """Re-runs of what was under way on a backend that died, beside the budget.
+
+    All requests of a dead backend are lost in one moment, however long they have been under way.
+    Within ten seconds a backend grants as many re-runs as it had requests in flight at most when
+    it lost one. So one that dies again and again grants no more, and a connection that was reset
+    before takes one place only.
+    """
+
+    __slots__ = ("_grants",)
+
+    def __init__(self) -> None:
+        self._grants: dict[Hashable, _Grant] = {}
+
+    def take(self, backend: Hashable, in_flight: int, now: float) -> bool:
+        """Spend one, if there is one.
+
+        Args:
+            backend: which lost a request.
+            in_flight: its requests that were under way then, the lost one included.
+            now: monotonic seconds.
+        """
+        grant = self._grants.get(backend)
+        if grant is None or now >= grant.until:
+            # Backends that left must not stay here.
+            self._grants = {each: old for each, old in self._grants.items() if now < old.until}
+            grant = self._grants[backend] = _Grant(now + _MEMORY_S)
+        grant.most = max(grant.most, in_flight)
+        if grant.spent >= grant.most:
+            return False
+        grant.spent += 1
+        return True
+
+
+class _Grant:
+    """What one backend grants for ten seconds."""
+
+    __slots__ = ("most", "spent", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.most = 0
+        self.spent = 0
 
 
 class PoisonModels:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv6Address
 
-from lb.domain.client import IpAddress
+from lb.domain.client import ClientKey, IpAddress, key_of_client
 
 
 class ConnectionLimiter:
@@ -19,7 +18,7 @@ class ConnectionLimiter:
             limit: connections of one client; 0 is no limit, and nothing is counted.
         """
         self.limit = limit
-        self._counts: dict[IpAddress | int, int] = {}
+        self._counts: dict[ClientKey, int] = {}
 
     def __len__(self) -> int:
         """Clients with connections."""
@@ -40,12 +39,11 @@ class ConnectionLimiter:
     def enter(self, address: IpAddress | None) -> bool:
         """A connection begins. False when it is one too many; `leave` is due all the same.
 
-        An IPv6 client is its first 64 bits: within those it has as many addresses as it likes.
         Clients of Unix sockets have no address, and no limit.
         """
         if not self.limit or address is None:
             return True
-        key = _key(address)
+        key = key_of_client(address)
         count = self._counts[key] = self._counts.get(key, 0) + 1
         return count <= self.limit
 
@@ -53,11 +51,7 @@ class ConnectionLimiter:
         """A connection has ended."""
         if not self.limit or address is None:
             return
-        key = _key(address)
+        key = key_of_client(address)
         count = self._counts.pop(key, 0) - 1
         if count > 0:
             self._counts[key] = count
-
-
-def _key(address: IpAddress) -> IpAddress | int:
-    return int(address) >> 64 if isinstance(address, IPv6Address) else address

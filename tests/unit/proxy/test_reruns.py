@@ -224,9 +224,46 @@ def test_the_budget_holds() -> None:
     bench = Bench(share=0.2, floor=0.0)
     bench.backends[0].port(AppProtocol.GRPC).attempts = 50
     bench.loop.advance(2.0)
-    allowed = [bench.reruns.may(bench.lost(), Outcome.STALLED) for _ in range(12)]
+    allowed = [bench.reruns.may(bench.lost(), Outcome.RESET) for _ in range(12)]
     assert allowed == [True] * 10 + [False] * 2
     assert bench.reruns.refused == {"budget": 2}
+
+
+def dies(bench: Bench, outcome: Outcome, count: int) -> int:
+    """A backend with so many requests in flight dies. Returns how many of them may go again."""
+    bench.gone.in_flight = count
+    allowed = 0
+    for _ in range(count):
+        bench.gone.in_flight -= 1
+        allowed += bench.reruns.may(bench.lost(after_s=60.0), outcome)
+    return allowed
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.STALE, Outcome.STALLED])
+def test_all_that_a_dead_backend_had_goes_again(outcome: Outcome) -> None:
+    bench = Bench()
+    assert dies(bench, outcome, 500) == 500
+    assert not bench.reruns.refused
+
+
+def test_a_backend_that_dies_again_and_again_has_the_budget_only() -> None:
+    bench = Bench(share=0.2, floor=0.0)
+    assert dies(bench, Outcome.LOST, 50) == 50
+    bench.loop.advance(2.0)
+    assert dies(bench, Outcome.LOST, 50) == 0
+    assert bench.reruns.refused == {"budget": 50}
+    bench.loop.advance(10.0)
+    assert dies(bench, Outcome.LOST, 50) == 50
+
+
+def test_a_death_spends_nothing_of_the_budget() -> None:
+    bench = Bench(share=0.2, floor=1.0)
+    assert dies(bench, Outcome.LOST, 50) == 50
+    assert [bench.reruns.may(bench.lost(), Outcome.RESET) for _ in range(11)].count(True) == 10
+
+
+def test_without_a_budget_nothing_that_may_have_run_goes_again() -> None:
+    assert dies(Bench(share=0.0, floor=0.0), Outcome.LOST, 5) == 0
 
 
 @pytest.mark.parametrize(

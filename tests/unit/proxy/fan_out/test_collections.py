@@ -7,9 +7,11 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
 
+from lb.domain.client import key_of_client
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
@@ -89,6 +91,25 @@ async def test_only_equal_requests_share(change: dict[str, object], is_shared: b
         for number in range(count):
             at.end(number + 1)
         await asyncio.gather(*asking)
+
+
+async def test_one_client_leaves_half_of_the_places_to_others() -> None:
+    async with bench() as at:
+
+        def asks(client: str, number: int) -> asyncio.Task[FanOutReply]:
+            fields = ((b"x-number", b"%d" % number),)
+            address = ip_address(client)
+            return at.ask(replace(INDEX, fields=fields, client=key_of_client(address)))
+
+        greedy = [asks("192.0.2.1", number) for number in range(LIMIT)]
+        await at.until_begun(LIMIT // 2)
+        others = [asks("192.0.2.2", 100), asks("2001:db8::1", 101)]
+        await at.until_begun(LIMIT // 2 + 2)
+        for number in range(LIMIT // 2 + 2):
+            at.end(number + 1)
+        statuses = [(await each).status for each in greedy]
+        assert statuses == [200] * (LIMIT // 2) + [503] * (LIMIT // 2)
+        assert [(await each).status for each in others] == [200, 200]
 
 
 async def test_a_round_that_all_left_before_it_began_does_not_begin() -> None:

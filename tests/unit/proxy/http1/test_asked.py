@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -58,6 +59,7 @@ async def test_the_whole_body_is_asked_and_the_reply_is_answered(wire: bytes, st
     )
     assert question.operation.name == "RepositoryIndex"
     assert question.fields == ((b"x-key", b"v"),)
+    assert question.client == IPv4Address("10.1.2.3")
     answer = bench.sent.take()
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"Content-Type: application/json\r\n" in answer

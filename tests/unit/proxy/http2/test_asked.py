@@ -8,6 +8,7 @@ import itertools
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -85,6 +86,7 @@ async def test_the_whole_message_is_asked_and_the_reply_is_answered(step: int, f
         _INDEX,
         "RepositoryIndex",
     )
+    assert question.client == IPv4Address("127.0.0.1")
     frames = [frame for frame in client.gets() if frame.stream == 1]
     kept = [frame for frame in frames if frame.kind in (HEADERS, DATA)]
     assert [frame.kind for frame in kept] == [HEADERS, DATA, HEADERS]
