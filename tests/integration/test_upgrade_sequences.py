@@ -43,7 +43,7 @@ class Keeping(http.server.BaseHTTPRequestHandler):
         self._answer(200 if said.get("sequence_id") in known else 400)
 
     def _answer(self, status: int) -> None:
-        body = b"{}" if status == 200 else self.refusal
+        body = b'{"outputs":[]}' if status == 200 else self.refusal
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
