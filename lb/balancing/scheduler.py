@@ -371,8 +371,7 @@ class Scheduler:
 
     def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began, and whom it makes room for."""
-        # The class of the request knows the model queue where it began.
-        model_queue: ModelQueue = ticket.request_class.model_queue
+        model_queue = self._model_queues[ticket.request_class.model, ticket.request_class.version]
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]

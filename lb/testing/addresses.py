@@ -28,10 +28,12 @@ def free_addresses(ports: Sequence[int]) -> list[str]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in ports]
         for each, port in zip(sockets, ports, strict=True):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if port:
+                # A server that ended may have left connections in TIME_WAIT.
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 each.bind((HOST, port))
             else:
+                # Not with SO_REUSEADDR, which lets two sockets have a port until one listens.
                 _bind_any(each)
         return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
 
