@@ -195,8 +195,8 @@ class ModelQueue:
         return sum([each.queue.count for sets in (self.waiting, self.retired) for each in sets])
 
     def eligible_set(self, ticket: Ticket, now: float) -> EligibleSet:
-        """The eligible set of a request. Its terms know it from then on, unless it depends on where
-        the request has failed."""
+        """The eligible set of a request. Its class knows it from then on, unless it depends on
+        where the request has failed."""
         request_class, tried = ticket.request_class, ticket.tried
         eligible = request_class.eligible
         if tried:

@@ -82,9 +82,9 @@ class RoutingHints:
         self.size = 0
         """Bytes of the request, as far as they are announced. 0: as many as have come."""
         self.is_shared = False
-        """They are those of other requests, too: nothing of them changes but the terms."""
+        """They are those of other requests, too: nothing of them changes but the class."""
         self.request_class: QueueRequestClass | None = None
-        """Of the last request that had them. They belong to the `RequestClasses`."""
+        """The class of the last request that had these hints. It belongs to `RequestClasses`."""
         self.step: SequenceStep | None = None
         """Of a sequence."""
         self.pin: Pin | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 _SHARE: Final = 0.001
-"""Of requests, the share that may wait behind a copy. It is a tenth of the 1 % beyond the 99th
+"""The share of requests that may wait behind a copy. It is a tenth of the 1 % beyond the 99th
 percentile, which then becomes the 98.9th of the same latencies at most."""
 _SAVED: Final = 50.0
 """Requests that may be delayed in advance, so that a comparison that has just begun need not wait

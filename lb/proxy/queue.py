@@ -533,7 +533,7 @@ class Queue:
     # Tickets
 
     def _tell_usual(self, request_class: QueueRequestClass) -> None:
-        """Have new request class say what the options say of a model."""
+        """Have a new request class say what the options say of a model."""
         options = self.options
         request_class.priority = options.priorities.get(request_class.model, options.priority) - 1
         request_class.is_urgency_named = bool(

@@ -16,7 +16,7 @@ _MOST: Final = 1024
 
 
 class RequestClasses:
-    """Those that were asked for. To be used from one event loop."""
+    """The request classes that were asked for. To be used from one event loop."""
 
     __slots__ = ("_complete", "_known", "_noted", "_placement", "_pool", "_snapshot", "waits")
 
@@ -30,17 +30,17 @@ class RequestClasses:
         Args:
             pool: the published pool.
             placement: where an exchange may go.
-            complete: adds to new request class what the queue knows.
+            complete: adds to a new request class what the queue knows.
         """
         self._pool = pool
         self._placement = placement
         self._complete = complete
         self._snapshot: PoolSnapshot | None = None
-        """For which those hold that are known."""
+        """The pool that the known request classes hold for."""
         self._known: tuple[dict[tuple[bytes, bytes], QueueRequestClass], ...] = ({}, {})
         """By protocol, model and version."""
         self._noted: list[RoutingHints] = []
-        """Those that know their request class."""
+        """Shared hints that know their request class."""
         self.waits: dict[bytes, Histogram] = {}
         """How long scheduled requests that began had waited, by model."""
 
@@ -66,8 +66,8 @@ class RequestClasses:
         self._noted.append(hints)
 
     def forget(self) -> None:
-        """Make all request class anew when they are looked for next. Nothing holds the old ones but
-        requests."""
+        """Make each request class anew when it is looked for next. Only requests hold the old
+        ones."""
         for hints in self._noted:
             hints.request_class = None
         self._noted.clear()

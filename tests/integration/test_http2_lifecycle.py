@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -58,7 +57,7 @@ from tests.wire.http2 import (
     replies,
     serve_calls,
 )
-from tests.wire.waiting import eventually
+from tests.wire.waiting import eventually, stand_still
 
 BOTH_LOOPS = True
 UNAVAILABLE, EXHAUSTED = 14, 8
@@ -457,10 +456,6 @@ async def test_a_backend_that_says_nothing_is_given_up() -> None:
         assert len(other.requests) == 1
         await eventually(lambda: silent.peers[0].closed)
         assert relay.outcomes.seen[0][0] == "b0"
-
-
-def stand_still(for_s: float) -> None:
-    time.sleep(for_s)
 
 
 async def test_a_backend_that_greets_while_we_stand_still_is_used() -> None:

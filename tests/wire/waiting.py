@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -23,3 +24,8 @@ async def eventually(is_so: Callable[[], object], within_s: float = WAIT_S) -> N
     async with asyncio.timeout(within_s):
         while not is_so():  # noqa: ASYNC110  # what is waited for is the product's state
             await asyncio.sleep(0.001)
+
+
+def stand_still(for_s: float) -> None:
+    """Block the event loop, as a machine does that gives the process no processor."""
+    time.sleep(for_s)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -19,6 +18,7 @@ from lb.health.port import Finding
 from lb.health.thresholds import Thresholds
 from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.backends import make_spec
+from tests.wire.waiting import stand_still
 
 HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
 FAR = Thresholds(interval_s=3600.0, timeout_s=5.0)
@@ -134,7 +134,7 @@ async def test_the_first_round_does_not_end_while_we_stand_still_ourselves(
         waiter = asyncio.ensure_future(bench.loops.first_round())
         for probe in bench.probes.values():
             await probe.asked.acquire()
-        block_the_loop(0.6)
+        stand_still(0.6)
         for _ in range(3):
             await asyncio.sleep(0)
         for probe in bench.probes.values():
@@ -276,10 +276,6 @@ async def test_network_probes_follow_the_plan() -> None:
     assert isinstance(probe, NetworkProbe)
 
 
-def block_the_loop(for_s: float) -> None:
-    time.sleep(for_s)
-
-
 async def test_time_outs_while_we_are_late_ourselves_do_not_count() -> None:
     rules = Thresholds(interval_s=0.05, timeout_s=0.4, fall=1)
     async with running(rules, "a") as bench:
@@ -289,7 +285,7 @@ async def test_time_outs_while_we_are_late_ourselves_do_not_count() -> None:
         await bench.until(lambda: bench.port("a").health.state is BackendState.UP)
         for _ in range(3):
             await probe.asked.acquire()
-            block_the_loop(0.35)
+            stand_still(0.35)
             probe.findings.put_nowait(Finding.TIMEOUT)
         await probe.asked.acquire()
         assert bench.port("a").health.state is BackendState.UP

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -15,17 +14,13 @@ from lb.discovery.kubernetes_api import Api, Gone, Unreachable
 from lb.discovery.kubernetes_login import Login
 from lb.discovery.source import SourceError
 from tests.fakes.kubernetes import status_object
-from tests.wire.waiting import WAIT_S
+from tests.wire.waiting import WAIT_S, stand_still
 
 LINES = [
     {"type": kind, "object": {"metadata": {"name": "ä" * 50, "resourceVersion": str(number)}}}
     for number, kind in enumerate(("ADDED", "MODIFIED", "DELETED", "BOOKMARK"), start=7)
 ]
 TEXT = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in LINES)
-
-
-def stand_still(for_s: float) -> None:
-    time.sleep(for_s)
 
 
 class Server:
