@@ -6,10 +6,11 @@ with one whose Triton is fine, ten times slower, hung or dead.
 Run it on a machine without other work. With the defaults it takes nine minutes.
 
 **Load.** Two simulated Tritons have the model in service. Executions run one at a time and sleep
-for 10 ms. Requests come at random intervals (`--steady`: at even ones), at 70 % of the rate that
-both can execute. All inferences are to be copied, some to the model in service too, and answers are
-compared. The shadow's Triton hangs or dies when the measured part of a slice begins, with copies
-under way.
+for 10 ms. Requests come at 70 % of the rate that both can execute. Intervals are within a third of
+their mean, so that hardly any request waits for a Triton: else the p99 would be that wait, and
+would not show delays in the load balancer. With `--poisson` intervals are exponential. All
+inferences are to be copied, some to the model in service too, and answers are compared. The
+shadow's Triton hangs or dies when the measured part of a slice begins, with copies under way.
 
 **Comparison.** Every state has a load balancer of its own. A round has a slice of load for each
 state, in random order. Requests come at the same moments in all slices of a round. The latencies of
@@ -209,12 +210,12 @@ def _message(model: str) -> bytes:
     return request.SerializeToString()
 
 
-def _arrivals(rng: Random, seconds: float, *, is_steady: bool) -> list[float]:
+def _arrivals(rng: Random, seconds: float, *, is_poisson: bool) -> list[float]:
     """Return when requests are sent in the slices of a round, in seconds from the beginning."""
     moments, now = [], 0.0
     while now < _LEAD_S + seconds:
         moments.append(now)
-        now += 1 / _RATE if is_steady else rng.expovariate(_RATE)
+        now += rng.expovariate(_RATE) if is_poisson else rng.uniform(2 / 3, 4 / 3) / _RATE
     return moments
 
 
@@ -288,11 +289,11 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     )
 
 
-async def _play(states: list[_State], rounds: int, seconds: float, *, is_steady: bool) -> None:
+async def _play(states: list[_State], rounds: int, seconds: float, *, is_poisson: bool) -> None:
     """Play all rounds."""
     rng = Random(1)
     for _ in range(rounds):
-        arrivals = _arrivals(rng, seconds, is_steady=is_steady)
+        arrivals = _arrivals(rng, seconds, is_poisson=is_poisson)
         for state in rng.sample(states, len(states)):
             await state.prepare()
             gc.collect()
@@ -319,7 +320,7 @@ async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_Stat
             channel = grpc.aio.insecure_channel(balancer.grpc)
             await channels.enter_async_context(channel)
             states.append(_State(name, shadow, balancer, channel))
-        await _play(states, given.rounds, given.seconds, is_steady=given.steady)
+        await _play(states, given.rounds, given.seconds, is_poisson=given.poisson)
     return states
 
 
@@ -419,7 +420,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a slice, measured")
     parser.add_argument("--states", nargs="+", choices=_STATES, default=list(_STATES))
-    parser.add_argument("--steady", action="store_true", help="requests come at even intervals")
+    parser.add_argument("--poisson", action="store_true", help="requests come in bursts, too")
     parser.add_argument("--serve", nargs=3, metavar=("MODEL", "SPEED", "PORTS"), help="be a Triton")
     given = parser.parse_args()
     if given.serve:
