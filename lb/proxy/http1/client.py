@@ -335,11 +335,8 @@ class Http1ClientConnection(Pooled):
                     return
                 if len(data) > LARGE_READ:
                     self._let_others_go_first()
-                start = decoder.start_of_only(data)
-                if start:
-                    if attempt.on_whole_chunk(data, start):
-                        return
-                elif (size := decoder.size_of_lines(data)) and attempt.on_lines(data, size):
+                size = decoder.whole_chunks(data)
+                if size and attempt.on_whole_chunks(data, size):
                     return
         self._read(attempt, data)
 

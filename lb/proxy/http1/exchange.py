@@ -1014,7 +1014,7 @@ class Http1Attempt(Attempt, AnswerSink):
         return self.plan.is_inference and head.status in _SUCCESSES
 
     def on_middle(self, data: bytes) -> bool:
-        """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
+        """Relay a read in the middle of a body of known length. False as `on_whole_chunks`."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The most of a large answer, without a list.
         client = self.client
         transport = None if client is None else client.transport
@@ -1041,36 +1041,12 @@ class Http1Attempt(Attempt, AnswerSink):
         port.bytes_received += size
         self.owner.bytes_out += size
 
-    def on_whole_chunk(self, data: bytes, start: int) -> bool:
-        """Relay a part of the answer that was read as one chunk, `data`, with its payload from
-        `start` on. False when it cannot go on as it is, and `on_answer` is to relay it."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). One event of a stream: does what `on_answer`
-        # does for it, without taking it apart and putting it together again.
-        transport = self.chunks_to
-        if transport is None:
-            return False
-        size = len(data) - start - 2
-        owner = self.owner
-        port = self.port
-        port.last_byte_at = now = owner.relay.clock()
-        if self._answer_times is not None:
-            self._answer_times.on_answer(now)
-        port.bytes_received += size
-        owner.bytes_out += size
-        mask = self._mask
-        if mask is not None and not mask.passes(data):
-            text = data[start:-2]
-            shown = mask.feed(text)
-            if shown is not text:
-                data = data[:start] + shown + CRLF
-        transport.write(data)
-        return True
-
-    def on_lines(self, data: bytes, size: int) -> bool:
-        """Relay a part of the answer that was read as whole chunks of whole lines, with so much
-        payload. False as `on_whole_chunk`."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). Several events in one read go on as they
-        # came. No name of a region goes on from one line to the next.
+    def on_whole_chunks(self, data: bytes, size: int) -> bool:
+        """Relay a part of the answer that was read as whole chunks, with so much payload. False
+        when it cannot go on as it came, and `on_answer` is to relay it."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). One or several events of a stream: does what
+        # `on_answer` does for them, without taking them apart and putting them together again.
+        # Several chunks end a line each, and no name of a region goes on in the next line.
         transport = self.chunks_to
         if transport is None:
             return False
@@ -1080,8 +1056,9 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
-        if self._answer_times is not None:
-            self._answer_times.on_answer(now)
+        times = self._answer_times
+        if times is not None:
+            times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)
