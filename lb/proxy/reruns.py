@@ -129,8 +129,9 @@ class RerunLimits:
         """Go by other rules from now on."""
         self.budget.configure(rules.share, rules.floor)
 
-    def may(self, exchange: Exchange, outcome: Outcome) -> bool:
-        """Whether a request that may run twice goes again; takes it out of the budget.
+    def take(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Take another run of a request, which may run twice, out of the budget. False: it does not
+        go again.
 
         Args:
             exchange: whose attempt ended without an answer.
@@ -147,13 +148,14 @@ class RerunLimits:
             if self.poison_models.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self.refuse("deadly_model")
         return (
-            self._is_granted(exchange.backend, outcome, now)
+            self._take_grant(exchange.backend, outcome, now)
             or self.budget.take(self.attempts, now)
             or self.refuse("budget")
         )
 
-    def _is_granted(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
-        """Whether a request goes again because its backend seems to have died with it."""
+    def _take_grant(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
+        """Take one of the runs that are granted where a backend seems to have died with all that it
+        had. False: none is left, or it did not die."""
         if backend is None or outcome not in _DEATHS or not self.budget.share:
             return False
         return self._grants.take(backend, backend.in_flight + 1, now)

@@ -671,7 +671,7 @@ class Shadows:
 
     # Memory: see `Recorder` and `Holder`
 
-    def takes(self, size: int) -> bool:
+    def take(self, size: int) -> bool:
         """See `Recorder`."""
         memory_budget = self._memory_budget
         return memory_budget.held + size <= memory_budget.keep_up_to and memory_budget.take(

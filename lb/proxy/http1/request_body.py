@@ -162,7 +162,7 @@ class RequestBody:
 
     def _send_much(self, connection: Http1ClientConnection, kept: list[Payload]) -> None:
         size = self._kept_size
-        is_kept = self._may_keep(max(size, self._length))
+        is_kept = self._admit_kept(max(size, self._length))
         if size > PORTION:
             self.unsent = deque(self._all_kept(kept))
             self._unsent_size = size
@@ -183,11 +183,11 @@ class RequestBody:
         """Have no other attempt: what is not sent yet is kept elsewhere."""
         self._kept = None
 
-    def _may_keep(self, size: int) -> bool:
-        """Whether so much in all is kept for another attempt."""
+    def _admit_kept(self, size: int) -> bool:
+        """Admit that so much in all is kept for another attempt. False where there is no room."""
         relay = self._relay
         return size <= relay.options.retained_size and (
-            relay.memory_budget.may_keep(max(0, size - self.charged))
+            relay.memory_budget.admit_kept(max(0, size - self.charged))
         )
 
     def _send_on(self) -> None:
@@ -385,7 +385,7 @@ class RequestBody:
     def _keep(self, kept: list[Payload], message: list[Payload], *, may_drop: bool) -> None:
         size = sum(map(len, message))
         self._kept_size += size
-        if may_drop and not self._may_keep(self._kept_size):
+        if may_drop and not self._admit_kept(self._kept_size):
             self._keep_no_more()
             return
         kept += message

@@ -160,8 +160,8 @@ class RequestHandler(RequestTaker, Protocol):
         """Whether what came is to be dealt with before more is read."""
         ...
 
-    def may_be_placed(self) -> bool:
-        """All is known that decides where the request goes. False: it was answered instead."""
+    def prepare_placing(self) -> bool:
+        """Do what is to be done before the request is placed. False: it was answered instead."""
         ...
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class VariantHandler:
         """See `RequestHandler`."""
         return self._inner is not None and self._inner.is_busy
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         try:
             self._choose()

@@ -74,7 +74,7 @@ class RegionFilter:
         """See `RequestHandler`."""
         return self._inspection is not None
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         return True
 

@@ -286,7 +286,7 @@ class Http2ClientConnection(Http2Connection):
         # HOT PATH (benchmarks/load). Twice per call; heads are shared and decided once.
         pipe = self.streams.get(stream_id)
         if pipe is None or pipe.ended:
-            self.may_pass(fr.HEADERS, stream_id)
+            self.admit_frame(fr.HEADERS, stream_id)
             self.blocks.skip(block)
             return
         head = self.blocks.known_response(block) or self.blocks.response(block)

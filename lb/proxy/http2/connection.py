@@ -122,7 +122,7 @@ class Http2Connection(Http2Codec):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         relay = self.relay
-        if relay.iteration.left <= 0 and self._waits(data):
+        if relay.iteration.left <= 0 and self._keep_for_later(data):
             return
         relay.now = relay.clock()
         try:
@@ -144,7 +144,7 @@ class Http2Connection(Http2Codec):
             if self.large_reads == _READS_IN_A_ROW:
                 self._let_others_go_first()
 
-    def _waits(self, data: bytes) -> bool:
+    def _keep_for_later(self, data: bytes) -> bool:
         """Keep what was read for a later iteration, since the budget of this one is spent. False
         where the connection is over."""
         if not self._let_others_go_first():

@@ -325,7 +325,7 @@ class Http2ServerConnection(Http2Connection):
         if not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "even stream id from a client")
         pipe = self.streams.get(stream_id)
-        if not self.may_pass(fr.HEADERS, stream_id) or pipe is None:
+        if not self.admit_frame(fr.HEADERS, stream_id) or pipe is None:
             self.blocks.skip(block)
             return
         self.inspected += len(block) >> _UNSEEN_UNIT

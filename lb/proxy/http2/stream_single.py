@@ -136,7 +136,7 @@ class SingleBackend:
             or self._snapshot is not self._pool.current
             or not (
                 (size == self._known_size and payload.startswith(self._known))
-                or self._is_alike(payload, size)
+                or self._recognize(payload, size)
             )
             or not (self._needs_no_look or SEQUENCE_ID not in payload)
         ):
@@ -164,7 +164,7 @@ class SingleBackend:
             or sink is None
             or not (
                 (size == self._known_size and payload[: self._known_stop] == self._known)
-                or self._is_alike(payload, size)
+                or self._recognize(payload, size)
             )
             or self._snapshot is not self._pool.current
             or not (self._needs_no_look or (size < COPY_BELOW and SEQUENCE_ID not in payload))
@@ -178,8 +178,9 @@ class SingleBackend:
         sink.send_data(request, payload)
         return True
 
-    def _is_alike(self, payload: Payload, size: int) -> bool:
-        """Whether it is one whole message of another size that begins as the last one did."""
+    def _recognize(self, payload: Payload, size: int) -> bool:
+        """Recognize one whole message of another size that begins as the last one did: it is what
+        the next one is compared with. False where it is none."""
         # HOT PATH (benchmarks/bench_stream_relay.py).
         known = self._known
         stop = self._known_stop

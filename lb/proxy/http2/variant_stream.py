@@ -245,7 +245,7 @@ class VariantStream(CallPart):
             else:
                 out += payload[at:stop]
             at = stop
-        if end_stream and self._is_cut_off():
+        if end_stream and self._fail_if_cut_off():
             return
         # What the client sent counts for its window, what goes on for the backend's.
         delta = len(out) - len(payload)
@@ -258,9 +258,9 @@ class VariantStream(CallPart):
         if out or end_stream:
             session.request_data(bytes(out), end_stream)
 
-    def _is_cut_off(self) -> bool:
-        """Whether the request ends within bytes that are held back here. The call has failed then;
-        where it ends within others, the session sees that."""
+    def _fail_if_cut_off(self) -> bool:
+        """Fail the call if its request ends within bytes that are held back here; where it ends
+        within others, the session sees that. Returns whether it failed."""
         if not self._begun or self._session.is_answered:
             return False
         self.call.request.ended = True
@@ -328,9 +328,9 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         self._session.leave_parting()
 
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
+    def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""
-        return self._session.ends_attempts(code)
+        return self._session.end_attempts(code)
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
@@ -352,5 +352,5 @@ class VariantStream(CallPart):
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""
-        if not self._is_cut_off():
+        if not self._fail_if_cut_off():
             self._session.request_trailers(block)
