@@ -89,7 +89,7 @@ class SingleBackend:
         self.is_between = True
         """No message is under way."""
         self._answers = 0
-        """Those that `pending_responses` knows of."""
+        """How many answers `pending_responses` was told of."""
         self._count_at = _COUNT_EVERY
         """Requests without answers, as far as `pending_responses` knows, until it is told again."""
         self._known = b""
