@@ -27,7 +27,7 @@ _ANSWERED: Final = Outcome.ANSWERED
 
 
 class Accounts:
-    """Those of one process. To be used from one event loop."""
+    """The accounts of one process. To be used from one event loop."""
 
     __slots__ = (
         "_outcomes", "_reruns", "_steps", "blame", "clock", "open_exchanges", "overtaken", "queue",

@@ -39,7 +39,7 @@ class Owing(Protocol):
 
     @property
     def port(self) -> Port:
-        """Of the backend."""
+        """The port of the backend."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class DeadPeerDetector:
         """
         self._owing = owing
         self._silences: dict[Owing, _Silence] = {}
-        """Of the connections where there was one at the last scan."""
+        """How long connections are silent, of those that were at the last scan."""
         self.may_rest = True
         """No connection owed anything at the last scan."""
         self.count = 0

@@ -30,9 +30,9 @@ _LOOK_S: Final = 0.01
 _PATIENCE_S: Final = 0.25
 """How long one waits for others, where requests take no longer."""
 _TIMES: Final = 2.0
-"""Of what requests of its model take, one waits for others that are under way."""
+"""A request waits so many times as long as requests of its model take, for others under way."""
 _LONGEST_S: Final = 3.0
-"""But never longer."""
+"""The longest that it waits."""
 _DOUBT_S: Final = 1.5
 """One of which a server may have died waits so long for a sign of life of that: probes are sent
 every second."""
@@ -41,7 +41,7 @@ _DEATHS: Final = LOSSES | {Outcome.STALLED}
 _SUSPECT_S: Final = 10.0
 """Who has not killed its server for so long keeps nobody waiting."""
 _TOGETHER: Final = 8
-"""Of very many that wait, this part goes to one backend at once."""
+"""One in so many goes to one backend at once, where very many wait."""
 
 Schedule = Callable[[float, Callable[[], None]], object]
 """Has something called after seconds, precisely."""
@@ -87,7 +87,7 @@ class _Suspect:
 
 
 class RerunLimits:
-    """Those of one process. To be used from its event loop."""
+    """The limits of one process. To be used from its event loop."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class RerunLimits:
         self._wake(due - now)
 
     def spread(self, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
-        """Of some backends those with the fewest requests that go again."""
+        """Choose among some backends those with the fewest requests that go again."""
         if not self._running:
             return backends
         busy = self._busy()

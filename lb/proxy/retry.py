@@ -102,7 +102,7 @@ class RetryPolicy:
         self._pool = pool
         self._clock = clock
         self.rules = rules
-        """Those in force."""
+        """The rules in force."""
         self._queue = queue
         self._steps = steps
         self._reruns = reruns

@@ -78,7 +78,7 @@ class Steps:
         self.rules = rules = rules or SequenceRules()
         self.table = SequenceTable(limit=rules.limit, affinity=rules.affinity, bound=rules.bound)
         self._backends: tuple[Backend, ...] = ()
-        """Those of the pool when it was last looked at."""
+        """The backends of the pool when it was last looked at."""
 
     def configure(self, rules: SequenceRules) -> None:
         """Go by other rules from now on; sequences that run stay where they are."""

@@ -32,7 +32,8 @@ from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 LIMITED: Final = "limited"
 """Why spans were never made: there were too many in a second."""
 _USUAL_SPANS: Final = 2
-"""Of a request: its own, and that of an attempt. Further ones are taken off when they are made."""
+"""Spans of a request: its own, and that of an attempt. Further ones are taken off when they are
+made."""
 _KEPT_FOR_SAMPLED: Final = 0.5
 """Share of the limit that late decisions leave to the others: when everything fails, everything
 would be decided late."""

@@ -45,7 +45,7 @@ _ONE_IS_ENOUGH: Final = frozenset({"CudaSharedMemoryRegister"})
 """CUDA memory belongs to one GPU, which not all can open."""
 _SETTINGS_FIELD: Final = 1
 _TRIES: Final = 2
-"""Of a backend that cannot be reached while the others carry out what they are told."""
+"""Tries of a backend that cannot be reached while the others carry out what they are told."""
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ class AskedRequest:
         self._ask = ask or put
         self.collects = True
         self.departure = Departure()
-        """That of the client."""
+        """Happens when the client leaves."""
         self.head = b""
         """As a backend would get it."""
         self._is_resting = False

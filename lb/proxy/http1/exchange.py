@@ -115,7 +115,7 @@ class Http1Exchange(Exchange):
         self.handler: RequestHandler | None = None
         """Takes the parts of the request before us, or in our place."""
         self.form: AnswerForm | None = None
-        """Of the answer, if the client wants another one."""
+        """The form of the answer, if the client wants another one."""
 
     response_begun: bool
     """Some of an answer of a backend has gone to the client."""
@@ -463,7 +463,7 @@ class Http1Exchange(Exchange):
         self.leave_backend(Outcome.LATE)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Go elsewhere, if that is allowed and there is somebody."""
+        """Fail over, if that is allowed and there is another backend."""
         attempt = self.running
         if attempt is None or self.response_begun or self.finished:
             return
@@ -695,7 +695,7 @@ class Http1Attempt(Attempt, AnswerSink):
     client: ClientSide | None
     """Who gets its answer; None: nobody."""
     status: int
-    """Of the answer, once it has begun."""
+    """The status of the answer, once it has begun."""
     _begun: bool
     """The answer has, and goes on as it comes."""
     _frames_chunks: bool
@@ -707,7 +707,7 @@ class Http1Attempt(Attempt, AnswerSink):
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
     _answer_times: AnswerTimes | None
-    """Of a stream of answers. Set with the head of the answer, as is `_mask`."""
+    """Counts when answers of a stream come. Set with the head of the answer, as is `_mask`."""
 
     # The request
 
@@ -784,7 +784,7 @@ class Http1Attempt(Attempt, AnswerSink):
             owner.attempt_failed(outcome, detail)
 
     def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        """The backend is silent: fail over, if that is allowed and there is another one."""
         if self.client is not None:
             self.owner.leave_backend(Outcome.STALLED)
 

@@ -71,7 +71,7 @@ class RequestBody:
     _unsent_size: int
     """Bytes of `unsent`; set with it."""
     _chunks: int
-    """Those that were sent of a body in chunks, which alone has this and the next one."""
+    """Chunks that were sent of a body in chunks, which alone has this and the next one."""
     _gather_timer: Timer | None
 
     @property
@@ -103,8 +103,8 @@ class RequestBody:
         return size <= UNCOUNTED or self._settle()
 
     def again(self) -> RequestBody:
-        """The same request, complete as it is, to be sent to a second backend as well. What is kept
-        of it is in the memory budget once."""
+        """Make the body of the same request, complete as it is, to be sent to a second backend as
+        well. What is kept of it is in the memory budget once."""
         other = RequestBody(self._relay, None, self._length)
         other.ended = True
         other._kept = self._kept

@@ -145,7 +145,7 @@ class Http1ServerConnection(ClientSide):
         self._turn: FrontDecision | None = None
         """What the front said of the request under way."""
         self.options = relay.options
-        """Those in force when its request began, or else now."""
+        """The options in force when its request began, or else now."""
         self.is_leaving = relay.draining
         """It closes after the next answer, which says so."""
         self.closes = relay.draining
@@ -191,7 +191,7 @@ class Http1ServerConnection(ClientSide):
         is so long that no cache keeps it, or the payload log takes a sample of such."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
-        """Of the request's body, while it arrives."""
+        """Decodes the request's body while it arrives."""
         self._is_processing = False
         self._goes_on = False
         """Some of what was read is used in a later iteration of the loop."""

@@ -268,7 +268,7 @@ class SplitRequest:
         self.head = b""
         """As a backend would get it."""
         self.hints = exchange.hints
-        """Those of the whole batch."""
+        """The hints of the whole batch."""
         self._held = HeldBytes(exchange.relay.memory_budget, self)
         self._plan = plan
         """None while nobody knows whether it is cut."""

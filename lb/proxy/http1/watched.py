@@ -30,7 +30,7 @@ class RegionFilter:
         self._watch = watch
         self.collects = False
         self._inspection: Inspection | None = None
-        """Of payload that not all of was looked at."""
+        """Inspects payload that is not inspected to its end."""
         self._uninspected: deque[Payload] = deque()
         """Payload that follows it."""
         self._held: list[Payload] = []

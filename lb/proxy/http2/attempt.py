@@ -137,7 +137,7 @@ class GrpcAttempt(Attempt):
         self.connection: Http2Connection | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
-        """Of the response to an inference, until a message comes."""
+        """The head of the response to an inference, until a message comes."""
         self.message_size = self.early_heads = 0
         self.sink = TO_CLIENT
         self.request = call.request
@@ -588,11 +588,11 @@ class GrpcAttempt(Attempt):
         request.sink = None
 
     def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        """The backend is silent: fail over, if that is allowed and there is another one."""
         self.sink.backend_hung(self)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        """Have the call fail over, if that is allowed and there is another backend."""
         if self.begun or self.outcome is not None or self.exchange.finished:
             return
         self.try_replace(outcome if self.has_stream else Outcome.CONNECT_TIMEOUT)

@@ -62,7 +62,7 @@ class BackendSide(Protocol):
         ...
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        """Have the call fail over, if that is allowed and there is another backend."""
         ...
 
     def backend_stalled(self) -> None:
@@ -811,7 +811,7 @@ class CallPart:
 
     @property
     def head(self) -> RequestHead:
-        """Of the request."""
+        """The head of the request."""
         return self.call.head
 
     @property

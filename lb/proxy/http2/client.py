@@ -94,7 +94,7 @@ class Http2ClientConnection(Http2Connection):
         self.bound: deque[GrpcAttempt] = deque()
         """Attempts that wait for room here and may go nowhere else; the pool serves them."""
         self.unbound = pool.waiting
-        """Those that wait for room on any connection of the pool. Here because it is looked at
+        """Attempts that wait for room on any connection of the pool. Here because it is looked at
         whenever a stream ends, and compiled code finds what a Protocol has by its name."""
         self.next_id = 1
         self.last_byte_at = 0.0

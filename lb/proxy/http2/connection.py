@@ -83,7 +83,7 @@ class Http2Connection(Http2Codec):
         self.frames_at_once = _FRAMES_AT_ONCE
         self.relay = relay
         self.options = options
-        """Those in force when it connected: what the peer was told of them stays."""
+        """The options in force when it connected: what the peer was told of them stays."""
         self.transport: asyncio.Transport | None = None
         self.client: Client = NOBODY
         """Whose requests come over it; those of nobody, where it leads to a backend."""

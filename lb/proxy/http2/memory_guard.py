@@ -27,7 +27,7 @@ class MemoryGuard:
     def __init__(self) -> None:
         self._regions = GrpcRegionWatch()
         self._inspection: Inspection | None = None
-        """Of payload that not all of was looked at."""
+        """Inspects payload that is not inspected to its end."""
 
     @property
     def is_under_way(self) -> bool:

@@ -47,7 +47,7 @@ class Http2Relay(Http2Shared):
     def __init__(self, parts: RelayParts, traffic: Traffic, options: Http2Options) -> None:
         super().__init__(parts, traffic, options)
         self.pools: dict[Backend, UpstreamPool] = {}
-        """Those that were asked for; see `pool`."""
+        """Pools that were asked for; see `pool`."""
         self._decisions = Decisions(self)
         self._make_attempt = self._attempt_maker()
         self._parting_timer: Timer | None = None

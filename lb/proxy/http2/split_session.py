@@ -398,7 +398,7 @@ class SplitSession(CallPart):
         call.part = self
         self.plan = plan
         self.hints = call.hints
-        """Those of the call before it was cut."""
+        """The hints of the call before it was cut."""
         self.cut: MessageCut | None = None
         """The request once it is complete."""
         self.first_answer_at = 0.0

@@ -58,7 +58,7 @@ class StallWatch:
         self._limit_s = limit_s
         self._timer: Timer | None = None
         self._marks: dict[Pipe[Any], tuple[int, float]] = {}
-        """Of pipes that wait for their own windows: bytes that had gone out, and since when."""
+        """For pipes that wait for their own windows: bytes that had gone out, and since when."""
         self._moved_at = 0.0
         """When the connection was last seen to move."""
         self._buffered = 0

@@ -68,7 +68,7 @@ class StreamAnswers(ResponseSink):
         self._answer_size = 0
         """How long it was; 0 where the next one must be looked at."""
         self._answer_header = b""
-        """Of the frame in which it went out."""
+        """The header of the frame in which it went out."""
 
     # The beginning of a response
 

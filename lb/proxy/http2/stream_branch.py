@@ -217,7 +217,7 @@ class Branch(ResponseSink):
         attempt.in_flight_messages = in_flight_messages
 
     def keep_accounts(self) -> None:
-        """Of all requests from the first one on."""
+        """Keep accounts of all requests from the first one on."""
         if self.attempt is not None:
             self.attempt.in_flight_messages = InFlightMessages(self.call.relay.dispatcher.queue)
 

@@ -37,7 +37,7 @@ class StreamRouter:
         """Backends with an upstream stream that is open, the first one first; None while the call
         has one attempt at most."""
         self._work: Work | None = None
-        """Of the last request that it was told where to go, until it goes."""
+        """The work of the last request that it was told where to go, until it goes."""
         self._first: StreamMessage | None = None
         """The first request."""
         self.may_move = True

@@ -62,7 +62,7 @@ class StreamSession(CallPart):
         self.single = SingleBackend(call)
         """The backend, while it is one."""
         self.answers: StreamAnswers | None = None
-        """Of that."""
+        """Takes the answers of that one backend."""
         self.merge: StreamMerge | None = None
         """With several upstream streams."""
         self._times = AnswerTimes(call.relay.traffic, call, 0.0)

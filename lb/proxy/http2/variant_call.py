@@ -47,7 +47,7 @@ _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
 _CONFIG: Final = "ModelConfig"
 _CONFIG_FIELD: Final = 1
-"""Of `ModelConfigResponse`: the configuration, whose first field is the name."""
+"""The field of `ModelConfigResponse` with the configuration, whose first field is the name."""
 _MAY_NOT: Final = "this client may not choose a variant; see access.control"
 _ITS_OWN: Final = frozenset({
     GrpcStatus.UNKNOWN, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS,
@@ -122,7 +122,7 @@ class VariantCall(CallPart):
         """More of the message is needed to tell where it goes."""
         self._look_at = 0
         self._recording = call.relay.parts.shadows.record(call, split.name)
-        """Of a call that is to be copied."""
+        """The recording of a call that is to be copied."""
 
     @property
     def variant(self) -> str:

@@ -28,7 +28,7 @@ from lb.wire.http2.frames import ErrorCode
 _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
 _RESPONSE_FIELD: Final = 2
-"""Of `ModelStreamInferResponse`: the response, whose first field is the name."""
+"""The field of `ModelStreamInferResponse` with the response, whose first field is the name."""
 _UNANSWERED: Final = 1024
 """Requests of a variant whose times are remembered until they are answered."""
 _TOO_LARGE: Final = f"a compressed message may have {_MAX_COMPRESSED} bytes"
@@ -50,7 +50,7 @@ class StreamVariants:
         self.is_sole = True
         """One variant serves all of the stream, so that errors are its errors."""
         self.last: Variant | None = None
-        """That of the last request."""
+        """The variant of the last request."""
 
     def request(self, data: bytes, size: int) -> bytes | None:
         """A request as it goes on.
