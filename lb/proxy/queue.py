@@ -51,7 +51,7 @@ from lb.wire.memory_budget import MemoryBudget
 _HELD_AT_MOST: Final = 1 << 20
 """Bytes of one waiting request that are held at most: the stream's window, or less."""
 _TURNS_AT_ONCE: Final = 64
-"""Requests that begin, or are refused, in one turn of the loop."""
+"""Requests that begin, or are refused, in one iteration of the loop."""
 _ANEW_AT_ONCE: Final = 32
 """Exchanges among them that are placed anew, or looked at for that; the others are not to wait for
 thousands of those."""
@@ -617,7 +617,7 @@ class Queue:
     # Turns
 
     def _soon(self) -> None:
-        """Give turns at the end of this turn of the event loop."""
+        """Give turns at the end of this iteration of the event loop."""
         if not self._is_soon:
             self._is_soon = True
             self._later(0.0, self._give_turns)

@@ -36,7 +36,7 @@ _BEGUN_AT_ONCE: Final = 8
 _HEAD_START_S: Final = 0.005
 """There may be hundreds to be called, with long answers: calls begin so many at a time, which is a
 millisecond or two of work, and the next ones when these are answered or after this time, so that
-neither beginnings nor answers come all in one turn of the loop."""
+neither beginnings nor answers come all in one iteration of the loop."""
 _LOOK_S: Final = 1.0
 """How often those that are waited for are held against the roster."""
 _REPOSITORY: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})

@@ -57,7 +57,8 @@ class AskedRequest:
         self.head = b""
         """As a backend would get it."""
         self._is_resting = False
-        """Much of the body came just now: what comes next has to wait for a turn of the loop."""
+        """Much of the body came just now: what comes next has to wait for an iteration of the
+        loop."""
         self._watch = RegistrationWatch() if exchange.plan.route.is_registration else None
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:

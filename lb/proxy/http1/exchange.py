@@ -231,7 +231,7 @@ class Http1Exchange(Exchange):
 
     def _look_later(self, look: BodyInspection, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
-        part then has a turn of the loop to itself, and no more is read meanwhile."""
+        part then has an iteration of the loop to itself, and no more is read meanwhile."""
         is_under_way = bool(self._unseen)
         for piece in few(pieces):
             self._unseen += look.slices(piece)

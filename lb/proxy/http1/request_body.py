@@ -191,7 +191,7 @@ class RequestBody:
         )
 
     def _send_on(self) -> None:
-        """Send the next part of what was kept, and the rest in later turns of the loop."""
+        """Send the next part of what was kept, and the rest in later iterations of the loop."""
         unsent, connection = self.unsent, self.connection
         if unsent is None or connection is None or connection.is_full:
             return

@@ -2,7 +2,7 @@
 
 Parts go on as they come: a request is refused before the part that completes the name of a region
 reaches the backend, which then never has the whole of it. What takes long to inspect, as little
-that inflates to much does, is held meanwhile, and inspected a step in each turn of the loop.
+that inflates to much does, is held meanwhile, and inspected a step in each iteration of the loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One HTTP/2 connection of the relay on a transport: batching of writes and the sending side.
 
-What the reads of one turn of the event loop bring is relayed at once; every connection that got
-something to say meanwhile writes once, at the end of the turn (`Http2Relay.flush`). Reading never
-pauses: only stream windows hold senders back, so one slow reader cannot stall the other streams of
-a shared connection.
+What the reads of one iteration of the event loop bring is relayed at once. Every connection that
+got something to say meanwhile writes once, at the end of the iteration (`Http2Relay.flush`).
+Reading never pauses: only stream windows hold senders back, so one slow reader cannot stall the
+other streams of a shared connection.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class Http2Connection(Http2Codec):
             transport.abort()
 
     def mark(self) -> None:
-        """Have this connection flushed at the end of this turn of the event loop, after all reads
-        of the turn were relayed."""
+        """Have this connection flushed at the end of this iteration of the event loop, after all
+        reads of the turn were relayed."""
         if not self.dirty:
             self.dirty = True
             relay = self.relay

@@ -20,7 +20,7 @@ INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
 
 
 class MemoryGuard:
-    """Inspects the payload of one call, a step in each turn of the loop."""
+    """Inspects the payload of one call, a step in each iteration of the loop."""
 
     __slots__ = ("_inspection", "_regions")
 

@@ -69,8 +69,8 @@ class Http2Shared(metaclass=ABCMeta):
         self.servers: set[Any] = set()
         """Clients' connections."""
         self.dirty: list[Any] = []
-        """Connections to flush at the end of this turn of the event loop, which the first of them
-        asks for."""
+        """Connections to flush at the end of this iteration of the event loop, which the first of
+        them asks for."""
         self.closing: list[Any] = []
         """Connections to close after the next flush."""
         self.draining = False

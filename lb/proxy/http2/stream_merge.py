@@ -254,7 +254,7 @@ class StreamMerge:
     def answers_went_out(self) -> None:
         """Nothing waits for the client any more."""
         if not self._is_pumping and not self._is_scheduled:
-            # Not from within the drain of the outlet.
+            # Not from within the drain of the merged response.
             self._is_scheduled = True
             self._call.relay.loop.call_soon(self._pump_later)
 
