@@ -219,8 +219,8 @@ class Accounts:
         was overtaken is to be ended before the exchange is placed again: its ticket is that of
         the exchange."""
         first = exchange.attempt
-        if first is not None:
-            exchange.tried = (*exchange.tried, first.backend)
+        assert first is not None
+        exchange.tried = (*exchange.tried, first.backend)
         self.overtaken += 1
         self.promote(exchange)
 

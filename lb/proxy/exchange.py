@@ -126,9 +126,10 @@ class Loss(NamedTuple):
     """Backends that took too long. They may still run it, and die of it."""
 
     def was_survived(self) -> bool:
-        """Whether the backend has certainly been there since: it said something, to anybody."""
+        """Whether the backend has certainly been there since: it said something, to anybody. True
+        also where no connection was lost."""
         if self.backend is None:
-            return False
+            return True
         since = self.at + _READ_LATE_S
         ports = [port for port in self.backend.ports if port is not None]
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)

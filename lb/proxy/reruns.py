@@ -188,7 +188,7 @@ class RerunLimits:
         for backend in loss.left:
             if backend not in usable and not backend.port(exchange.protocol).is_hung:
                 return True
-        if loss.backend is None or loss.was_survived():
+        if loss.was_survived():
             return False
         return None if loss.backend in usable else True
 
