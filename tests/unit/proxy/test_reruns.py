@@ -288,14 +288,19 @@ def test_a_server_that_was_heard_since_did_not_die(
     assert bench.reruns.take(bench.lost(), Outcome.LOST) is goes
 
 
+@pytest.mark.parametrize("is_hedged", [False, True])
 @pytest.mark.parametrize("how", ["gone", "hung", "there"])
-def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str) -> None:
+def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str, is_hedged: bool) -> None:
     bench = Bench()
     backend = bench.backends[1] if how == "there" else bench.gone
     backend.port(AppProtocol.GRPC).is_hung = how == "hung"
     one = bench.lost()
     one.backend = backend
-    assert bench.reruns.take(one, Outcome.LATE)
+    if is_hedged:
+        late = begins(one, backend, bench.loop.time() - 0.1)
+        bench.reruns.ended_beside(late, Outcome.LATE, bench.loop.time())
+    else:
+        assert bench.reruns.take(one, Outcome.LATE)
     one.backend = bench.backends[0]
     bench.loop.advance(0.2)
     assert bench.reruns.take(one, Outcome.LATE) is (how != "gone")
