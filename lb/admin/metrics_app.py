@@ -56,7 +56,7 @@ SCRAPE_DEADLINE_S: Final = 0.5
 hangs must cost neither of them its answer."""
 CONCURRENT_SCRAPES: Final = 16
 """Hundreds at once would spend the deadline of each on the work for the others, and what comes at
-the same time is handled in one turn of the loop: about half a millisecond for each."""
+the same time is handled in one iteration of the loop: about half a millisecond for each."""
 CACHE_S: Final = 1.0
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 """Of one page. A Triton with a thousand models writes 2 MB."""

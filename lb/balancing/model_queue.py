@@ -77,7 +77,7 @@ class ModelQueue:
         self.stats = ModelStats()
         self.model_backends: dict[Backend, ModelBackend] = {}
         self.is_pressed = False
-        """Requests of the highest priority use reserved slots; set by `is_reserved`."""
+        """Requests of the highest priority use reserved slots; set by ``check_reserved``."""
         self.runs_in_order = True
         """All its model backends execute one request after the other."""
         self.others_waiting = 0
@@ -271,8 +271,8 @@ class ModelQueue:
             model_backend.assume(measured, now)
         return model_backend
 
-    def is_reserved(self, priority: int) -> bool:
-        """Whether free slots are reserved for a higher priority than this one.
+    def check_reserved(self, priority: int) -> bool:
+        """Find out whether free slots are reserved for a higher priority than this one.
 
         The reserved number of slots stays free beyond those that the highest priority uses already.
         """
@@ -291,7 +291,7 @@ class ModelQueue:
 
         Args:
             priority: of the request.
-            is_reserved: what `is_reserved` has just said.
+            is_reserved: what ``check_reserved`` has just said.
         """
         if not (self.reserves and priority > 0):
             return ANY_LEAD_S
@@ -431,7 +431,7 @@ class ModelQueue:
         eligible_set.wake_at = NO_DEADLINE
         is_reserved = False
         if self.reserves and head.priority > 0:
-            is_reserved = self.is_reserved(head.priority)
+            is_reserved = self.check_reserved(head.priority)
             lead_s = self.lead_s(head.priority, is_reserved=is_reserved)
         # `EligibleSet.decide` is written out.
         candidates = eligible_set.candidates(now, is_reserved=is_reserved)
@@ -569,7 +569,7 @@ class ModelQueue:
         idle: ModelBackend | None = None
         is_too_late = eligible_set.is_too_late(head, now)
         if is_too_late or now >= head.deadline - self.stats.best_s:
-            idle = eligible_set.idle(head, now, is_reserved=self.is_reserved(head.priority))
+            idle = eligible_set.idle(head, now, is_reserved=self.check_reserved(head.priority))
             if is_too_late and idle is None:
                 return head, None, NEVER
         elif model_backend is not None and model_backend.is_idle and decision.is_best(now):
@@ -606,7 +606,7 @@ class ModelQueue:
                 ticket = eligible_set.nth(
                     eligible_set.before(ends_at, model_backend, now, 1.0), now
                 )
-            if not self.is_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
+            if not self.check_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
                 score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
                 is_in_time = estimate.ends_at < ticket.deadline

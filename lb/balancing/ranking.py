@@ -14,7 +14,7 @@ from typing import Final
 from lb.balancing.cost import MIN_SAMPLES
 from lb.balancing.model_backend import LATENESSES, ModelBackend
 from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
-from lb.balancing.selection import NETWORK_S, NORMAL, TIE_TOLERANCE
+from lb.balancing.selection import NETWORK_S, TIE_TOLERANCE
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
 _FAR_EXECUTIONS: Final = 4.0
@@ -27,8 +27,8 @@ class IdleRanking:
     """The fastest model backends of an eligible set, as far as that is known for sure."""
 
     __slots__ = (
-        "_fastest_s", "_instances", "_is_uniform", "_late_s", "_next_s", "_rows", "_slowest_s",
-        "_stats", "_until", "alike", "version",
+        "_fastest_s", "_instances", "_is_uniform", "_late_s", "_rows", "_slowest_s", "_stats",
+        "_until", "alike", "version",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,7 @@ class IdleRanking:
         """A request whose deadline is later by more than so many seconds is surely in time."""
         self._rows = 0
         """The rows that it holds for; 0 for any."""
-        self._fastest_s = self._slowest_s = self._next_s = 0.0
+        self._fastest_s = self._slowest_s = 0.0
         self._instances = instances = model_backends[0].instances
         self._is_uniform = False
         # Only where nothing but rows and requests in flight changes the estimates.
@@ -81,30 +81,24 @@ class IdleRanking:
         # HOT PATH (benchmarks/bench_schedule.py). After each execution that is learnt from: `min`
         # and `max` are written out.
         stats = self._stats
-        rest = 1.0 - IDLE_TIE_TOLERANCE
-        limit_s = fastest_s / rest * (1.0 - _EXACT)
+        limit_s = fastest_s / (1.0 - IDLE_TIE_TOLERANCE) * (1.0 - _EXACT)
         alike: list[ModelBackend] = []
         slowest_s = fastest_s
-        next_s = until = NO_DEADLINE
+        until = NO_DEADLINE
         late_s = 0.0
         for model_backend in model_backends:
             cost = model_backend.load.cost
             took_s = cost.base_s + cost.row_s * rows
-            if took_s > limit_s:
-                # No alternative while those that are alike take less than this.
-                score_s = (1.0 - TIE_TOLERANCE) * took_s - cost.unsure_s / NORMAL.busy_weight
-                next_s = min(next_s, took_s * rest, score_s)
-            elif took_s > fastest_s:
+            if took_s <= fastest_s:
+                alike.insert(0, model_backend)
+            elif took_s <= limit_s:
                 alike.append(model_backend)
                 slowest_s = max(slowest_s, took_s)
-            else:
-                alike.insert(0, model_backend)
             if cost.mean_s > stats.best_s and cost.at + model_backend.explore_s < until:
                 until = cost.at + model_backend.explore_s
             late_s = max(late_s, model_backend.lateness_s)
         self.alike = tuple(alike)
         self._fastest_s, self._slowest_s = fastest_s, slowest_s
-        self._next_s = next_s * (1.0 - _EXACT)
         self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
         self._until = until - _EXACT
         self._late_s = _FAR_EXECUTIONS * slowest_s + LATENESSES * late_s + NETWORK_S

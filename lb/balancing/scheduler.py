@@ -177,7 +177,7 @@ class Scheduler:
         is_reserved = False
         lead_s = eligible_set.lead_s
         if model_queue.reserves and ticket.priority > 0:
-            is_reserved = model_queue.is_reserved(ticket.priority)
+            is_reserved = model_queue.check_reserved(ticket.priority)
             lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
         decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
@@ -279,7 +279,7 @@ class Scheduler:
         eligible_set = model_queue.eligible_set(ticket, now)
         if model_queue.waiting or model_queue.retired:
             return None
-        is_reserved = model_queue.is_reserved(ticket.priority)
+        is_reserved = model_queue.check_reserved(ticket.priority)
         lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
         decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
@@ -520,7 +520,7 @@ class Scheduler:
             if eligible_set.is_retired:
                 self._expire_at(ticket, model_queue, ticket.deadline)
                 return
-            is_reserved = model_queue.is_reserved(ticket.priority)
+            is_reserved = model_queue.check_reserved(ticket.priority)
             model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
             if model_backend is not None:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
@@ -590,7 +590,7 @@ class Scheduler:
         is_due = ticket.deadline != NO_DEADLINE and eligible_set.queue.count > 0
         if is_due and model_queue.is_late(ticket, eligible_set, now):
             # What is idle now may be wanted by queued requests.
-            is_reserved = model_queue.is_reserved(ticket.priority)
+            is_reserved = model_queue.check_reserved(ticket.priority)
             if (
                 eligible_set not in self._dirty
                 or eligible_set.idle(ticket, now, is_reserved=is_reserved) is None
@@ -646,7 +646,7 @@ class Scheduler:
         """
         model_backend = None
         if ticket.deadline > now:
-            is_reserved = model_queue.is_reserved(ticket.priority)
+            is_reserved = model_queue.check_reserved(ticket.priority)
             model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
         if model_backend is None:
             raise ScheduleRefused(RefusalReason.LATE, model_queue.room_in(eligible_set, now))

@@ -178,7 +178,7 @@ class SharedScheduler(Scheduler):
                 self.rung(now)
             return None
         self._tell(ticket, now)
-        if self._is_one_too_many(ticket, backend, now):
+        if self._recheck_limits(ticket, backend, now):
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
@@ -258,7 +258,7 @@ class SharedScheduler(Scheduler):
             self._tell(ticket, now)
             backend = ticket.backend
             assert backend is not None
-            if not self._is_one_too_many(ticket, backend, now):
+            if not self._recheck_limits(ticket, backend, now):
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.request_class.model_queue
@@ -559,9 +559,9 @@ class SharedScheduler(Scheduler):
         self._limited[key] = limited
         self._apply_again(key, now)
 
-    def _is_one_too_many(self, ticket: Ticket, backend: Backend, now: float) -> bool:
-        """Whether a request that begins exceeds a limit that somebody gave, since another worker
-        has begun one meanwhile. Both have told, so at least one of them sees it."""
+    def _recheck_limits(self, ticket: Ticket, backend: Backend, now: float) -> bool:
+        """Hear what the other workers have begun meanwhile. Returns whether a request that begins
+        now exceeds a limit that somebody gave. Both have told, so at least one of them sees it."""
         model_backend: ModelBackend = ticket.model_backend
         if not (backend.max_in_flight or model_backend.is_exact):
             return False

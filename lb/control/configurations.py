@@ -144,7 +144,7 @@ class ConfigurationReader:
                     del self._left[record]
                     continue
                 version, is_first = left.popitem()
-                if version in record.models.ready and self._is_shared(record, version, is_first):
+                if version in record.models.ready and self._note_others(record, version, is_first):
                     return record, version
             await self._until_due()
 
@@ -163,8 +163,9 @@ class ConfigurationReader:
             left = self._left.setdefault(record, {})
             left.update((each, True) for each in fresh if book.digest(backend, each) is None)
 
-    def _is_shared(self, record: BackendRecord, version: Version, is_first: bool) -> bool:
-        """Whether others have it, too; those that were not asked are, if it is the first one."""
+    def _note_others(self, record: BackendRecord, version: Version, is_first: bool) -> bool:
+        """Have the others that have it asked, too, if this is the first one. Returns whether there
+        are any."""
         others = [o for o in self._due if o is not record and version in o.models.ready]
         if is_first:
             for other in others:

@@ -131,8 +131,8 @@ class BackendDirectory:
         self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody), loadable=self._on_demand))
         """What the data plane reads."""
         self.put_off: Callable[[Callable[[], None]], object] = _at_once
-        """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
-        may end in one turn, and to publish takes a millisecond then."""
+        """Puts off to the end of an iteration of the loop what probes and lists have changed:
+        hundreds may end in one turn, and to publish takes a millisecond then."""
         self._is_put_off = False
         self._gone: deque[BackendRecord] = deque()
         """Backends of which something is left, though they are not in the pool any more."""

@@ -12,7 +12,7 @@ from lb.domain.model import ModelEntry
 from lb.health.models import ModelList
 
 _AT_ONCE: Final = 100
-"""Lines that are read in one turn of the loop, which takes a third of a millisecond."""
+"""Lines that are read in one iteration of the loop, which takes a third of a millisecond."""
 _KEPT: Final = 8
 _KEPT_BYTES: Final = 512 * 1024
 """Different lists that are kept, and the longest one."""

@@ -36,7 +36,8 @@ _RESOLUTION_S: Final = 0.001
 """Of event loops' timers."""
 
 _BEGUN_AT_ONCE: Final = 16
-"""Loops that are started in one turn of the event loop while requests are served: a millisecond."""
+"""Loops that are started in one iteration of the event loop while requests are served: a
+millisecond."""
 _BETWEEN_S: Final = 0.005
 
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
@@ -230,7 +231,8 @@ class ProbeLoops:
             due = min(due, self._due(port))
 
     def _due(self, port: PortRecord) -> float:
-        """When to probe next: a little early, so that many probes share a turn of the loop."""
+        """When to probe next: a little early, so that many probes share an iteration of the
+        loop."""
         due = port.health.next_probe_at(self._rng)
         return due - due % min(_STEP_S, port.health.rules.interval_s * _STEP_SHARE)
 

@@ -112,9 +112,9 @@ class ModelLoader:
             evictions=dict(self._evictions),
         )
 
-    def is_overdue(self, backend: str) -> bool:
-        """Whether a backend takes too long to load a model; see `ModelPlanner.overdue_s`. The load
-        goes on, and counts when it succeeds after all."""
+    def check_overdue(self, backend: str) -> bool:
+        """Note if a backend takes too long to load a model; see `ModelPlanner.overdue_s`. The load
+        goes on, and counts when it succeeds after all. Returns whether it takes too long."""
         loading = self._loading.get(backend)
         if loading is None or backend in self._overdue:
             return loading is not None
@@ -142,7 +142,7 @@ class ModelLoader:
         why = "idle" if step.model is None else "room"
         try:
             for model in step.evict:
-                if not await self.is_evicted(record, model, why, is_needed):
+                if not await self.evict(record, model, why, is_needed):
                     return  # planned anew at the next look
         except NotUnloadedError as error:
             _log.warning(
@@ -171,7 +171,7 @@ class ModelLoader:
                     )
                 return
 
-    async def is_evicted(
+    async def evict(
         self, record: BackendRecord, model: bytes, why: str, is_needed: Callable[[], bool] = _always
     ) -> bool:
         """Unload a model. Returns whether it is gone; it is not if it is in use, or if that is not

@@ -381,7 +381,7 @@ class ModelPlacement:
         if step is not None and step.model is not None:
             new = {*step.before, step.model}
             taken |= new
-            if self.loader.is_overdue(record.backend.name):
+            if self.loader.check_overdue(record.backend.name):
                 overdue = frozenset(new) - self._ready(record)
         return Host(
             name=record.backend.name,
@@ -563,7 +563,7 @@ class ModelPlacement:
             raise PlacementError(f"{name} is loading or unloading a model; try again")
         self._under_way[record] = Step(None, name, (model,))
         try:
-            if not await self.loader.is_evicted(record, model, "operator"):
+            if not await self.loader.evict(record, model, "operator"):
                 raise PlacementError(f"requests or sequences use it on {name}")
         except NotUnloadedError as error:
             raise PlacementError(f"{name} says: {error}") from error

@@ -74,7 +74,6 @@ class _Watched:
     def __init__(self, record: BackendRecord) -> None:
         self.record = record
         self.woken = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
         self.last: tuple[AppProtocol, int] | None = None
         """The newest list as it came: its hash, since lists may be long."""
         self.is_new = True
@@ -85,6 +84,9 @@ class _Watched:
         self.looked_at = 0.0
         """When the newest look began that came to an end."""
         self.waiting: list[tuple[float, asyncio.Event]] = []
+
+    task: asyncio.Task[None]
+    """Looks after it."""
 
 
 class ModelWatch:
@@ -242,8 +244,7 @@ class ModelWatch:
             watched = self._watched.pop(record)
             self.configurations.leave(record)
             self.left(record)
-            if watched.task is not None:
-                watched.task.cancel()
+            watched.task.cancel()
             for _, event in watched.waiting:
                 event.set()
         if len(gone) > ENDED_AT_ONCE:

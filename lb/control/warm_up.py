@@ -98,14 +98,14 @@ class WarmUp:
         """Try until it works, as long as it is not needed meanwhile."""
         pauses = iter(_PAUSES_S)
         pause_s = 0.0
-        while not await self._is_warm(record, version):
+        while not await self._try_warm_up(record, version):
             pause_s = next(pauses, pause_s)
             await asyncio.sleep(pause_s)
             is_cold = version in record.models.cold
             if not (is_cold and self._is_there(record) and self._is_elsewhere(record, version)):
                 return
 
-    async def _is_warm(self, record: BackendRecord, version: Version) -> bool:
+    async def _try_warm_up(self, record: BackendRecord, version: Version) -> bool:
         """Try once. False where trying again may help."""
         fields = {"backend": record.backend.name, "model": text(version[0])}
         has_http = record.backend.ports[AppProtocol.HTTP] is not None

@@ -121,7 +121,7 @@ class KubernetesSource:
                 continue
             except BaseException as error:
                 self._words = None
-                if self._is_told(error):
+                if self._note_end(error):
                     raise
                 continue
             self._is_failing = isinstance(word, SourceError)
@@ -136,8 +136,8 @@ class KubernetesSource:
         longest = min(self._first_pause_s * 2.0 ** (self._failures - 1), _LAST_PAUSE_S)
         return longest * self._rng.uniform(0.5, 1.5)
 
-    def _is_told(self, error: BaseException) -> bool:
-        """What is done about the end of an attempt, and whether it concerns anybody."""
+    def _note_end(self, error: BaseException) -> bool:
+        """Note how an attempt ended. Returns whether that concerns anybody."""
         if not isinstance(error, Unreachable):
             self._version = ""
         if isinstance(error, Gone) and self._failures < _GONE_TOLD:

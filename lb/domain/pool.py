@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Protocol
 
 from lb.domain.backend import AppProtocol, Backend
@@ -36,12 +35,6 @@ class Policy(Protocol):
     def build(self, backends: Sequence[Backend]) -> Picker:
         """Make a picker over a non-empty set."""
         ...
-
-
-class PolicyFactory(Protocol):
-    """Makes a policy; randomness is an argument."""
-
-    def __call__(self, rng: Random) -> Policy: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class Outliers:
         outlier_state.late.add(is_bad=is_slow)
         outlier_state.usual.add(took_s, is_outlying=is_slow)
         if is_slow:
-            return self._was_slow(backend, model, outlier_state, now)
+            return self._note_slow(backend, model, outlier_state, now)
         outlier_state.slow.end()
         return False
 
@@ -199,7 +199,7 @@ class Outliers:
         self._follow_run(backend, run)
         if is_sample:
             outlier_state.errors.add(is_bad=True)
-        if not self._is_to_be_judged(model, outlier_state, run, now):
+        if not self._begin_judging(model, outlier_state, run, now):
             return False
         if not self._fails(outlier_state, self._rest(model, outlier_state, now), now):
             return False
@@ -219,7 +219,7 @@ class Outliers:
         if outlier_state.phase is not Phase.SERVING:
             return self._trial_failed(backend, model, outlier_state, Fault.LATENCY, waited_s, now)
         outlier_state.late.add(is_bad=True)
-        return self._was_slow(backend, model, outlier_state, now)
+        return self._note_slow(backend, model, outlier_state, now)
 
     def judge(self, backends: Iterable[Backend], now: float) -> bool:
         """Ask for samples, and let time pass: due every 100 ms or so.
@@ -293,7 +293,7 @@ class Outliers:
         else:
             self._open_runs.pop(backend, None)
 
-    def _is_to_be_judged(
+    def _begin_judging(
         self, model: bytes, outlier_state: OutlierState, run: Run, now: float
     ) -> bool:
         if run.count > _SHORT_RUN:
@@ -318,14 +318,14 @@ class Outliers:
         share = outlier_state.errors
         return share.value >= self.rules.share and rest.deviation(share, _errors) >= SURE
 
-    def _was_slow(
+    def _note_slow(
         self, backend: Backend, model: bytes, outlier_state: OutlierState, now: float
     ) -> bool:
         run = outlier_state.slow
         run.add(Fault.LATENCY, now)
         if run.count < _SLOW_RUN or now - run.since < _SLOW_S:
             return False
-        if not self._is_to_be_judged(model, outlier_state, run, now):
+        if not self._begin_judging(model, outlier_state, run, now):
             return False
         rest = self._rest(model, outlier_state, now)
         if (

@@ -183,8 +183,8 @@ class RegistrationWatch:
         self._before = b""
         self._size = 0
 
-    def refuses(self, piece: bytes) -> bool:
-        """Whether the request must not go on, now that `piece` has come."""
+    def feed(self, piece: bytes) -> bool:
+        """The next piece. Returns whether the request must not go on."""
         text = self._before + piece
         self._before = text[-_ESCAPE_BYTES * len(RESERVED) :]
         self._size += len(piece)

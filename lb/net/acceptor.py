@@ -30,8 +30,8 @@ _LOG_S: Final = 10.0
 _CREDIT: Final = 16
 """Connections that come between two looks for room at most."""
 _BATCH: Final = 4
-"""Connections accepted in one turn of the loop, where we accept ourselves. It takes three turns
-until they count."""
+"""Connections accepted in one iteration of the loop, where we accept ourselves. It takes three
+turns until they count."""
 _TURN_S: Final = 0.001
 """How long a process that has accepted leaves further connections to others of the same socket."""
 _MOST_IN_TURN: Final = 64

@@ -31,7 +31,7 @@ _TAIL: Final = 4096
 _PIECE: Final = 16 * 1024
 """What a sink's transport gets to wait with."""
 _IN_A_ROW: Final = 4
-"""Pipes filled in one turn of the loop."""
+"""Pipes filled in one iteration of the loop."""
 _SET_PIPE_SIZE: Final = 1031
 """F_SETPIPE_SZ; `fcntl` has the name where it was built with it."""
 

@@ -95,8 +95,8 @@ class Recorder(Protocol):
     max_payload_bytes: int
     """Of one request or response."""
 
-    def takes(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; they are in the memory budget then."""
+    def take(self, size: int) -> bool:
+        """Put so many bytes more in the memory budget. False where there is no room."""
         ...
 
     def release(self, size: int) -> None:
@@ -159,7 +159,7 @@ class Recording:
         if kept.size + size > self._log.max_payload_bytes:
             self._log.release(kept.size)
             kept.size, kept.pieces = 0, None
-        elif self._log.takes(size):
+        elif self._log.take(size):
             kept.size += size
             pieces.append(bytes(payload))
         else:
@@ -412,8 +412,8 @@ class PayloadLog:
 
     # Memory
 
-    def takes(self, size: int) -> bool:
-        """Whether there is room for so many bytes more; they are in the memory budget then."""
+    def take(self, size: int) -> bool:
+        """Put so many bytes more in the memory budget. False where there is no room."""
         rules, memory_budget = self._rules, self._memory_budget
         return (
             rules is not None

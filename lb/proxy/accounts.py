@@ -27,7 +27,7 @@ _ANSWERED: Final = Outcome.ANSWERED
 
 
 class Accounts:
-    """Those of one process. To be used from one event loop."""
+    """The accounts of one process. To be used from one event loop."""
 
     __slots__ = (
         "_outcomes", "_reruns", "_steps", "blame", "clock", "open_exchanges", "overtaken", "queue",
@@ -219,8 +219,8 @@ class Accounts:
         was overtaken is to be ended before the exchange is placed again: its ticket is that of
         the exchange."""
         first = exchange.attempt
-        if first is not None:
-            exchange.tried = (*exchange.tried, first.backend)
+        assert first is not None
+        exchange.tried = (*exchange.tried, first.backend)
         self.overtaken += 1
         self.promote(exchange)
 

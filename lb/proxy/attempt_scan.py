@@ -83,7 +83,7 @@ class AttemptScan:
         self._under_way = under_way
         self._checks = checks
         self._wanted: list[AttemptCheck] = []
-        """Those of this scan."""
+        """The checks of this scan."""
         self._sent = SentTimes()
         self._done: set[tuple[AttemptCheck, Attempt]] = set()
         """What needs no more checks."""

@@ -32,12 +32,12 @@ class AttemptTimes:
     """Where it is another one, by the name of the model."""
 
     def of(self, model: bytes) -> float:
-        """Of one model."""
+        """Return the time-out of one model."""
         return self.models.get(model, self.common)
 
     @property
     def shortest(self) -> float:
-        """Of all; 0 where there is no limit at all."""
+        """Return the shortest time-out of all; 0 where there is no limit at all."""
         return min((each for each in (self.common, *self.models.values()) if each), default=0.0)
 
 
@@ -58,7 +58,7 @@ class AttemptTimeout:
 
     def __init__(self, times: AttemptTimes | None = None) -> None:
         self.times = times or AttemptTimes()
-        """Those in force."""
+        """The times in force."""
 
     def configure(self, times: AttemptTimes) -> None:
         """Go by other times from now on. The monitor is to be woken."""

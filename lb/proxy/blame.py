@@ -26,7 +26,7 @@ _THE_REQUEST: Final = Suspicion(None, None, 0.0, 0)
 _JUDGED: Final = frozenset({OperationKind.INFERENCE, OperationKind.OTHER})
 """Requests that tell how a backend fares with a model."""
 _ERRING: Final = _JUDGED | {OperationKind.STREAM}
-"""Those whose errors do."""
+"""Kinds of operations whose errors do."""
 _FAULTS: Final = {
     Outcome.CONNECT_TIMEOUT: Fault.CONNECTION,
     Outcome.CONNECT_FAILED: Fault.CONNECTION,

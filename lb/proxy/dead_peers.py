@@ -39,7 +39,7 @@ class Owing(Protocol):
 
     @property
     def port(self) -> Port:
-        """Of the backend."""
+        """The port of the backend."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class DeadPeerDetector:
         """
         self._owing = owing
         self._silences: dict[Owing, _Silence] = {}
-        """Of the connections where there was one at the last scan."""
+        """How long connections are silent, of those that were at the last scan."""
         self.may_rest = True
         """No connection owed anything at the last scan."""
         self.count = 0
@@ -93,16 +93,17 @@ class DeadPeerDetector:
 
     def check(self, connection: Owing, now: float) -> None:
         """See `Check`."""
-        if self._is_lost(connection, now):
+        if self._note_silence(connection, now):
             self.count += 1
             connection.unheard()
 
     def end(self) -> None:
         """See `Check`."""
 
-    def _is_lost(self, connection: Owing, now: float) -> bool:
-        """Whether nothing that is sent over a connection arrives, while its port answers otherwise:
-        something was sent again after the port was heard from, and still is not acknowledged."""
+    def _note_silence(self, connection: Owing, now: float) -> bool:
+        """Note how long a connection has been silent. Returns whether nothing that is sent over it
+        arrives, while its port answers otherwise: something was sent again after the port was heard
+        from, and still is not acknowledged."""
         silence = self._silences.pop(connection, None)
         transport = connection.transport
         sent = None if transport is None else unacknowledged(transport)

@@ -86,9 +86,9 @@ class RoutingHints:
         self.request_class: QueueRequestClass | None = None
         """The class of the last request that had these hints. It belongs to `RequestClasses`."""
         self.step: SequenceStep | None = None
-        """Of a sequence."""
+        """The step of a sequence that it is."""
         self.pin: Pin | None = None
-        """Of that sequence, while an attempt is under way. It belongs to `Steps`, and so
+        """Where that sequence runs, while an attempt is under way. It belongs to `Steps`, and so
         does `starts`."""
         self.starts = 0
         self.regions: tuple[bytes, ...] = ()
@@ -101,7 +101,7 @@ class RoutingHints:
 
 
 class SplitHints(RoutingHints):
-    """Those of a whole batch that was cut."""
+    """The hints of a whole batch that was cut."""
 
     __slots__ = ("parts",)
 
@@ -126,9 +126,10 @@ class Loss(NamedTuple):
     """Backends that took too long. They may still run it, and die of it."""
 
     def was_survived(self) -> bool:
-        """Whether the backend has certainly been there since: it said something, to anybody."""
+        """Whether the backend has certainly been there since: it said something, to anybody. True
+        also where no connection was lost."""
         if self.backend is None:
-            return False
+            return True
         since = self.at + _READ_LATE_S
         ports = [port for port in self.backend.ports if port is not None]
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
@@ -219,7 +220,7 @@ class Exchange(RequestRecord):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an attempt is."""
+        """Whether an attempt is under way."""
         attempt = self.attempt
         return attempt is not None and attempt.outcome is None
 
@@ -234,8 +235,8 @@ class Exchange(RequestRecord):
         return FIRST_SPAN
 
     def leave_variant(self) -> bool:
-        """No backend serves its variant: whether another one of its name serves it instead, from
-        its next placement on."""
+        """Leave its variant, which no backend serves: another one of its name serves it from its
+        next placement on. False: there is none."""
         return False
 
     def retell(self, span: int) -> None:
@@ -323,8 +324,8 @@ class Exchange(RequestRecord):
         return False
 
     def attempt_late(self) -> None:
-        """The answer does not begin in time: go elsewhere, if that is allowed and there is
-        somebody."""
+        """The answer does not begin in time: fail over, if that is allowed and there is another
+        backend."""
 
     def __repr__(self) -> str:
         backend = self.backend.name if self.backend else "-"

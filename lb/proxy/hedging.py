@@ -36,7 +36,7 @@ def hedge_rules(settings: Settings) -> HedgeRules | None:
 
 
 class Hedger:
-    """Those of one process. How long good answers take is known to `Blame`. A check of
+    """The hedges of one process. How long good answers take is known to `Blame`. A check of
     `AttemptScan`."""
 
     def __init__(
@@ -68,9 +68,10 @@ class Hedger:
         self.count = 0
         """Requests that were sent twice."""
         self.models: dict[bytes, int] = {}
-        """The same by model; only of models whose durations are known, which are bounded."""
+        """Requests that were sent twice, by model; only of models whose durations are known, which
+        are bounded."""
         self.refused = 0
-        """Those that were not, since the budget was spent."""
+        """Requests that were not sent twice, since the budget was spent."""
 
     def configure(self, rules: HedgeRules | None) -> None:
         """Go by these from now on; None: send nothing twice. The monitor is to be woken."""

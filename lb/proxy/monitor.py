@@ -89,7 +89,7 @@ class Monitor:
         self._scans = [_Scan(check) for check in checks]
         self._timer: asyncio.TimerHandle | None = None
         self._due = inf
-        """When the timer rings."""
+        """When the timer expires."""
         self._closed = False
         self.wake()
 

@@ -15,6 +15,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import Picker, Placement, PoolRef
+from lb.domain.sequence import SequenceStep
 from lb.domain.why import Why
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, RoutingHints, Waiting
@@ -282,11 +283,14 @@ class Placer:
         avoided = self._reruns.avoided(exchange, request_class.eligible)
         return queue.offer_again(exchange, ticket, request_class, now, waiting, avoided)
 
-    def _home(self, exchange: Exchange, now: float) -> Backend | None:
+    def _home(
+        self, exchange: Exchange, hints: RoutingHints, step: SequenceStep, now: float
+    ) -> Backend | None:
         """The backend of a step of a sequence; None leaves it to the policy."""
         route = self._pool.current.routes.get(exchange.model)
         facts = None if route is None else route.facts
-        return self._steps.place(exchange, placement_of(exchange, self._pool), facts, now)
+        placement = placement_of(exchange, self._pool)
+        return self._steps.place(exchange, hints, step, placement, facts, now)
 
     def _choose(self, exchange: Exchange, now: float, waiting: Waiting | None) -> Backend | None:
         """As `place` for what needs a second look."""
@@ -297,7 +301,7 @@ class Placer:
                 if chosen is not None or exchange.ticket is not None:
                     return chosen
             elif hints.step is not None:
-                home = self._home(exchange, now)
+                home = self._home(exchange, hints, hints.step, now)
                 if home is not None:
                     return home
         placement = placement_of(exchange, self._pool)

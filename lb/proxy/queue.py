@@ -51,9 +51,9 @@ from lb.wire.memory_budget import MemoryBudget
 _HELD_AT_MOST: Final = 1 << 20
 """Bytes of one waiting request that are held at most: the stream's window, or less."""
 _TURNS_AT_ONCE: Final = 64
-"""Requests that begin, or are refused, in one turn of the loop."""
+"""Requests that begin, or are refused, in one iteration of the loop."""
 _ANEW_AT_ONCE: Final = 32
-"""Those among them that are placed anew, or looked at for that; the others are not to wait for
+"""Exchanges among them that are placed anew, or looked at for that; the others are not to wait for
 thousands of those."""
 _MAX_TENANT: Final = 128
 _GOOD: Final = Ending.GOOD
@@ -102,13 +102,13 @@ class QueueOptions:
     max_held: int = 100_000
     """How many wait for a standby backend at most."""
     overload_status: int = 503
-    """Of HTTP answers to those that are refused since there are too many."""
+    """Status of HTTP answers to those that are refused since there are too many."""
     priority_header: bytes = b""
     """In lower case; empty: none."""
     priority: int = 2
-    """Of those that name none; 1 is the highest."""
+    """Priority of requests that name none; 1 is the highest."""
     priorities: Mapping[bytes, int] = field(default_factory=dict)
-    """The same for some models."""
+    """Priority of requests that name none, by model."""
     by_token: bool = False
     """Tenants are told apart by their tokens."""
     tenant_header: bytes = b""
@@ -208,15 +208,15 @@ class Queue:
         self._unplaced_due = inf
         """When these are to be looked at though the pool stays as it is."""
         self._anew: deque[Exchange] = deque()
-        """Those of them that are to be looked at now; some may have left."""
+        """Exchanges among them that are to be looked at now; some may have left."""
         self._is_soon = False
         self._is_stale = False
         """There is another snapshot."""
         self._timer: Any = None
         self._armed_for = inf
         self._backends: dict[Backend, int] = {}
-        """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
-        whose last requests will have it learnt again."""
+        """The backends of the last snapshot, and how often each had died; -1 for one that is gone,
+        and whose last requests will have it learnt again."""
         self.request_class = RequestClasses(pool, self._placement, self._tell_usual)
         """What holds for scheduled requests."""
         self.positions: dict[bytes, PositionHistogram] = {}
@@ -428,8 +428,8 @@ class Queue:
         return wait_s > 0 and (not exchange.held_until or now < exchange.held_until)
 
     def may_hold_again(self, exchange: Exchange, now: float) -> bool:
-        """The same for an exchange that backends have failed: a step of a sequence has to stay
-        where it is."""
+        """Whether an exchange that backends have failed may wait, as `may_hold`: a step of a
+        sequence has to stay where it is."""
         hints = exchange.hints
         has_step = hints is not None and hints.step is not None
         return not has_step and self.may_hold(exchange, now, self.on_demand_again(exchange))
@@ -596,7 +596,7 @@ class Queue:
         self.wait_reasons[key] = self.wait_reasons.get(key, 0) + 1
 
     def waiting(self) -> Iterator[Ticket]:
-        """Those that wait for their turn, in the order in which they came."""
+        """Return the tickets that wait for their turn, in the order in which they came."""
         yield from self._waiting
 
     def oldest_s(self, now: float) -> float:
@@ -617,7 +617,7 @@ class Queue:
     # Turns
 
     def _soon(self) -> None:
-        """Give turns at the end of this turn of the event loop."""
+        """Give turns at the end of this iteration of the event loop."""
         if not self._is_soon:
             self._is_soon = True
             self._later(0.0, self._give_turns)
@@ -752,8 +752,8 @@ class Queue:
             hints.rows = 1
 
     def on_demand_again(self, exchange: Exchange) -> OnDemand | None:
-        """The same as `on_demand` for an exchange that was under way or held: that the only backend
-        which has its model is gone may not be known yet. Questions wait for nothing."""
+        """Return what `on_demand` does for an exchange that was under way or held: that the only
+        backend which has its model is gone may not be known yet. Questions wait for nothing."""
         if exchange.operation.kind not in _WAKING:
             return None
         return self.on_demand(exchange) or self._pool.current.loadable.get(exchange.model)

@@ -33,7 +33,7 @@ class QueueRequestClass(RequestClass):
         self.waits = waits
         """How long requests of the model waited."""
         self.priority = 0
-        """That of a ticket of which nothing is said. It belongs to the queue, and so does the next
-        one."""
+        """The priority of a ticket of which nothing is said. It belongs to the queue, and so does
+        the next one."""
         self.is_urgency_named = True
         """There may be a header, or a token, that says how urgent a request is, or whose."""

@@ -30,9 +30,9 @@ _LOOK_S: Final = 0.01
 _PATIENCE_S: Final = 0.25
 """How long one waits for others, where requests take no longer."""
 _TIMES: Final = 2.0
-"""Of what requests of its model take, one waits for others that are under way."""
+"""A request waits so many times as long as requests of its model take, for others under way."""
 _LONGEST_S: Final = 3.0
-"""But never longer."""
+"""The longest that it waits."""
 _DOUBT_S: Final = 1.5
 """One of which a server may have died waits so long for a sign of life of that: probes are sent
 every second."""
@@ -41,7 +41,7 @@ _DEATHS: Final = LOSSES | {Outcome.STALLED}
 _SUSPECT_S: Final = 10.0
 """Who has not killed its server for so long keeps nobody waiting."""
 _TOGETHER: Final = 8
-"""Of very many that wait, this part goes to one backend at once."""
+"""One in so many goes to one backend at once, where very many wait."""
 
 Schedule = Callable[[float, Callable[[], None]], object]
 """Has something called after seconds, precisely."""
@@ -87,7 +87,7 @@ class _Suspect:
 
 
 class RerunLimits:
-    """Those of one process. To be used from its event loop."""
+    """The limits of one process. To be used from its event loop."""
 
     def __init__(
         self,
@@ -129,8 +129,9 @@ class RerunLimits:
         """Go by other rules from now on."""
         self.budget.configure(rules.share, rules.floor)
 
-    def may(self, exchange: Exchange, outcome: Outcome) -> bool:
-        """Whether a request that may run twice goes again; takes it out of the budget.
+    def take(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Take another run of a request, which may run twice, out of the budget. False: it does not
+        go again.
 
         Args:
             exchange: whose attempt ended without an answer.
@@ -147,13 +148,14 @@ class RerunLimits:
             if self.poison_models.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self.refuse("deadly_model")
         return (
-            self._is_granted(exchange.backend, outcome, now)
+            self._take_grant(exchange.backend, outcome, now)
             or self.budget.take(self.attempts, now)
             or self.refuse("budget")
         )
 
-    def _is_granted(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
-        """Whether a request goes again because its backend seems to have died with it."""
+    def _take_grant(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
+        """Take one of the runs that are granted where a backend seems to have died with all that it
+        had. False: none is left, or it did not die."""
         if backend is None or outcome not in _DEATHS or not self.budget.share:
             return False
         return self._grants.take(backend, backend.in_flight + 1, now)
@@ -186,7 +188,7 @@ class RerunLimits:
         for backend in loss.left:
             if backend not in usable and not backend.port(exchange.protocol).is_hung:
                 return True
-        if loss.backend is None or loss.was_survived():
+        if loss.was_survived():
             return False
         return None if loss.backend in usable else True
 
@@ -233,7 +235,7 @@ class RerunLimits:
         self._wake(due - now)
 
     def spread(self, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
-        """Of some backends those with the fewest requests that go again."""
+        """Choose among some backends those with the fewest requests that go again."""
         if not self._running:
             return backends
         busy = self._busy()

@@ -102,7 +102,7 @@ class RetryPolicy:
         self._pool = pool
         self._clock = clock
         self.rules = rules
-        """Those in force."""
+        """The rules in force."""
         self._queue = queue
         self._steps = steps
         self._reruns = reruns
@@ -136,16 +136,16 @@ class RetryPolicy:
             response_begun: likewise.
             is_hedge_sent: there is an attempt beside it, whose backend has all of the request.
         """
-        if is_hedge_sent and not response_begun and self._promotes_hedge(exchange, outcome):
+        if is_hedge_sent and not response_begun and self._try_promote_hedge(exchange, outcome):
             return Next.HEDGE
         is_again = self.take_retry(
             exchange, outcome, body_retained=body_retained, response_begun=response_begun
         )
         return Next.AGAIN if is_again else Next.NOTHING
 
-    def _promotes_hedge(self, exchange: Exchange, outcome: Outcome) -> bool:
-        """Whether the attempt beside the first takes its place, so that no third one begins: it
-        does if it is under way."""
+    def _try_promote_hedge(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Put the attempt beside the first in its place, so that no third one begins. False where
+        it is not under way any more."""
         first, hedge = exchange.attempt, exchange.hedge
         if first is None or hedge is None or hedge.outcome is not None:
             return False
@@ -168,14 +168,14 @@ class RetryPolicy:
             body_retained: every byte that was sent of the request's body is still held.
             response_begun: some of an answer has gone to the client.
         """
-        if self._takes_retry(
+        if self._try_retry(
             exchange, outcome, body_retained=body_retained, response_begun=response_begun
         ):
             return True
         self._blame.given_up(exchange)
         return False
 
-    def _takes_retry(
+    def _try_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
@@ -191,13 +191,13 @@ class RetryPolicy:
             body_retained=body_retained,
             response_begun=response_begun,
         )
-        if verdict is Verdict.FAIL or not self._has_where_to_go(exchange, outcome):
+        if verdict is Verdict.FAIL or not self._find_backend(exchange, outcome):
             return False
         if verdict is Verdict.REPLAY:
             return True
         if exchange.model in self.rules.never:
             return self._reruns.refuse("never")
-        return self._reruns.may(exchange, outcome)
+        return self._reruns.take(exchange, outcome)
 
     def go_again(self, exchange: Exchange, outcome: Outcome, place: Callable[[], None]) -> None:
         """Have an exchange placed again: at once if it did not run, else a little later.
@@ -216,7 +216,9 @@ class RetryPolicy:
         """Whether it may wait for a backend that takes it."""
         return self._queue.may_hold_again(exchange, self._clock())
 
-    def _has_where_to_go(self, exchange: Exchange, outcome: Outcome) -> bool:
+    def _find_backend(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Find out whether there is a backend for another attempt; to find one, the request may
+        leave its variant."""
         if outcome in SAME_BACKEND_WILL_DO or self._is_patient(exchange):
             return True
         step = exchange.hints.step if exchange.hints else None
@@ -244,13 +246,17 @@ class RetryPolicy:
 
     # Answers that another backend may not give
 
-    def goes_elsewhere(self, exchange: Exchange, meaning: Meaning, *, body_retained: bool) -> bool:
-        """Whether another backend is to be asked, since this one says that it cannot serve it.
+    def take_failover(self, exchange: Exchange, meaning: Meaning, *, body_retained: bool) -> bool:
+        """Have another backend asked, since this one says that it cannot serve the request. Notes
+        that the model or the sequence is not there, and may have the request leave its variant.
 
         Args:
             exchange: whose attempt was answered with an error; nothing of it went to the client.
             meaning: of that error.
             body_retained: every byte of the request's body is still held.
+
+        Returns:
+            False where the error is for the client.
         """
         backend = exchange.backend
         hints = exchange.hints or NO_HINTS

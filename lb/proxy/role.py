@@ -81,7 +81,7 @@ class RelayRole:
         self._ceiling = ceiling
         self._pool = control.pool
         self._backends: tuple[Backend, ...] = ()
-        """Those of the last snapshot."""
+        """The backends of the last snapshot."""
         self.meter = meter = Meter()
         self.spans = SpanQueue()
         """What is to be sent of traces."""

@@ -109,7 +109,7 @@ class ShadowRules:
     model: bytes
     version: bytes
     share: float
-    """Of the inferences, 0 to 1."""
+    """Share of the inferences that is copied, 0 to 1."""
     max_concurrent: int
     timeout_s: float
     p99: float
@@ -267,11 +267,11 @@ class Shadows:
         self.held = 0
         """For the memory budget, which writes it."""
         self.max_payload_bytes = 0
-        """Of one request or answer."""
+        """Bytes of one request or answer."""
         self.sets: dict[bytes, Shadow] = {}
         """By the name that clients use."""
         self.metadata: HeadCache[Fields] = HeadCache()
-        """That of calls by their header block."""
+        """The metadata of calls by their header block."""
         self.process = ComparisonProcess(memory_budget, tasks, self._found, clock)
         self._pool = pool
         self._memory_budget = memory_budget
@@ -545,7 +545,7 @@ class Shadows:
         return placements[protocol].eligible
 
     def _with_room(self, places: tuple[Backend, ...], rules: ShadowRules) -> list[Backend]:
-        """Those that answer copies, and have room for one more."""
+        """Choose the places that answer copies, and have room for one more."""
         now = self._clock()
         found = []
         for each in places:
@@ -671,7 +671,7 @@ class Shadows:
 
     # Memory: see `Recorder` and `Holder`
 
-    def takes(self, size: int) -> bool:
+    def take(self, size: int) -> bool:
         """See `Recorder`."""
         memory_budget = self._memory_budget
         return memory_budget.held + size <= memory_budget.keep_up_to and memory_budget.take(

@@ -265,8 +265,8 @@ def even_parts(rows: int, limit: int) -> tuple[int, ...]:
 
 
 def unequal_parts(parts: tuple[int, ...], limit: int) -> tuple[int, ...]:
-    """The same parts, but not all of the same size: an output that has as many entries as each of
-    them, whatever the batch, would seem to be one by rows."""
+    """Return the same parts, but not all of the same size: an output that has as many entries as
+    each of them, whatever the batch, would seem to be one by rows."""
     first = parts[0]
     if len(parts) < 2 or parts[-1] != first or first == 1:
         return parts
@@ -291,7 +291,7 @@ class SplitPlan:
 
     @property
     def rows(self) -> int:
-        """Those of all parts."""
+        """Rows of all parts."""
         return sum(self.parts)
 
 

@@ -78,7 +78,7 @@ class Steps:
         self.rules = rules = rules or SequenceRules()
         self.table = SequenceTable(limit=rules.limit, affinity=rules.affinity, bound=rules.bound)
         self._backends: tuple[Backend, ...] = ()
-        """Those of the pool when it was last looked at."""
+        """The backends of the pool when it was last looked at."""
 
     def configure(self, rules: SequenceRules) -> None:
         """Go by other rules from now on; sequences that run stay where they are."""
@@ -98,12 +98,20 @@ class Steps:
         timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock, pool))
 
     def place(
-        self, exchange: Exchange, placement: Placement, facts: ModelFacts | None, now: float
+        self,
+        exchange: Exchange,
+        hints: RoutingHints,
+        step: SequenceStep,
+        placement: Placement,
+        facts: ModelFacts | None,
+        now: float,
     ) -> Backend | None:
         """The backend of a step; None leaves it to the policy.
 
         Args:
             exchange: to be placed.
+            hints: of the exchange; they get the pin of the step.
+            step: that it is.
             placement: who may get new requests like it.
             facts: of its model; None where nothing is known of it.
             now: monotonic seconds.
@@ -112,9 +120,6 @@ class Steps:
             RequestRefused: the sequence is lost, its backend cannot take the step, or the model
                 knows no such ids.
         """
-        hints = exchange.hints
-        if hints is None or (step := hints.step) is None:
-            return None
         check_id(step, facts)
         backend, pin = self.table.place(
             step, placement, idle_of(facts), now, exchange.tried, slots=slots_of(facts)

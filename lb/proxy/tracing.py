@@ -32,7 +32,8 @@ from lb.wire.trace_context import SAMPLED, TraceContext, Traces
 LIMITED: Final = "limited"
 """Why spans were never made: there were too many in a second."""
 _USUAL_SPANS: Final = 2
-"""Of a request: its own, and that of an attempt. Further ones are taken off when they are made."""
+"""Spans of a request: its own, and that of an attempt. Further ones are taken off when they are
+made."""
 _KEPT_FOR_SAMPLED: Final = 0.5
 """Share of the limit that late decisions leave to the others: when everything fails, everything
 would be decided late."""
@@ -132,15 +133,16 @@ class Tracer:
         if (
             not is_drawn
             or exchange.operation.treatment is Treatment.ANSWER
-            or (self._allowed < 1.0 and not self._may_make(exchange.started_at, 0.0))
+            or (self._allowed < 1.0 and not self._admit(exchange.started_at, 0.0))
         ):
             return None
         self._allowed -= _USUAL_SPANS
         exchange.trace = trace = RequestTrace(self._rng, context)
         return trace
 
-    def _may_make(self, now: float, kept: float) -> bool:
-        """Whether there may be spans of one more request, by the time since this was asked last.
+    def _admit(self, now: float, kept: float) -> bool:
+        """Admit spans of one more request, by the time since this was asked last. False where there
+        are too many, which is counted.
 
         Args:
             now: monotonic seconds.
@@ -158,7 +160,7 @@ class Tracer:
 
     def _decide_late(self, exchange: Exchange, now: float) -> RequestTrace | None:
         """Trace a request that was not to be; None where there are too many."""
-        if self.rules is None or not self._may_make(now, self._kept):
+        if self.rules is None or not self._admit(now, self._kept):
             return None
         self._allowed -= _USUAL_SPANS
         trace = exchange.trace = RequestTrace(self._rng, exchange.context, is_late=True)

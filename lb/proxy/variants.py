@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 PIN: Final = b"x-triton-lb-variant"
 """The header by which a client that may do so chooses a variant itself."""
 TARGET_VARIANT: Final = b"x-amzn-sagemaker-target-variant"
-"""The same on the port for SageMaker."""
+"""The field with the variant on the port for SageMaker."""
 _SEQUENCES: Final = 1_000_000
 """Open sequences of a name whose variant is remembered."""
 _IDLE_S: Final = 600.0
@@ -147,9 +147,9 @@ class Variant:
         self.answers = 0
         """Requests that were answered, well or not; without those whose clients left."""
         self.errors = 0
-        """Those among them that failed, other than by their clients' fault."""
+        """Requests among them that failed, other than by their clients' fault."""
         self.durations = Histogram()
-        """Of good answers, from the request to the end of the answer."""
+        """Durations of good answers, from the request to the end of the answer."""
         self.recent = Counts()
         """Since the last look, where somebody judges."""
         self.judge: VariantJudge | None = None
@@ -181,7 +181,7 @@ class VariantHolder(Protocol):
 
 
 class VariantHints(RoutingHints):
-    """Those of a request that a variant serves."""
+    """The hints of a request that a variant serves."""
 
     __slots__ = ("_label", "holder")
 
@@ -519,7 +519,7 @@ class VariantChoice:
         self._protocol = protocol
         self._step = step
         self._left = [variant]
-        """Those that serve it, or did."""
+        """Variants that serve it, or did."""
         self._is_leaving = False
 
     def leave(self) -> bool:

@@ -32,7 +32,7 @@ from lb.settings.plain import plain
 _log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE: Final = 500
-"""Sequences that are told of in one turn of the loop: about two milliseconds."""
+"""Sequences that are told of in one iteration of the loop: about two milliseconds."""
 _STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
 
 

@@ -2,7 +2,7 @@
 
 SIGHUP, the admin API and, where `reload.watch` is on, a change of the file. The file is checked as
 a whole beside the traffic, in a thread, and all that can fail is done there (`prepare`): files are
-read, sockets bound. Then everything is swapped in one turn of the event loop (`Change.apply`),
+read, sockets bound. Then everything is swapped in one iteration of the event loop (`Change.apply`),
 which cannot fail: until then the process goes by the old settings, and from then on by the new
 ones, as if started with them.
 

@@ -89,12 +89,12 @@ class AccessLog:
 
     def finished(self, record: RequestRecord) -> None:
         """Log one request, if the mode wants it. Never blocks, never raises."""
-        if self._wants(record):
+        if self._admit(record):
             self._write(self.line(record))
             for reason, count in self._limit.left_out(record.ended_at):
                 self._write(self._left_out(reason, count))
 
-    def _wants(self, record: RequestRecord) -> bool:
+    def _admit(self, record: RequestRecord) -> bool:
         if self._logs_all:
             return True
         reason = record.reason

@@ -59,9 +59,9 @@ class MemoryBudget:
         """Whether new work should be refused and credit withheld."""
         return self.held >= self.short_at
 
-    def may_keep(self, size: int) -> bool:
-        """Whether there is room for bytes that are kept only to be sent once more, perhaps: they
-        leave half of it to what waits."""
+    def admit_kept(self, size: int) -> bool:
+        """Admit bytes that are kept only to be sent once more, perhaps, if there is room: they
+        leave half of it to what waits. They are to be taken then. False is counted."""
         if self.held + size <= self.keep_up_to:
             return True
         self.unkept += 1
@@ -81,7 +81,7 @@ class MemoryBudget:
         """Make holders give way for so many bytes that another holder takes, and note a shortage.
         False when it was evicted itself."""
         while self.held + size > self.ceiling:
-            if self._gives_up_spares():
+            if self._give_up_spares():
                 continue
             largest = max(self._holders, key=_held, default=holder)
             if largest.held < holder.held + size:
@@ -93,13 +93,13 @@ class MemoryBudget:
             if largest.held:
                 raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
         if self.held < self.short_at <= self.held + size:
-            self._gives_up_spares()
+            self._give_up_spares()
             if self.short_at <= self.held + size:
                 self.shortages += 1
         return True
 
-    def _gives_up_spares(self) -> bool:
-        """Whether something was held that nobody waits for; it is given up."""
+    def _give_up_spares(self) -> bool:
+        """Give up what is held and nobody waits for. Returns whether there was something."""
         is_given_up = False
         for spare in self.spares:
             if spare.held:
@@ -149,9 +149,9 @@ class SharedBytes(MemoryBudget):
         """See `MemoryBudget`."""
         return self._memory_budget.is_short
 
-    def may_keep(self, size: int) -> bool:
+    def admit_kept(self, size: int) -> bool:
         """See `MemoryBudget`."""
-        return self._memory_budget.may_keep(size)
+        return self._memory_budget.admit_kept(size)
 
     def take(self, holder: Holder, size: int) -> bool:
         """See `MemoryBudget`."""

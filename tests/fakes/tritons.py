@@ -58,8 +58,8 @@ class FakeTriton:
     log: dict[str, Any] = field(default_factory=lambda: {"log_verbose_level": 0})
     statistics: dict[str, Any] | None = None
     """Its answer when it is asked for them; None: it has none."""
-    infers: tuple[int, dict[str, Any]] = (200, {})
-    """Its answer to inferences."""
+    infers: tuple[int, dict[str, Any]] | UpstreamError = (200, {})
+    """Its answer to inferences, or why there is none."""
     inferred: list[tuple[str, int]] = field(default_factory=list)
     """Models of inferences, and the sizes of their bodies."""
     asked: list[str] = field(default_factory=list)
@@ -100,6 +100,8 @@ class FakeTritons(BackendClient):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         if path.endswith("/infer"):
             triton.inferred.append((path.split("/")[3], len(body)))
+            if isinstance(triton.infers, UpstreamError):
+                raise triton.infers
             return HttpAnswer(triton.infers[0], (), json.dumps(triton.infers[1]).encode())
         status, content = _answer(triton, path, json.loads(body or b"{}"))
         return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())

@@ -99,7 +99,7 @@ def write_objects(values: Sequence[Json]) -> Steps[bytes]:
     pace = Pace()
     for value in values:
         pieces.append(write_json(value))
-        if pace.is_due(len(pieces[-1])):
+        if pace.count(len(pieces[-1])):
             yield
     return b"".join((b"[", b",".join(pieces), b"]"))
 

@@ -61,7 +61,7 @@ class GrpcIndex:
         pace = Pace()
         for begin, end in answer.spans:
             entries.append(read_message(_Entry, body[begin:end]))
-            if pace.is_due(end - begin + _ENTRY_WORK):
+            if pace.count(end - begin + _ENTRY_WORK):
                 yield
         return entries, answer.others
 
@@ -99,7 +99,7 @@ def _united(
             known = versions.get(version)
             if known is None or rank < known[0]:
                 versions[version] = (rank, entry)
-            if pace.is_due(_ENTRY_WORK):
+            if pace.count(_ENTRY_WORK):
                 yield
     return [
         entry

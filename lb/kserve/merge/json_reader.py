@@ -146,7 +146,7 @@ class JsonReader:
         if is_read:
             text, begin, end = self._text, self._began, self._at
             self._keep(1 + sum(text.count(part, begin, end) for part in ",[{"))
-            if self._pace.is_due(end - begin + _VALUE_WORK):
+            if self._pace.count(end - begin + _VALUE_WORK):
                 yield
             return found
         yield  # a window was read in vain

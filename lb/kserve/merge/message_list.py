@@ -50,7 +50,7 @@ def read_list(body: bytes, number: int, max_entry: int) -> Steps[MessageList]:
         else:
             others.append(body[at:end])
         at = end
-        if pace.is_due(_FIELD_WORK):
+        if pace.count(_FIELD_WORK):
             yield
     return MessageList(body, spans, b"".join(others))
 
@@ -67,7 +67,7 @@ class ListWriter:
         """Write an entry. True when the step should end."""
         encoded = entry.SerializeToString(deterministic=True)
         self._pieces += (self._tag, write_varint(len(encoded)), encoded)
-        return self._pace.is_due(len(encoded) + _FIELD_WORK)
+        return self._pace.count(len(encoded) + _FIELD_WORK)
 
     def finish(self, others: bytes) -> bytes:
         """The message, with its other fields."""

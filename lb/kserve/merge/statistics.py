@@ -118,7 +118,7 @@ class HttpStatistics:
                 entry, _ = yield from _read_entry(reader)
                 end = reader.position
                 answer.add(json_key(entry), begin, end)
-                if pace.is_due(end - begin):
+                if pace.count(end - begin):
                     yield
         reader.finish()
         if _ENTRIES not in answer.others:
@@ -150,7 +150,7 @@ class HttpStatistics:
                     whole = entry
                 else:
                     _add_usage(whole, entry)
-                if pace.is_due(span[1] - span[0] + _ENTRY_WORK):
+                if pace.count(span[1] - span[0] + _ENTRY_WORK):
                     yield
             total = self._memory.total(key)
             self._memory.trim()
@@ -161,7 +161,7 @@ class HttpStatistics:
                 if len(total) > _MANY:
                     yield
                 pieces.append(write_json(whole))
-            if pace.is_due(len(pieces[-1])):
+            if pace.count(len(pieces[-1])):
                 yield
         return _object_of(answers[0][1].others, pieces)
 
@@ -196,7 +196,7 @@ class GrpcStatistics:
         pace = Pace()
         for begin, end in found.spans:
             answer.add(message_key(_read_message(body, begin, end)), begin, end)
-            if pace.is_due(end - begin + _ENTRY_WORK // 8):
+            if pace.count(end - begin + _ENTRY_WORK // 8):
                 yield
         return answer
 
@@ -226,7 +226,7 @@ class GrpcStatistics:
                     whole = entry
                 else:
                     _add_message_usage(whole, entry)
-                if pace.is_due(span[1] - span[0] + _ENTRY_WORK):
+                if pace.count(span[1] - span[0] + _ENTRY_WORK):
                     yield
             total = self._memory.total(key)
             self._memory.trim()
@@ -251,7 +251,7 @@ def _keys(answers: Sequence[tuple[str, StatisticsAnswer]]) -> Steps[list[ModelKe
                 found.add(key)
                 name, version = key
                 ordered.append((name, len(version), version))
-            if pace.is_due(_KEY_WORK):
+            if pace.count(_KEY_WORK):
                 yield
     ordered.sort()  # little work: what a Triton lists is in order
     return [(name, version) for name, _, version in ordered]

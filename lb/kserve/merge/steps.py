@@ -35,7 +35,7 @@ class Pace:
     def __init__(self) -> None:
         self._done = 0
 
-    def is_due(self, size: int) -> bool:
+    def count(self, size: int) -> bool:
         """Count `size` bytes of work. True when the step should end; the count begins anew."""
         self._done += size
         if self._done < STEP_BYTES:

@@ -91,7 +91,7 @@ def cut_elements(text: bytes, *, by_item: bool = False, most: int = MAX_PARSED) 
         pieces.append(text[at : begin - 1] + b"%d" % len(found))
         walk = _Walk(text, begin, by_item=by_item)
         while not walk.is_over:
-            if pace.is_due(walk.go_on()):
+            if pace.count(walk.go_on()):
                 yield
         found.append(walk.elements)
         at = walk.at
@@ -106,7 +106,7 @@ def _next_list(text: bytes, at: int, pace: Pace) -> Steps[int]:
         # A name may stand across the end of a step.
         match = _BEGIN.search(text, at, at + 2 * STEP_BYTES)
         end = min(at + STEP_BYTES, len(text)) if match is None else match.end()
-        if pace.is_due(end - at):
+        if pace.count(end - at):
             yield
         if match is not None:
             return end

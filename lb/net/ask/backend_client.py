@@ -42,7 +42,7 @@ Keep: TypeAlias = Callable[[int], bool]
 """Told how many bytes more are kept of an answer; False ends the call."""
 
 _TURN_BYTES: Final = 2**20
-"""What all uploads together send in one turn of the loop: half a millisecond."""
+"""What all uploads together send in one iteration of the loop: half a millisecond."""
 
 _IDLE_S: Final = 10.0
 """An idle connection is closed after so long: pauses between calls are mostly shorter."""
@@ -294,7 +294,8 @@ def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls
 
 
 class _Turns:
-    """Lets uploads take turns: so much is sent in one turn of the loop, to however many backends.
+    """Lets uploads take turns: so much is sent in one iteration of the loop, to however many
+    backends.
 
     What 200 of them are told at the same time would otherwise stop everybody else for as long as
     it takes to hand it to the kernel.

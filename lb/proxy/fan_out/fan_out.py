@@ -36,7 +36,7 @@ _BEGUN_AT_ONCE: Final = 8
 _HEAD_START_S: Final = 0.005
 """There may be hundreds to be called, with long answers: calls begin so many at a time, which is a
 millisecond or two of work, and the next ones when these are answered or after this time, so that
-neither beginnings nor answers come all in one turn of the loop."""
+neither beginnings nor answers come all in one iteration of the loop."""
 _LOOK_S: Final = 1.0
 """How often those that are waited for are held against the roster."""
 _REPOSITORY: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
@@ -45,7 +45,7 @@ _ONE_IS_ENOUGH: Final = frozenset({"CudaSharedMemoryRegister"})
 """CUDA memory belongs to one GPU, which not all can open."""
 _SETTINGS_FIELD: Final = 1
 _TRIES: Final = 2
-"""Of a backend that cannot be reached while the others carry out what they are told."""
+"""Tries of a backend that cannot be reached while the others carry out what they are told."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,8 @@ class FanOutRequest:
     client: ClientKey = field(default=None, repr=False, compare=False)
     """Who asks, as limits count clients."""
     departure: Departure = field(default_factory=Departure, repr=False, compare=False)
-    """Of its client. A view ends then, and a change that has not begun does not begin."""
+    """The departure of its client. A view ends then, and a change that has not begun does not
+    begin."""
     conversion: Conversion = field(
         init=False, default_factory=Conversion, repr=False, compare=False
     )
@@ -86,11 +87,11 @@ class FanOutReply:
     detail: str = ""
     """`grpc-message`."""
     content_type: bytes = b"application/json"
-    """Of HTTP."""
+    """The type of the body over HTTP."""
     reason: Reason | None = None
     """Where the error is ours."""
     backends: tuple[str, ...] = ()
-    """Those that were asked, by name."""
+    """Names of the backends that were asked."""
     shared: SharedBytes | None = None
     """Account of the body, where many clients may get it."""
 

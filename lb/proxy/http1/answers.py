@@ -68,9 +68,10 @@ class Answer:
         self.retry_after_s = retry_after_s
         """When to come again, for the reasons of `RETRY_AFTER`; a second at least."""
         self.ready_through = b""
-        """Of an answer about readiness to another balancer, see `lb.proxy.readiness`."""
+        """What it adds to an answer about readiness to another balancer, see
+        `lb.proxy.readiness`."""
         self.not_run = b""
-        """Of an error to another balancer, see `lb.proxy.failure.not_run`."""
+        """What it adds to an error to another balancer, see `lb.proxy.failure.not_run`."""
         self.lines = b""
         """Further ones of the head."""
         self.rest: Sequence[Payload] = ()

@@ -53,11 +53,12 @@ class AskedRequest:
         self._ask = ask or put
         self.collects = True
         self.departure = Departure()
-        """That of the client."""
+        """Happens when the client leaves."""
         self.head = b""
         """As a backend would get it."""
         self._is_resting = False
-        """Much of the body came just now: what comes next has to wait for a turn of the loop."""
+        """Much of the body came just now: what comes next has to wait for an iteration of the
+        loop."""
         self._watch = RegistrationWatch() if exchange.plan.route.is_registration else None
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -86,7 +87,7 @@ class AskedRequest:
         """See `RequestHandler`."""
         return self._is_resting
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         return True
 
@@ -94,22 +95,22 @@ class AskedRequest:
         """See `RequestHandler`."""
         self.departure.happen()
 
-    def _is_too_large(self, pieces: list[Payload]) -> bool:
-        """Whether the body passes a limit with `pieces`; the exchange is over then."""
+    def _cut_if_too_large(self, pieces: list[Payload]) -> bool:
+        """End the exchange if its body passes a limit with `pieces`. Returns whether it does."""
         exchange = self.exchange
         size = exchange.bytes_in + sum(map(len, pieces))
         if exchange.operation.kind is OperationKind.READ and size > QUESTION_BYTES:
             exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
             return True
-        return exchange.is_too_large(pieces)
+        return exchange.cut_if_too_large(pieces)
 
     def _collect(self, pieces: list[Payload], *, ended: bool) -> bool:
         """Keep a part of the body. False when that was all, or the exchange is over."""
         exchange = self.exchange
-        if exchange.server is None or self._is_too_large(pieces):
+        if exchange.server is None or self._cut_if_too_large(pieces):
             return False
         watch = self._watch
-        if watch is not None and any(watch.refuses(bytes(piece)) for piece in pieces):
+        if watch is not None and any(watch.feed(bytes(piece)) for piece in pieces):
             exchange.cut(Outcome.CANCELLED, Reason.BAD_REQUEST, REFUSED)
             return False
         size = sum(map(len, pieces))

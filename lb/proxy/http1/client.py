@@ -42,7 +42,7 @@ to 32 times in a row, 8 MB."""
 PIECE_COST: Final = 2
 """Units of `IterationBudget` for a chunk."""
 _REST_BYTES: Final = 1 << 20
-"""Of an answer that is read after writing the request has failed."""
+"""Bytes of an answer that is read after writing the request has failed."""
 _WAITING_BYTES: Final = 16 * 1024
 """Bytes that are read into the transport of what is not in memory, to wait until the socket takes
 more."""
@@ -83,7 +83,7 @@ class Http1ClientConnection(Pooled):
         """Some of an answer has come."""
         self._collector: HeadCollector | None = None
         self._decoder: LengthDecoder | ChunkedDecoder | CloseDecoder | None = None
-        """Of the answer's body, once its head is complete and goes on."""
+        """Decodes the answer's body, once its head is complete and goes on."""
         self._held: tuple[ResponseHead, ChunkedDecoder | CloseDecoder | LengthDecoder] | None = None
         """The head of an answer that is none without a body, while there is nothing of that."""
         self._interim = 0
@@ -335,11 +335,8 @@ class Http1ClientConnection(Pooled):
                     return
                 if len(data) > LARGE_READ:
                     self._let_others_go_first()
-                start = decoder.start_of_only(data)
-                if start:
-                    if attempt.on_whole_chunk(data, start):
-                        return
-                elif (size := decoder.size_of_lines(data)) and attempt.on_lines(data, size):
+                size = decoder.whole_chunks(data)
+                if size and attempt.on_whole_chunks(data, size):
                     return
         self._read(attempt, data)
 

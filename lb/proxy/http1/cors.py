@@ -36,7 +36,7 @@ class CrossOrigin(NamedTuple):
     """What a head with an origin gets."""
 
     lines: bytes
-    """Of the response, whoever makes it."""
+    """Lines of the response, whoever makes it."""
     preflight: bytes
     """Further ones of the answer to a preflight; empty where it is none."""
 

@@ -1,7 +1,7 @@
 """One timer for all that a connection waits for.
 
 A connection's deadlines move with nearly every event, nearly always to later. So they are plain
-facts that are looked at when the alarm rings; it is set anew only to ring earlier.
+facts that are checked when the timer expires; it is set anew only to expire earlier.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from lb.net.timers import Timer, TimerWheel
 
 
 class DeadlineTimer:
-    """Rings at the earliest of the times that were asked for since it rang last."""
+    """Expires at the earliest of the times that were asked for since it expired last."""
 
-    __slots__ = ("_clock", "_ring", "_timer", "_timers", "due")
+    __slots__ = ("_clock", "_on_expiry", "_timer", "_timers", "due")
 
     def __init__(
-        self, timers: TimerWheel, clock: Callable[[], float], ring: Callable[[], None]
+        self, timers: TimerWheel, clock: Callable[[], float], on_expiry: Callable[[], None]
     ) -> None:
         self._timers = timers
         self._clock = clock
-        self._ring = ring
+        self._on_expiry = on_expiry
         self.due = inf
-        """When it rings."""
+        """When it expires."""
         self._timer: Timer | None = None
 
-    def ring_by(self, due: float) -> None:
-        """Ring at `due` at the latest. It may ring earlier: the listener looks what is due."""
+    def expire_by(self, due: float) -> None:
+        """Expire at `due` at the latest. It may be earlier: its owner checks what is due."""
         if due >= self.due:
             return
         if self._timer is not None:
             self._timer.cancel()
         self.due = due
-        self._timer = self._timers.after(max(due - self._clock(), 0.0), self._rang)
+        self._timer = self._timers.after(max(due - self._clock(), 0.0), self._expired)
 
     def cancel(self) -> None:
-        """Be silent for good."""
+        """Never expire any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.due = -inf
-        self._ring = _ignore  # the listener holds the alarm; leave no cycle behind
+        self._on_expiry = _noop  # the owner has the timer; leave no cycle behind
 
-    def _rang(self) -> None:
+    def _expired(self) -> None:
         self._timer = None
         self.due = inf
-        self._ring()
+        self._on_expiry()
 
 
-def _ignore() -> None:
-    """Nobody listens any more."""
+def _noop() -> None:
+    """Nobody waits for it any more."""

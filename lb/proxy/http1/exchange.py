@@ -115,7 +115,7 @@ class Http1Exchange(Exchange):
         self.handler: RequestHandler | None = None
         """Takes the parts of the request before us, or in our place."""
         self.form: AnswerForm | None = None
-        """Of the answer, if the client wants another one."""
+        """The form of the answer, if the client wants another one."""
 
     response_begun: bool
     """Some of an answer of a backend has gone to the client."""
@@ -169,7 +169,7 @@ class Http1Exchange(Exchange):
 
     def pass_on(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request that is counted as open already."""
-        if self.is_too_large(pieces):
+        if self.cut_if_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))
         if self.body.keep_first(head, pieces, size, ended=ended):
@@ -191,7 +191,7 @@ class Http1Exchange(Exchange):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a further part of the body."""
-        if self.is_too_large(pieces):
+        if self.cut_if_too_large(pieces):
             return
         size = sum(map(len, pieces))
         self.bytes_in += size
@@ -226,12 +226,12 @@ class Http1Exchange(Exchange):
                 self._look_later(look, look.first_of(pieces))
                 return
             note(self, self.plan, route, snapshot.regions, None)
-        if self.handler is None or self.handler.may_be_placed():
+        if self.handler is None or self.handler.prepare_placing():
             self.place()
 
     def _look_later(self, look: BodyInspection, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
-        part then has a turn of the loop to itself, and no more is read meanwhile."""
+        part then has an iteration of the loop to itself, and no more is read meanwhile."""
         is_under_way = bool(self._unseen)
         for piece in few(pieces):
             self._unseen += look.slices(piece)
@@ -258,7 +258,7 @@ class Http1Exchange(Exchange):
             unseen.clear()
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
-            if self.handler is None or self.handler.may_be_placed():
+            if self.handler is None or self.handler.prepare_placing():
                 self.place()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
@@ -316,8 +316,8 @@ class Http1Exchange(Exchange):
             and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 
-    def is_too_large(self, pieces: Sequence[Held]) -> bool:
-        """Whether the body passes the limit with `pieces`; the exchange is over then."""
+    def cut_if_too_large(self, pieces: Sequence[Held]) -> bool:
+        """End the exchange if its body passes the limit with `pieces`. Returns whether it does."""
         options = self.relay.options if self.server is None else self.server.options
         limit = options.body_size
         if limit and self.bytes_in + sum(map(len, pieces)) > limit:
@@ -420,7 +420,7 @@ class Http1Exchange(Exchange):
 
     def attempt_failed(self, outcome: Outcome, detail: str) -> None:
         """The attempt that the client waited for ended without a complete answer."""
-        follows = self.what_follows(outcome)
+        follows = self.take_next(outcome)
         if follows is not Next.NOTHING:
             self.go_on_after(follows, outcome)
             return
@@ -429,9 +429,9 @@ class Http1Exchange(Exchange):
             text = f"{text}: {detail}"
         self._fail(reason, text)
 
-    def what_follows(self, outcome: Outcome) -> Next:
-        """What follows the attempt that the client waits for, which ended, or will. To be asked
-        once."""
+    def take_next(self, outcome: Outcome) -> Next:
+        """Decide what follows the attempt that the client waits for, which ended, or will. To be
+        called once for each outcome: a re-run is taken out of the budget."""
         hedge = self.hedge
         return self.relay.retry.after_failure(
             self,
@@ -463,11 +463,11 @@ class Http1Exchange(Exchange):
         self.leave_backend(Outcome.LATE)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Go elsewhere, if that is allowed and there is somebody."""
+        """Fail over, if that is allowed and there is another backend."""
         attempt = self.running
         if attempt is None or self.response_begun or self.finished:
             return
-        follows = self.what_follows(outcome)
+        follows = self.take_next(outcome)
         if follows is not Next.NOTHING:
             attempt.end(outcome)
             self.go_on_after(follows, outcome)
@@ -695,7 +695,7 @@ class Http1Attempt(Attempt, AnswerSink):
     client: ClientSide | None
     """Who gets its answer; None: nobody."""
     status: int
-    """Of the answer, once it has begun."""
+    """The status of the answer, once it has begun."""
     _begun: bool
     """The answer has, and goes on as it comes."""
     _frames_chunks: bool
@@ -707,7 +707,7 @@ class Http1Attempt(Attempt, AnswerSink):
     """Set with the first, since nearly none has one."""
     _mask: NameMask | None
     _answer_times: AnswerTimes | None
-    """Of a stream of answers. Set with the head of the answer, as is `_mask`."""
+    """Counts when answers of a stream come. Set with the head of the answer, as is `_mask`."""
 
     # The request
 
@@ -784,7 +784,7 @@ class Http1Attempt(Attempt, AnswerSink):
             owner.attempt_failed(outcome, detail)
 
     def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        """The backend is silent: fail over, if that is allowed and there is another one."""
         if self.client is not None:
             self.owner.leave_backend(Outcome.STALLED)
 
@@ -848,7 +848,7 @@ class Http1Attempt(Attempt, AnswerSink):
             or (head.length < LEAST_RESPONSE and plan.is_inference)
         ):
             is_sure = head.length >= LEAST_RESPONSE or not plan.is_inference
-            if client is None and is_sure and self._wins(head):
+            if client is None and is_sure and self._try_overtake(head):
                 self.on_whole_answer(head, data, end)
             else:
                 self._on_answer_slowly(head, data, end)
@@ -889,9 +889,9 @@ class Http1Attempt(Attempt, AnswerSink):
         decoder.decode(data, end, pieces)
         self.on_answer(head, pieces, decoder, reusable=True)
 
-    def _wins(self, head: ResponseHead) -> bool:
-        """Whether this is a second attempt beside the first, and faster: then it takes its place.
-        An error is not."""
+    def _try_overtake(self, head: ResponseHead) -> bool:
+        """Take the place of the first attempt if this is a second one beside it, and no error.
+        Returns whether it does."""
         owner = self.owner
         if owner.hedge is not self:
             return False
@@ -942,7 +942,7 @@ class Http1Attempt(Attempt, AnswerSink):
             and not self._says_nothing(head, pieces, decoder)
             and not self._lacks_outputs(head, pieces, decoder)
         ):
-            self._wins(head)
+            self._try_overtake(head)
         form = self.owner.form
         if form is not None and self.client is not None:
             taken = form.take(head, pieces, ended=decoder.ended)
@@ -952,12 +952,12 @@ class Http1Attempt(Attempt, AnswerSink):
             head, pieces = taken
         if not self._begun and (head is None or head.is_error):
             held = self._hold(head, pieces)
-            if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
+            if self._await_rest(held, decoder) or self._on_error(held, decoder, reusable=reusable):
                 return
             head, pieces = held.head, held.pieces
         elif head is not None and self._lacks_outputs(head, pieces, decoder):
             reusable = reusable and decoder.ended
-            if self._is_replaced(reusable=reusable and head.keep_alive):
+            if self._try_replace(reusable=reusable and head.keep_alive):
                 return
         if head is not None and self._says_nothing(head, pieces, decoder):
             if self.connection is not None:
@@ -1014,7 +1014,7 @@ class Http1Attempt(Attempt, AnswerSink):
         return self.plan.is_inference and head.status in _SUCCESSES
 
     def on_middle(self, data: bytes) -> bool:
-        """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
+        """Relay a read in the middle of a body of known length. False as `on_whole_chunks`."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The most of a large answer, without a list.
         client = self.client
         transport = None if client is None else client.transport
@@ -1041,36 +1041,12 @@ class Http1Attempt(Attempt, AnswerSink):
         port.bytes_received += size
         self.owner.bytes_out += size
 
-    def on_whole_chunk(self, data: bytes, start: int) -> bool:
-        """Relay a part of the answer that was read as one chunk, `data`, with its payload from
-        `start` on. False when it cannot go on as it is, and `on_answer` is to relay it."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). One event of a stream: does what `on_answer`
-        # does for it, without taking it apart and putting it together again.
-        transport = self.chunks_to
-        if transport is None:
-            return False
-        size = len(data) - start - 2
-        owner = self.owner
-        port = self.port
-        port.last_byte_at = now = owner.relay.clock()
-        if self._answer_times is not None:
-            self._answer_times.on_answer(now)
-        port.bytes_received += size
-        owner.bytes_out += size
-        mask = self._mask
-        if mask is not None and not mask.passes(data):
-            text = data[start:-2]
-            shown = mask.feed(text)
-            if shown is not text:
-                data = data[:start] + shown + CRLF
-        transport.write(data)
-        return True
-
-    def on_lines(self, data: bytes, size: int) -> bool:
-        """Relay a part of the answer that was read as whole chunks of whole lines, with so much
-        payload. False as `on_whole_chunk`."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). Several events in one read go on as they
-        # came. No name of a region goes on from one line to the next.
+    def on_whole_chunks(self, data: bytes, size: int) -> bool:
+        """Relay a part of the answer that was read as whole chunks, with so much payload. False
+        when it cannot go on as it came, and `on_answer` is to relay it."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). One or several events of a stream: does what
+        # `on_answer` does for them, without taking them apart and putting them together again.
+        # Several chunks end a line each, and no name of a region goes on in the next line.
         transport = self.chunks_to
         if transport is None:
             return False
@@ -1080,8 +1056,9 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         port = self.port
         port.last_byte_at = now = owner.relay.clock()
-        if self._answer_times is not None:
-            self._answer_times.on_answer(now)
+        times = self._answer_times
+        if times is not None:
+            times.on_answer(now)
         port.bytes_received += size
         owner.bytes_out += size
         transport.write(data)
@@ -1094,8 +1071,9 @@ class Http1Attempt(Attempt, AnswerSink):
         self._held_error.add(pieces)
         return self._held_error
 
-    def _waits(self, held: HeldError, decoder: BodyDecoder) -> bool:
-        """Whether the rest of an error is awaited: it may send the request elsewhere."""
+    def _await_rest(self, held: HeldError, decoder: BodyDecoder) -> bool:
+        """Hold an error whose rest is to come, since the request may fail over because of it. False
+        where nothing is awaited."""
         body = self.body
         if (
             decoder.ended
@@ -1113,23 +1091,21 @@ class Http1Attempt(Attempt, AnswerSink):
         self._mask = NameMask()
         self.chunks_to = None
 
-    def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
-        """A backend answers with an error. Whether the request goes elsewhere because of it."""
+    def _on_error(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
+        """A backend answers with an error. Returns whether the request fails over."""
         head = held.head
         text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
         is_broken = self.owner.relay.dispatcher.blame.answered_with_error(self, head.status, text)
-        return bool(text) and self._goes_elsewhere(
-            head, text, is_broken=is_broken, reusable=reusable
-        )
+        return bool(text) and self._try_failover(head, text, is_broken=is_broken, reusable=reusable)
 
-    def _is_replaced(self, *, reusable: bool) -> bool:
-        """A backend answers an inference without a result. Whether the request goes elsewhere;
-        otherwise the client gets that answer."""
+    def _try_replace(self, *, reusable: bool) -> bool:
+        """A backend answers an inference without a result: have another attempt follow. False:
+        the client gets that answer."""
         owner = self.owner
         outcome = Outcome.PROTOCOL_ERROR
         follows = Next.NOTHING
         if self.client is not None and self.body.ended:
-            follows = owner.what_follows(outcome)
+            follows = owner.take_next(outcome)
         if follows is Next.NOTHING:
             owner.relay.dispatcher.blame.answered_otherwise(self)
             if owner.hedge is self:
@@ -1156,10 +1132,11 @@ class Http1Attempt(Attempt, AnswerSink):
             if text:
                 self.owner.relay.dispatcher.blame.answered_with_error(self, _INTERNAL, text)
 
-    def _goes_elsewhere(
+    def _try_failover(
         self, head: ResponseHead, text: str, *, is_broken: bool, reusable: bool
     ) -> bool:
-        """Whether the request goes to another backend, since this one says it cannot serve it."""
+        """Have the request fail over if this backend says that it cannot serve it. False: the error
+        is for the client."""
         body = self.body
         if self.client is None or not body.ended:
             return False
@@ -1174,12 +1151,12 @@ class Http1Attempt(Attempt, AnswerSink):
         if known is None:
             outcome = Outcome.BROKEN
             if is_broken:
-                follows = owner.what_follows(outcome)
+                follows = owner.take_next(outcome)
             if follows is Next.NOTHING:
                 return False
         else:
             outcome = Outcome.NOT_HERE
-            if not relay.retry.goes_elsewhere(owner, known, body_retained=body.is_retained):
+            if not relay.retry.take_failover(owner, known, body_retained=body.is_retained):
                 return False
         reusable = reusable and head.keep_alive
         if known is None:

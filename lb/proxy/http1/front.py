@@ -32,7 +32,7 @@ class FrontDecision:
     """What becomes of a request to a front."""
 
     plan: RequestPlan
-    """Of the v2 request."""
+    """The plan of the v2 request."""
     method: bytes
     path: bytes
     """As the client wrote them."""
@@ -53,7 +53,7 @@ class Front(ABC):
         self.relay = relay
         self._turns: HeadCache[FrontDecision] = HeadCache()
         self._heads = relay.heads
-        """Those that `_turns` comes from."""
+        """The heads that `_turns` comes from."""
 
     @property
     def may_remember(self) -> bool:

@@ -53,8 +53,8 @@ _BYTES_PER_UNIT: Final = 32
 _SPELLED_PER_UNIT: Final = 16
 """Bytes of a request line with escapes, or with UTF-8 that is to be escaped, that take one more."""
 _LEARNT_ONE_IN: Final = 100
-"""Of so many heads with a new `traceparent`, one is learnt without it. Not each, since in some all
-else is new as well, and to read a head twice costs more than a request of a known one."""
+"""Among so many heads with a new `traceparent`, one is learnt without it. Not each, since in some
+all else is new as well, and to read a head twice costs more than a request of a known one."""
 _CAPITALISED: Final = TRACEPARENT_LINE.title()
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
@@ -73,7 +73,7 @@ class KnownRows:
     def __init__(self, head: bytes, hints: RoutingHints) -> None:
         self.head = head
         self.hints = hints
-        """Those of what begins with all of `head` and names no priority."""
+        """The hints of what begins with all of `head` and names no priority."""
         self.misses = 0
         """Bodies that began otherwise."""
 
@@ -198,7 +198,7 @@ class RequestPlan:
         """Value of the `tracestate` of all such heads, which may have a `traceparent` or not."""
 
     context: TraceContext | None
-    """Of the trace that the request belongs to; kept only while tracing is on."""
+    """The context of the trace that the request belongs to; kept only while tracing is on."""
     origin: RequestPlan | None
     """The plan of equal heads without a trace context, which learns for all of them; None: this
     one."""
@@ -321,7 +321,7 @@ class HeadReader:
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
-        """Likewise of the field with the time that a request may take; empty: there is none."""
+        """The name of the field with the time that a request may take; empty: there is none."""
         self._looks_further = bool(
             noted or deadline or cors_origins or variant_names or split_models
         )
@@ -629,4 +629,4 @@ def _unreadable(method: bytes) -> RequestPlan:
 UNREADABLE: Final = _unreadable(b"")
 """Stands for a request whose head could not be read."""
 UNREADABLE_HEAD: Final = _unreadable(b"HEAD")
-"""The same, where so much is known: its answer has no body."""
+"""What is unreadable but for its method, HEAD: its answer has no body."""

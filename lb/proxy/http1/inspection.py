@@ -31,13 +31,14 @@ from lb.wire.rope import Held, in_memory
 SMALL_BODY: Final = 64 * 1024
 """Bytes of JSON that are looked at whatever the model."""
 LARGE_BODY: Final = 64 * 2**20
-"""Of a model that is known to be stateful; as much as Triton takes unless told otherwise."""
+"""Bytes of a body for a model that is known to be stateful; as much as Triton takes unless told
+otherwise."""
 LITTLE: Final = 64 * 1024
 """Bytes of a body that take no time to be looked at."""
 INSPECTED_AT_ONCE: Final = 128 * 1024
-"""Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
+"""Bytes of a body in one iteration of the loop: a millisecond or two, whatever they are."""
 FIRST_BYTES: Final = 16 * 1024
-"""Of JSON that are looked at for how much work a request is."""
+"""Bytes of JSON that are looked at for how much work a request is."""
 _REMEMBERED: Final = 1024
 """Bytes of a body at most."""
 _PATIENCE: Final = 16
@@ -102,7 +103,7 @@ class BodyInspection:
         return first
 
     def slices(self, piece: Payload) -> Iterator[memoryview]:
-        """Cut a part of the body into what is fed in one turn of the loop."""
+        """Cut a part of the body into what is fed in one iteration of the loop."""
         step = INSPECTED_AT_ONCE if self._inflater is None else ENOUGH
         view = memoryview(piece)
         return (view[at : at + step] for at in range(0, len(view), step))

@@ -24,7 +24,7 @@ class Http1Options:
     says so."""
 
     head: HeadLimits = field(default_factory=HeadLimits)
-    """Of requests and of answers."""
+    """Limits of heads, of requests and of answers."""
     body_size: int = 0
     """Longest request body; 0 is no limit."""
     retained_size: int = 8 * 2**20
@@ -59,7 +59,7 @@ class Http1Options:
     noted: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that the queue goes by."""
     deadline_header: bytes = b""
-    """Likewise of the field with the time that a request may take; empty: there is none."""
+    """The name of the field with the time that a request may take; empty: there is none."""
     cors_origins: frozenset[bytes] = frozenset()
     """Origins whose pages may ask from browsers."""
     disclosure: Disclosure = NO_DISCLOSURE

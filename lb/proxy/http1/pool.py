@@ -59,7 +59,7 @@ class UpstreamPool(Generic[AnyConnection]):
         self._clock = clock
         self.idle_timeout_s = idle_timeout_s
         self._idle: dict[Backend, list[AnyConnection]] = {}
-        """Of each backend that may get requests; oldest first."""
+        """Idle connections to each backend that may get requests; oldest first."""
         self._sweep_timer: Timer | None = None
         self._closed = False
         self.open: set[AnyConnection] = set()

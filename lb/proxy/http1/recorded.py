@@ -50,9 +50,9 @@ class RecordedRequest:
         """See `RequestHandler`."""
         return self._handler is not None and self._handler.is_busy
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
-        return self._handler is None or self._handler.may_be_placed()
+        return self._handler is None or self._handler.prepare_placing()
 
     def close(self) -> None:
         """See `RequestHandler`."""

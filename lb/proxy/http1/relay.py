@@ -78,7 +78,7 @@ class Http1Relay(Http1Shared):
         for server in tuple(self.servers):
             server.abort()
         self.upstreams.close()
-        # connection_lost comes in the next turns of the loop.
+        # connection_lost comes in the next iterations of the loop.
         for _ in range(_CLOSING_TURNS):
             if not self.servers and not self.upstreams.open:
                 break

@@ -71,7 +71,7 @@ class RequestBody:
     _unsent_size: int
     """Bytes of `unsent`; set with it."""
     _chunks: int
-    """Those that were sent of a body in chunks, which alone has this and the next one."""
+    """Chunks that were sent of a body in chunks, which alone has this and the next one."""
     _gather_timer: Timer | None
 
     @property
@@ -103,8 +103,8 @@ class RequestBody:
         return size <= UNCOUNTED or self._settle()
 
     def again(self) -> RequestBody:
-        """The same request, complete as it is, to be sent to a second backend as well. What is kept
-        of it is in the memory budget once."""
+        """Make the body of the same request, complete as it is, to be sent to a second backend as
+        well. What is kept of it is in the memory budget once."""
         other = RequestBody(self._relay, None, self._length)
         other.ended = True
         other._kept = self._kept
@@ -162,7 +162,7 @@ class RequestBody:
 
     def _send_much(self, connection: Http1ClientConnection, kept: list[Payload]) -> None:
         size = self._kept_size
-        is_kept = self._may_keep(max(size, self._length))
+        is_kept = self._admit_kept(max(size, self._length))
         if size > PORTION:
             self.unsent = deque(self._all_kept(kept))
             self._unsent_size = size
@@ -183,15 +183,15 @@ class RequestBody:
         """Have no other attempt: what is not sent yet is kept elsewhere."""
         self._kept = None
 
-    def _may_keep(self, size: int) -> bool:
-        """Whether so much in all is kept for another attempt."""
+    def _admit_kept(self, size: int) -> bool:
+        """Admit that so much in all is kept for another attempt. False where there is no room."""
         relay = self._relay
         return size <= relay.options.retained_size and (
-            relay.memory_budget.may_keep(max(0, size - self.charged))
+            relay.memory_budget.admit_kept(max(0, size - self.charged))
         )
 
     def _send_on(self) -> None:
-        """Send the next part of what was kept, and the rest in later turns of the loop."""
+        """Send the next part of what was kept, and the rest in later iterations of the loop."""
         unsent, connection = self.unsent, self.connection
         if unsent is None or connection is None or connection.is_full:
             return
@@ -385,7 +385,7 @@ class RequestBody:
     def _keep(self, kept: list[Payload], message: list[Payload], *, may_drop: bool) -> None:
         size = sum(map(len, message))
         self._kept_size += size
-        if may_drop and not self._may_keep(self._kept_size):
+        if may_drop and not self._admit_kept(self._kept_size):
             self._keep_no_more()
             return
         kept += message

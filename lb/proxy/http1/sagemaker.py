@@ -161,7 +161,7 @@ class ModelInvocationForm:
         self.changes_all = False
         self._error = b""
         self._held_head: ResponseHead | None = None
-        """Of an error whose text has not come yet."""
+        """The head of an error whose text has not come yet."""
 
     def take(
         self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool

@@ -145,7 +145,7 @@ class Http1ServerConnection(ClientSide):
         self._turn: FrontDecision | None = None
         """What the front said of the request under way."""
         self.options = relay.options
-        """Those in force when its request began, or else now."""
+        """The options in force when its request began, or else now."""
         self.is_leaving = relay.draining
         """It closes after the next answer, which says so."""
         self.closes = relay.draining
@@ -191,7 +191,7 @@ class Http1ServerConnection(ClientSide):
         is so long that no cache keeps it, or the payload log takes a sample of such."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
-        """Of the request's body, while it arrives."""
+        """Decodes the request's body while it arrives."""
         self._is_processing = False
         self._goes_on = False
         """Some of what was read is used in a later iteration of the loop."""
@@ -212,7 +212,7 @@ class Http1ServerConnection(ClientSide):
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
         self.since = relay.clock()
-        self._deadline_timer.ring_by(self.since + self.options.head_timeout_s)
+        self._deadline_timer.expire_by(self.since + self.options.head_timeout_s)
         if not relay.parts.connection_limiter.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.state = State.CLOSED
@@ -260,7 +260,7 @@ class Http1ServerConnection(ClientSide):
                         self.state = _BUSY
                         self.exchange = exchange
                         if self.options.request_timeout_s:
-                            self._deadline_timer.ring_by(now + self.options.request_timeout_s)
+                            self._deadline_timer.expire_by(now + self.options.request_timeout_s)
                         head = plan.upstream
                         if relay.draw is not None and (relay.draw() or plan.context is not None):
                             # Where the context does not decide, it is drawn anew: that is as good.
@@ -443,7 +443,7 @@ class Http1ServerConnection(ClientSide):
         if self.state is _READY and len(self._collector):
             self.state = _HEAD
             self.since = self.relay.clock()
-            self._deadline_timer.ring_by(self.since + self.options.head_timeout_s)
+            self._deadline_timer.expire_by(self.since + self.options.head_timeout_s)
 
     def _begin(self, plan: RequestPlan) -> None:
         """Begin a request: its head is complete."""
@@ -462,9 +462,9 @@ class Http1ServerConnection(ClientSide):
         else:
             self.state = _BODY
             self._decoder = decoder
-            self._deadline_timer.ring_by(now + options.body_timeout_s)
+            self._deadline_timer.expire_by(now + options.body_timeout_s)
         if exchange.due < inf:
-            self._deadline_timer.ring_by(exchange.due)
+            self._deadline_timer.expire_by(exchange.due)
         answer = self._own_answer(exchange)
         if answer is None and self._turn is not None and self._turn.answer is not None:
             answer = self._turn.answer()
@@ -675,7 +675,7 @@ class Http1ServerConnection(ClientSide):
             self.since = self.relay.clock()
             if self.state is _BODY:
                 # It may have rung while nothing was to come.
-                self._deadline_timer.ring_by(self.since + self.options.body_timeout_s)
+                self._deadline_timer.expire_by(self.since + self.options.body_timeout_s)
         if self.pump is not None:
             self.pump.set_reading(wanted)
         elif wanted:
@@ -720,7 +720,7 @@ class Http1ServerConnection(ClientSide):
 
     def exchange_over(self, *, keep_alive: bool) -> None:
         """The answer is complete: on to the next request, or close."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). The alarm is nearly always early enough, so
+        # HOT PATH (benchmarks/bench_http1_relay.py). The timer nearly always ends early enough, so
         # it is asked before it is called.
         self.exchange = None
         if self.state is not _BUSY or self.transport is None:
@@ -737,7 +737,7 @@ class Http1ServerConnection(ClientSide):
                 self.adopt()
             idle_until = now + self.options.client_idle_s
             if idle_until < self._deadline_timer.due:
-                self._deadline_timer.ring_by(idle_until)
+                self._deadline_timer.expire_by(idle_until)
             if self.transport.get_write_buffer_size():
                 self.watch_unsent()
             if self._pending or self.eof or not self.is_reading:
@@ -811,7 +811,7 @@ class Http1ServerConnection(ClientSide):
         if not self.is_reading:
             self.is_reading = True
             self.transport.resume_reading()
-        self._deadline_timer.ring_by(self.since + self.options.linger_s)
+        self._deadline_timer.expire_by(self.since + self.options.linger_s)
 
     def throw_away(self, data: bytes) -> None:
         """Something came while lingering."""
@@ -827,17 +827,17 @@ class Http1ServerConnection(ClientSide):
             self._unsent = unsent_bytes(self.transport)
             self._taken = acknowledged_bytes(self.transport)
             self._unsent_since = self.relay.clock()
-            self._deadline_timer.ring_by(self._unsent_since + self.options.body_timeout_s)
+            self._deadline_timer.expire_by(self._unsent_since + self.options.body_timeout_s)
 
     def _look_at_time(self) -> None:
-        """Do what is due, and have the alarm ring for what is due next."""
+        """Do what is due, and set the timer for what is due next."""
         now = self.relay.clock()
         for due, act in self._deadlines():
             if due <= now:
                 act()
                 break
         for due, _ in self._deadlines():
-            self._deadline_timer.ring_by(due)
+            self._deadline_timer.expire_by(due)
 
     def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What is due when, as things are now."""
@@ -903,7 +903,7 @@ class Http1ServerConnection(ClientSide):
         self._found = None
         self._collector.limits = options.head
         if self.state is _READY:
-            self._deadline_timer.ring_by(self.since + options.client_idle_s)
+            self._deadline_timer.expire_by(self.since + options.client_idle_s)
 
     # Memory
 

@@ -44,7 +44,7 @@ class Http1Shared:
         """Clients that nothing is read from; for the monitor."""
         self._set(options)
         self.kinds = frozenset(BackendKind)
-        """Those of the backends: only they are asked. Discovery says when there are others."""
+        """The kinds of the backends: only they are asked. Discovery says when there are others."""
         self.servers: set[Any] = set()
         """Clients' connections."""
         self.upstreams: UpstreamPool[Any] = UpstreamPool(

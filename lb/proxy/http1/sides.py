@@ -109,12 +109,8 @@ class AnswerSink:
         """A read in the middle of a body of known length came. False: it is for `on_answer`."""
 
     @abstractmethod
-    def on_whole_chunk(self, data: bytes, start: int) -> bool:
-        """One chunk came, with its payload from `start` on. False: it is for `on_answer`."""
-
-    @abstractmethod
-    def on_lines(self, data: bytes, size: int) -> bool:
-        """Whole chunks of whole lines came. False: they are for `on_answer`."""
+    def on_whole_chunks(self, data: bytes, size: int) -> bool:
+        """Whole chunks came, with so much payload. False: they are for `on_answer`."""
 
     @property
     @abstractmethod
@@ -164,8 +160,8 @@ class RequestHandler(RequestTaker, Protocol):
         """Whether what came is to be dealt with before more is read."""
         ...
 
-    def may_be_placed(self) -> bool:
-        """All is known that decides where the request goes. False: it was answered instead."""
+    def prepare_placing(self) -> bool:
+        """Do what is to be done before the request is placed. False: it was answered instead."""
         ...
 
     def close(self) -> None:

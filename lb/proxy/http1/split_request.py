@@ -268,7 +268,7 @@ class SplitRequest:
         self.head = b""
         """As a backend would get it."""
         self.hints = exchange.hints
-        """Those of the whole batch."""
+        """The hints of the whole batch."""
         self._held = HeldBytes(exchange.relay.memory_budget, self)
         self._plan = plan
         """None while nobody knows whether it is cut."""
@@ -295,14 +295,14 @@ class SplitRequest:
         if server is not None and exchange.handler is self and not ended:
             exchange.invite_body(server)
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         return True
 
     def add(self, pieces: Sequence[Held], *, ended: bool) -> None:
         """See `RequestHandler`."""
         exchange = self.exchange
-        if exchange.is_too_large(pieces):
+        if exchange.cut_if_too_large(pieces):
             return
         exchange.bytes_in += sum(map(len, pieces))
         exchange.body.ended = ended
@@ -556,13 +556,13 @@ class SplitRequest:
             exchange.hints = self.hints
             self._pass_on()
             return
-        if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
+        if isinstance(error, VersionsDiffer) and self._try_run_again(error.newest):
             return
         status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
         text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
         exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
 
-    def _runs_again(self, version: bytes) -> bool:
+    def _try_run_again(self, version: bytes) -> bool:
         """Run the batch once more, on the backends that have a version of the model: others had
         another one. False where it was, or its model cannot be cut any more."""
         exchange, cut, plan = self.exchange, self._cut, self.plan

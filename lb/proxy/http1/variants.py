@@ -74,10 +74,10 @@ class VariantHandler:
         self._choice: VariantChoice | None = None
         """None where the variant must not change."""
         self._form: AnswerForm | None = None
-        """That the answer gets after its name."""
+        """The form that the answer gets after its name."""
         self._head = b""
         self._recording: Recording | None = None
-        """Of a request that is to be copied."""
+        """The recording of a request that is to be copied."""
         self.collects = False
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -119,7 +119,7 @@ class VariantHandler:
         """See `RequestHandler`."""
         return self._inner is not None and self._inner.is_busy
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         try:
             self._choose()
@@ -287,7 +287,7 @@ class NamedForm:
         self._is_stream = is_stream
         self.changes_all = is_stream
         self._head: ResponseHead | None = None
-        """Of an answer that is held back."""
+        """The head of an answer that is held back."""
         self._held = b""
         self._json_size = -1
         """How much of the answer is JSON; -1: all of it."""

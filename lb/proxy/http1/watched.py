@@ -2,7 +2,7 @@
 
 Parts go on as they come: a request is refused before the part that completes the name of a region
 reaches the backend, which then never has the whole of it. What takes long to inspect, as little
-that inflates to much does, is held meanwhile, and inspected a step in each turn of the loop.
+that inflates to much does, is held meanwhile, and inspected a step in each iteration of the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RegionFilter:
         self._watch = watch
         self.collects = False
         self._inspection: Inspection | None = None
-        """Of payload that not all of was looked at."""
+        """Inspects payload that is not inspected to its end."""
         self._uninspected: deque[Payload] = deque()
         """Payload that follows it."""
         self._held: list[Payload] = []
@@ -74,7 +74,7 @@ class RegionFilter:
         """See `RequestHandler`."""
         return self._inspection is not None
 
-    def may_be_placed(self) -> bool:
+    def prepare_placing(self) -> bool:
         """See `RequestHandler`."""
         return True
 

@@ -21,7 +21,7 @@ class CallRefusal(NamedTuple):
     spends: Spending | None = None
     """What the client may not do too often."""
     status: int = 200
-    """Of HTTP."""
+    """The status of HTTP."""
     block: bytes = b""
     """The whole answer, where that is HTTP's and not gRPC's."""
 

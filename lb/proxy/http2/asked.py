@@ -89,7 +89,7 @@ class Collector(CallPart):
         if call.bytes_in > self._limit:
             call.fail(Reason.BODY_TOO_LARGE, "the message is too large for this call")
             return
-        if call.messages is not None and not call.message_fits(payload):
+        if call.messages is not None and not call.check_message(payload):
             return
         if not request.collect(payload):
             return
@@ -98,13 +98,13 @@ class Collector(CallPart):
             call.drop_upload(len(payload))
             return
         request.ended = True
-        if call.length_fits():
+        if call.check_length():
             self._ask()
 
     def request_trailers(self, block: bytes) -> None:
         """The request ended with trailers, which no call of this kind has use for."""
         self.call.request.ended = True
-        if self.call.length_fits():
+        if self.call.check_length():
             self._ask()
 
     def give_back(self, pieces: list[Payload]) -> None:

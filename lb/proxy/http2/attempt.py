@@ -52,7 +52,7 @@ class ResponseSink:
     noun: ClassVar[str] = "request"
     """What a backend resets, to clients."""
 
-    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """The head of the response arrived, or its trailers. False: they go to the client."""
         return False
 
@@ -137,7 +137,7 @@ class GrpcAttempt(Attempt):
         self.connection: Http2Connection | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
-        """Of the response to an inference, until a message comes."""
+        """The head of the response to an inference, until a message comes."""
         self.message_size = self.early_heads = 0
         self.sink = TO_CLIENT
         self.request = call.request
@@ -168,7 +168,7 @@ class GrpcAttempt(Attempt):
     def response_head(self, head: ResponseHead, end_stream: bool) -> None:
         """The head of the response arrived, or its trailers."""
         # HOT PATH (benchmarks/load). Twice per call.
-        if self.sink is not TO_CLIENT and self.sink.takes_head(self, head, end_stream):
+        if self.sink is not TO_CLIENT and self.sink.take_head(self, head, end_stream):
             return
         call = self.call
         if not self.begun:
@@ -186,7 +186,7 @@ class GrpcAttempt(Attempt):
                     self._begin(head.status)
                     call.server.send_head(call.client_id, head.block, end_stream=False)
                 return
-            if self._goes_on_elsewhere(head):
+            if self._withhold(head):
                 return
             self._begin(head.status)
             response = self.response
@@ -386,11 +386,11 @@ class GrpcAttempt(Attempt):
             self._answered(NO_STATUS)
         call.server.send_data(self.response, payload)
 
-    def _goes_on_elsewhere(self, head: ResponseHead) -> bool:
-        """Whether a response without a message does not go on to the client, because another
-        backend may do better, or because it claims to be OK."""
+    def _withhold(self, head: ResponseHead) -> bool:
+        """Keep a response without a message from the client if another backend is to do better, or
+        if it claims to be OK. False where it is for the client."""
         if head.grpc_status > 0:
-            return self.sink.fails_over and self.is_served_elsewhere(head)
+            return self.sink.fails_over and self.try_failover(head)
         if head.grpc_status or self.call.operation.kind is not _INFERENCE or head.status != _OK:
             return False
         self.unusable_answer()
@@ -541,22 +541,22 @@ class GrpcAttempt(Attempt):
         """
         exchange = self.exchange
         self.sink.will_fail(self, outcome)
-        if not (exchange.finished or self.goes_again(outcome)):
+        if not (exchange.finished or self.end_and_retry(outcome)):
             reason, text = self.call.relay.retry.failure(exchange, outcome)
             text = f"{text}: {detail}" if detail else text
             self.sink.failed(self, outcome, reason, text, status)
 
-    def goes_again(self, outcome: Outcome) -> bool:
+    def end_and_retry(self, outcome: Outcome) -> bool:
         """End it, and have the call placed again if it may be; the one beside it takes its place
-        if that was sent whole."""
+        if that was sent whole. False: nothing follows it."""
         is_unsent = not self.has_stream
         self.leave(outcome)
-        follows = self.what_follows(outcome, is_unsent=is_unsent)
+        follows = self.take_next(outcome, is_unsent=is_unsent)
         self.go_on_after(follows, outcome, is_unsent=is_unsent)
         return follows is not Next.NOTHING
 
-    def what_follows(self, outcome: Outcome, *, is_unsent: bool) -> Next:
-        """What follows it. To be asked once."""
+    def take_next(self, outcome: Outcome, *, is_unsent: bool) -> Next:
+        """Decide what follows it, once for each outcome: a re-run is taken out of the budget."""
         if not self.sink.may_retry(outcome):
             return Next.NOTHING
         call = self.call
@@ -588,19 +588,20 @@ class GrpcAttempt(Attempt):
         request.sink = None
 
     def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        """The backend is silent: fail over, if that is allowed and there is another one."""
         self.sink.backend_hung(self)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        """Have the call fail over, if that is allowed and there is another backend."""
         if self.begun or self.outcome is not None or self.exchange.finished:
             return
-        self.is_replaced(outcome if self.has_stream else Outcome.CONNECT_TIMEOUT)
+        self.try_replace(outcome if self.has_stream else Outcome.CONNECT_TIMEOUT)
 
-    def is_replaced(self, outcome: Outcome) -> bool:
-        """End it, which is under way, if another attempt may take its place; that does so then."""
+    def try_replace(self, outcome: Outcome) -> bool:
+        """End it, which is under way, if another attempt may take its place; that does so then.
+        False: it goes on."""
         is_unsent = not self.has_stream
-        follows = self.what_follows(outcome, is_unsent=is_unsent)
+        follows = self.take_next(outcome, is_unsent=is_unsent)
         if follows is Next.NOTHING:
             return False
         self.detach(ErrorCode.CANCEL)
@@ -628,7 +629,7 @@ class GrpcAttempt(Attempt):
             return
         if self.begun:
             self.sink.cut_off(self, code)
-        elif not (self.exchange.finished or self.goes_again(Outcome.RESET)):
+        elif not (self.exchange.finished or self.end_and_retry(Outcome.RESET)):
             self.sink.failed(self, Outcome.RESET, *self.told_of_reset(code))
 
     def told_of_reset(self, code: int) -> tuple[Reason, str, GrpcStatus]:
@@ -638,16 +639,16 @@ class GrpcAttempt(Attempt):
 
     # Errors that a backend answers
 
-    def is_served_elsewhere(self, head: ResponseHead) -> bool:
-        """An answer is nothing but an error: whether it shows that another backend may do better,
-        and the call goes there."""
-        if self._is_cut_off(head) and self._is_mended_elsewhere(Outcome.CUT_OFF):
+    def try_failover(self, head: ResponseHead) -> bool:
+        """Have the call fail over if its answer, nothing but an error, shows that another backend
+        may do better. False: the error is for the client."""
+        if self._is_cut_off(head) and self._try_failover_as(Outcome.CUT_OFF):
             return True
         is_broken = self.tell_of_error(head)
         says_why = head.not_run or head.grpc_status in GRPC_STATUSES
-        if says_why and self.goes_elsewhere(head):
+        if says_why and self.try_failover_not_here(head):
             return True
-        return is_broken and self._is_mended_elsewhere(Outcome.BROKEN)
+        return is_broken and self._try_failover_as(Outcome.BROKEN)
 
     def _is_cut_off(self, head: ResponseHead) -> bool:
         """Whether a server that shuts down ended the call, whose client did not. gRPC's own servers
@@ -665,14 +666,14 @@ class GrpcAttempt(Attempt):
             and text == _ALL_CANCELLED
         )
 
-    def goes_elsewhere(self, head: ResponseHead) -> bool:
-        """Whether the call goes to another backend, since this one says it cannot serve it."""
+    def try_failover_not_here(self, head: ResponseHead) -> bool:
+        """Have the call fail over if this backend says that it cannot serve it. False: it stays."""
         known = Meaning.NOT_RUN if head.not_run else meaning(decode_message(head.grpc_message))
         is_kept = self.request.retained is not None and self.sink.may_retry(Outcome.NOT_HERE)
         if (
             known is None
             or self.connection is None
-            or not self.call.relay.retry.goes_elsewhere(self.exchange, known, body_retained=is_kept)
+            or not self.call.relay.retry.take_failover(self.exchange, known, body_retained=is_kept)
         ):
             return False
         self._end_stream()
@@ -684,11 +685,12 @@ class GrpcAttempt(Attempt):
         text = decode_message(head.grpc_message)
         return self.call.relay.dispatcher.blame.answered_with_error(self, head.grpc_status, text)
 
-    def _is_mended_elsewhere(self, outcome: Outcome) -> bool:
-        """Whether the call goes to another backend, since this one has ended it in some way."""
+    def _try_failover_as(self, outcome: Outcome) -> bool:
+        """Have the call fail over, with that outcome of this attempt, which its backend has ended.
+        False: nothing follows."""
         if self.connection is None:
             return False
-        follows = self.what_follows(outcome, is_unsent=False)
+        follows = self.take_next(outcome, is_unsent=False)
         if follows is Next.NOTHING:
             return False
         self._end_stream()

@@ -62,7 +62,7 @@ class BackendSide(Protocol):
         ...
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        """Have the call fail over, if that is allowed and there is another backend."""
         ...
 
     def backend_stalled(self) -> None:
@@ -152,14 +152,14 @@ class Call(Exchange):
         facts = self.head.facts
         if end_stream:
             self.request.ended = True
-            if not self.length_fits():
+            if not self.check_length():
                 return
         if facts.timeout_s is not None and facts.timeout_s <= 0:
             self.fail(Reason.DEADLINE, "deadline exceeded")
             return
         if facts.timeout_s or relay.options.request_timeout_s:
             self.set_timer()
-        if self._is_refused():
+        if not self._admit():
             return
         if relay.options.disclosure.request_ids and not facts.request_id:
             self.request_id = new_request_id()
@@ -168,9 +168,8 @@ class Call(Exchange):
             self.guard = guard_of(self.operation, facts.credentials, self.server.client, gate)
         self._proceed(end_stream)
 
-    def _is_refused(self) -> bool:
-        """Whether its head, or who its client is, keeps it from going on; it has been answered
-        then."""
+    def _admit(self) -> bool:
+        """Check its head, and who its client is. False: it was refused, and has been answered."""
         facts, server = self.head.facts, self.server
         refusal = refusal_of(facts, self.relay.options)
         if refusal is not None:
@@ -188,7 +187,7 @@ class Call(Exchange):
                 )
             except RequestRefused as refused:
                 self.refuse(refused)
-        return self.finished
+        return not self.finished
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
@@ -238,7 +237,7 @@ class Call(Exchange):
 
     def _find_model(self, payload: bytes) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
-        if self.relay.split_models and self._is_whole_batch(payload):
+        if self.relay.split_models and self._recall_whole_batch(payload):
             return True
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
@@ -256,9 +255,9 @@ class Call(Exchange):
             return False
         return True
 
-    def _is_whole_batch(self, payload: bytes) -> bool:
-        """Whether the request is known by how it begins as one whose batch may be cut, and stays
-        whole."""
+    def _recall_whole_batch(self, payload: bytes) -> bool:
+        """Recall the model and the hints of a request by how it begins, if it is known as one whose
+        batch may be cut and stays whole. False where it is not."""
         relay = self.relay
         prefixes = relay.prefixes
         if prefixes.snapshot is not relay.dispatcher.pool.current or len(payload) <= NAME_AT:
@@ -279,7 +278,7 @@ class Call(Exchange):
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
-        if self.guard is not None and not self.is_cleared(self.guard, payload, end_stream):
+        if self.guard is not None and not self.pass_guard(self.guard, payload, end_stream):
             return
         size = len(payload)
         if (
@@ -303,13 +302,13 @@ class Call(Exchange):
                 request.retained_size = size
             else:
                 self.retain(payload)
-        if self.messages is not None and not self.message_fits(payload):
+        if self.messages is not None and not self.check_message(payload):
             return
         if self.held_back and not self._peek(payload, end_stream):
             return
         if end_stream:
             request.ended = True
-            if not self.length_fits():
+            if not self.check_length():
                 return
         sink = request.sink
         if sink is not None:
@@ -317,9 +316,9 @@ class Call(Exchange):
         else:
             self._keep(payload)
 
-    def is_cleared(self, guard: MemoryGuard, payload: Payload, end_stream: int) -> bool:
-        """Whether all of the payload may go on. If not, the call has ended, or the payload comes
-        again in the next turn."""
+    def pass_guard(self, guard: MemoryGuard, payload: Payload, end_stream: int) -> bool:
+        """Have the guard inspect the payload. False where it may not go on: the call has ended, or
+        the payload comes again in a later iteration of the loop."""
         wrong = guard.inspect(payload)
         if wrong is None:
             self.server.postpone(self.request, payload, end_stream)
@@ -397,9 +396,9 @@ class Call(Exchange):
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))
 
-    def message_fits(self, payload: Payload) -> bool:
-        """Whether messages are no longer than is allowed, which they are with `messages`. False
-        when the call is over."""
+    def check_message(self, payload: Payload) -> bool:
+        """Check that no message is longer than allowed; to be called where there are `messages`.
+        False: one is, and the call is over."""
         assert self.messages is not None
         self.messages.feed(payload)
         limit = self.messages.limit
@@ -408,9 +407,9 @@ class Call(Exchange):
         self.fail(Reason.BODY_TOO_LARGE, f"message is larger than the limit of {limit} bytes")
         return False
 
-    def length_fits(self) -> bool:
-        """Whether the request, which is complete, is as long as its head says. False when the call
-        is over."""
+    def check_length(self) -> bool:
+        """Check that the request, which is complete, is as long as its head says. False: it is not,
+        and the call is over."""
         expected = self.head.facts.content_length
         if expected in (NO_LENGTH, self.bytes_in):
             return True
@@ -441,7 +440,7 @@ class Call(Exchange):
         request = self.request
         request.trailers = block
         request.ended = True
-        if not self.length_fits():
+        if not self.check_length():
             return
         if self.held_back:
             self.held_back = False
@@ -690,7 +689,7 @@ class Call(Exchange):
 
     def _end_attempts(self, outcome: Outcome, code: ErrorCode | None) -> None:
         """End its attempt or its waiting, and reset its streams at backends."""
-        if self.part is not None and self.part.ends_attempts(code):
+        if self.part is not None and self.part.end_attempts(code):
             return
         attempt = self.backend_side
         if attempt is not None:
@@ -753,7 +752,7 @@ class CallPart:
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
 
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
+    def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""
         return False
 
@@ -812,7 +811,7 @@ class CallPart:
 
     @property
     def head(self) -> RequestHead:
-        """Of the request."""
+        """The head of the request."""
         return self.call.head
 
     @property

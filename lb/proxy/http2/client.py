@@ -94,7 +94,7 @@ class Http2ClientConnection(Http2Connection):
         self.bound: deque[GrpcAttempt] = deque()
         """Attempts that wait for room here and may go nowhere else; the pool serves them."""
         self.unbound = pool.waiting
-        """Those that wait for room on any connection of the pool. Here because it is looked at
+        """Attempts that wait for room on any connection of the pool. Here because it is looked at
         whenever a stream ends, and compiled code finds what a Protocol has by its name."""
         self.next_id = 1
         self.last_byte_at = 0.0
@@ -286,7 +286,7 @@ class Http2ClientConnection(Http2Connection):
         # HOT PATH (benchmarks/load). Twice per call; heads are shared and decided once.
         pipe = self.streams.get(stream_id)
         if pipe is None or pipe.ended:
-            self.may_pass(fr.HEADERS, stream_id)
+            self.admit_frame(fr.HEADERS, stream_id)
             self.blocks.skip(block)
             return
         head = self.blocks.known_response(block) or self.blocks.response(block)

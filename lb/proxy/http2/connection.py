@@ -1,9 +1,9 @@
 """One HTTP/2 connection of the relay on a transport: batching of writes and the sending side.
 
-What the reads of one turn of the event loop bring is relayed at once; every connection that got
-something to say meanwhile writes once, at the end of the turn (`Http2Relay.flush`). Reading never
-pauses: only stream windows hold senders back, so one slow reader cannot stall the other streams of
-a shared connection.
+What the reads of one iteration of the event loop bring is relayed at once. Every connection that
+got something to say meanwhile writes once, at the end of the iteration (`Http2Relay.flush`).
+Reading never pauses: only stream windows hold senders back, so one slow reader cannot stall the
+other streams of a shared connection.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Http2Connection(Http2Codec):
         self.frames_at_once = _FRAMES_AT_ONCE
         self.relay = relay
         self.options = options
-        """Those in force when it connected: what the peer was told of them stays."""
+        """The options in force when it connected: what the peer was told of them stays."""
         self.transport: asyncio.Transport | None = None
         self.client: Client = NOBODY
         """Whose requests come over it; those of nobody, where it leads to a backend."""
@@ -122,7 +122,7 @@ class Http2Connection(Http2Codec):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         relay = self.relay
-        if relay.iteration.left <= 0 and self._waits(data):
+        if relay.iteration.left <= 0 and self._keep_for_later(data):
             return
         relay.now = relay.clock()
         try:
@@ -144,7 +144,7 @@ class Http2Connection(Http2Codec):
             if self.large_reads == _READS_IN_A_ROW:
                 self._let_others_go_first()
 
-    def _waits(self, data: bytes) -> bool:
+    def _keep_for_later(self, data: bytes) -> bool:
         """Keep what was read for a later iteration, since the budget of this one is spent. False
         where the connection is over."""
         if not self._let_others_go_first():
@@ -248,8 +248,8 @@ class Http2Connection(Http2Codec):
             transport.abort()
 
     def mark(self) -> None:
-        """Have this connection flushed at the end of this turn of the event loop, after all reads
-        of the turn were relayed."""
+        """Have this connection flushed at the end of this iteration of the event loop, after all
+        reads of the turn were relayed."""
         if not self.dirty:
             self.dirty = True
             relay = self.relay

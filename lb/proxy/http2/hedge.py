@@ -24,7 +24,7 @@ class HedgeSink(ResponseSink):
 
     __slots__ = ()
 
-    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`."""
         if head.status < 200 and not end_stream:
             return True

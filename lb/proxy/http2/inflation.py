@@ -19,7 +19,7 @@ _SHORT: Final = "too little memory to inflate the message"
 _SLICE: Final = 64 * 1024
 """Bytes that are inflated before others go on."""
 _UNITS: Final = 200
-"""Of `IterationBudget` for a slice."""
+"""Units of `IterationBudget` for a slice."""
 _COPIES: Final = 2
 """How often a byte is held in the end: once in its slice, once in the whole message."""
 _LARGE_JOIN: Final = 2**20

@@ -27,11 +27,11 @@ from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 from lb.wire.protobuf import FieldBudget
 
 INSPECTED_BYTES: Final = 32 * 1024
-"""Of the first message that are held back at most; parameters take a few hundred."""
+"""Bytes of the first message that are held back at most; parameters take a few hundred."""
 SEQUENCE_ID: Final = b"sequence_id"
 """What says nothing of it is no step of a sequence."""
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
-"""Of a compressed message at first, and when that was too little."""
+"""Bytes of a compressed message at first, and when that was too little."""
 NAME_AT: Final = PREFIX_SIZE + 2
 """Where a name of one byte's length stands in a message."""
 _FIELDS_PER_FRAME: Final = 24

@@ -20,14 +20,14 @@ INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
 
 
 class MemoryGuard:
-    """Inspects the payload of one call, a step in each turn of the loop."""
+    """Inspects the payload of one call, a step in each iteration of the loop."""
 
     __slots__ = ("_inspection", "_regions")
 
     def __init__(self) -> None:
         self._regions = GrpcRegionWatch()
         self._inspection: Inspection | None = None
-        """Of payload that not all of was looked at."""
+        """Inspects payload that is not inspected to its end."""
 
     @property
     def is_under_way(self) -> bool:

@@ -24,8 +24,8 @@ class Http2Options:
     stream_window: int = 2**20
     stream_window_max: int = 4 * 2**20
     answer_window: int = fr.DEFAULT_WINDOW
-    """Of an answer, until its reader has taken half of it. Small, so that a hundred streams whose
-    windows never open hold 6 MiB and not 100."""
+    """Window of an answer, until its reader has taken half of it. Small, so that a hundred streams
+    whose windows never open hold 6 MiB and not 100."""
     frame_size: int = 2**20
     head_size: int = 32 * 1024
     """Decoded size of a request head; larger ones are answered RESOURCE_EXHAUSTED."""

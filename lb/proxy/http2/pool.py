@@ -37,7 +37,7 @@ class UpstreamPool:
         self._others: set[Http2ClientConnection] = set()
         """Connections that do not take calls yet, or not any more."""
         self._unwanted: set[Http2ClientConnection] = set()
-        """Those of them that calls wait for, and that take no others after these."""
+        """Connections among them that calls wait for, and that take no others after these."""
         self._dials = 0
         """Connections on their way, until their backend has sent its SETTINGS."""
         self._closed = False
@@ -274,7 +274,7 @@ class UpstreamPool:
         return (*self.connections, *self._others)
 
     def attempts(self) -> list[GrpcAttempt]:
-        """Those that are under way here, or wait for a connection."""
+        """The attempts that are under way here, or wait for a connection."""
         owners = [
             pipe.owner
             for connection in (*self.connections, *self._others)

@@ -29,8 +29,8 @@ class KnownPrefix:
         where the model is scheduled, what begins with all of `head`."""
         self.head = b""
         self.hints: RoutingHints | None = None
-        """Those of all messages that begin with `head`. None: the model is not scheduled. One that
-        is has no sequences."""
+        """The hints of all messages that begin with `head`. None: the model is not scheduled. One
+        that is has no sequences."""
         self.misses = 0
         """Messages of a scheduled model that began otherwise."""
 
@@ -53,7 +53,7 @@ class PrefixCache:
         """Look up a message by its bytes up to the end of the model's name; hot."""
         self._of_batches: dict[bytes, KnownPrefix] = {}
         self.find_batch: Callable[[bytes], KnownPrefix | None] = self._of_batches.get
-        """The same of batches that may be cut, where `find` knows nothing."""
+        """Finds batches that may be cut, where `find` knows nothing."""
 
     def __len__(self) -> int:
         return len(self._known)

@@ -86,7 +86,8 @@ class ReflectionSession(CallPart):
         self._take_questions()
 
     def answers_read(self) -> None:
-        """Go on in the next turn of the event loop: the link is still about to send answers."""
+        """Go on in the next iteration of the event loop: the link is still about to send
+        answers."""
         if self._is_behind:
             self._is_behind = False
             self.call.relay.loop.call_soon(self._take_questions)

@@ -38,7 +38,7 @@ from lb.wire.http2.heads import NO_LENGTH, RequestHead
 _PARTING_S: Final = 1.0
 """Between two looks at streams with sequences on a backend that is to become empty."""
 _CLOSING_TURNS: Final = 100
-"""Turns of the event loop that aborted connections may take to be gone; two do."""
+"""Iterations of the event loop that aborted connections may take to be gone; two do."""
 
 
 class Http2Relay(Http2Shared):
@@ -47,7 +47,7 @@ class Http2Relay(Http2Shared):
     def __init__(self, parts: RelayParts, traffic: Traffic, options: Http2Options) -> None:
         super().__init__(parts, traffic, options)
         self.pools: dict[Backend, UpstreamPool] = {}
-        """Those that were asked for; see `pool`."""
+        """Pools that were asked for; see `pool`."""
         self._decisions = Decisions(self)
         self._make_attempt = self._attempt_maker()
         self._parting_timer: Timer | None = None
@@ -74,7 +74,7 @@ class Http2Relay(Http2Shared):
 
     def flush(self) -> None:
         """See `Http2Shared`."""
-        # HOT PATH (benchmarks/load). One write per connection and turn of the loop: flushing
+        # HOT PATH (benchmarks/load). One write per connection and iteration of the loop: flushing
         # after every read instead costs 8 % more CPU per call.
         connection: Http2Connection
         while self.dirty:
@@ -316,7 +316,7 @@ class Http2Relay(Http2Shared):
             server.abort()
         for pool in self.pools.values():
             pool.close()
-        # connection_lost comes in the next turns of the loop.
+        # connection_lost comes in the next iterations of the loop.
         for _ in range(_CLOSING_TURNS):
             if not self.servers and not self.upstream_connections:
                 return

@@ -51,8 +51,8 @@ until it acknowledges our SETTINGS: a library decodes it, and nothing is remembe
 _DYNAMIC_UNIT: Final = 6
 """Binary logarithm: 64 bytes of such a head take as long as another frame."""
 _UNSEEN_UNIT: Final = 9
-"""Likewise: 512 bytes of a head that was not seen lately, beside what any head counts for. In
-Huffman coding they take 50 microseconds."""
+"""Binary logarithm: 512 bytes of a head that was not seen lately count as another frame, beside
+what any head counts for. In Huffman coding they take 50 microseconds."""
 _MOST_UNREAD: Final = 2 * 2**20
 """Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
@@ -91,7 +91,7 @@ class Http2ServerConnection(Http2Connection):
         self._ended = 0
         """Streams that were calls and are over."""
         self._unanswered = 0
-        """Those of them that the client, or we for its faults, reset."""
+        """Streams among them that the client, or we for its faults, reset."""
         self._unopened = 0
         """Streams that never became calls."""
         self._timer: Timer | None = None
@@ -325,7 +325,7 @@ class Http2ServerConnection(Http2Connection):
         if not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "even stream id from a client")
         pipe = self.streams.get(stream_id)
-        if not self.may_pass(fr.HEADERS, stream_id) or pipe is None:
+        if not self.admit_frame(fr.HEADERS, stream_id) or pipe is None:
             self.blocks.skip(block)
             return
         self.inspected += len(block) >> _UNSEEN_UNIT

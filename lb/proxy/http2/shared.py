@@ -65,12 +65,12 @@ class Http2Shared(metaclass=ABCMeta):
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""
         self.kinds = frozenset(BackendKind)
-        """Those of the backends: only they are asked. Discovery says when there are others."""
+        """The kinds of the backends: only they are asked. Discovery says when there are others."""
         self.servers: set[Any] = set()
         """Clients' connections."""
         self.dirty: list[Any] = []
-        """Connections to flush at the end of this turn of the event loop, which the first of them
-        asks for."""
+        """Connections to flush at the end of this iteration of the event loop, which the first of
+        them asks for."""
         self.closing: list[Any] = []
         """Connections to close after the next flush."""
         self.draining = False
@@ -108,7 +108,7 @@ class Http2Shared(metaclass=ABCMeta):
     # What connections ask for
 
     def caches(self, *, of_trusted_proxy: bool) -> HeadCaches:
-        """Those that clients' heads are read through."""
+        """Return the caches that clients' heads are read through."""
         return self._caches_of_proxies if of_trusted_proxy else self._caches
 
     def new_block_reader(self, *, of_trusted_proxy: bool = False) -> BlockReader:

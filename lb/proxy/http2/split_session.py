@@ -283,7 +283,7 @@ class PartAnswer(ResponseSink):
             raise NotMerged("an answer cannot be inflated", is_of_model=False)
         return message
 
-    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`."""
         if attempt.held_head is not None:
             if head.status or not end_stream:
@@ -299,7 +299,7 @@ class PartAnswer(ResponseSink):
             status = status_of_http(head.status)
         if not status:
             self._on_message(attempt)
-        elif self.held.held or not attempt.is_served_elsewhere(head):
+        elif self.held.held or not attempt.try_failover(head):
             self._on_error(attempt, status, decode_message(head.grpc_message))
         return True
 
@@ -398,7 +398,7 @@ class SplitSession(CallPart):
         call.part = self
         self.plan = plan
         self.hints = call.hints
-        """Those of the call before it was cut."""
+        """The hints of the call before it was cut."""
         self.cut: MessageCut | None = None
         """The request once it is complete."""
         self.first_answer_at = 0.0
@@ -430,7 +430,7 @@ class SplitSession(CallPart):
             call.drop_upload(len(payload))
             return
         call.bytes_in += len(payload)
-        if call.messages is not None and not call.message_fits(payload):
+        if call.messages is not None and not call.check_message(payload):
             return
         if self._held.add(payload):
             self._go_on(len(payload), end_stream)
@@ -599,13 +599,13 @@ class SplitSession(CallPart):
             call.hints = self.hints
             self._give_back()
             return
-        if isinstance(error, VersionsDiffer) and self._runs_again(error.newest):
+        if isinstance(error, VersionsDiffer) and self._try_run_again(error.newest):
             return
         status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
         text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
         call.fail(Reason.NOT_MERGED, text, status=status)
 
-    def _runs_again(self, version: bytes) -> bool:
+    def _try_run_again(self, version: bytes) -> bool:
         """Run the batch once more, on the backends that have a version of the model: others had
         another one. False where it was, or its model cannot be cut any more."""
         cut, plan = self.cut, self.plan
@@ -628,7 +628,7 @@ class SplitSession(CallPart):
         if self._is_pinned and meaning(text) is not None:  # nobody has that version any more
             self.part_failed(part, Reason.NOT_MERGED, text, GrpcStatus.UNAVAILABLE)
             return
-        self.ends_attempts(None)
+        self.end_attempts(None)
         where = rows_text(part.first, part.count, self.plan.rows)
         call.grpc_status = status
         call.status = 200
@@ -650,7 +650,7 @@ class SplitSession(CallPart):
 
     # What the call asks of it
 
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
+    def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""
         if self._parts is not None:
             self._parts.cancel()

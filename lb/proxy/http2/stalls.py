@@ -58,7 +58,7 @@ class StallWatch:
         self._limit_s = limit_s
         self._timer: Timer | None = None
         self._marks: dict[Pipe[Any], tuple[int, float]] = {}
-        """Of pipes that wait for their own windows: bytes that had gone out, and since when."""
+        """For pipes that wait for their own windows: bytes that had gone out, and since when."""
         self._moved_at = 0.0
         """When the connection was last seen to move."""
         self._buffered = 0
@@ -88,7 +88,7 @@ class StallWatch:
         if not waiting or connection.transport is None:
             self._marks.clear()
             return
-        is_stuck = self._is_stuck(now)
+        is_stuck = self._check_stuck(now)
         if is_stuck and connection.congested:
             connection.on_stalled()
             return
@@ -111,8 +111,9 @@ class StallWatch:
                 connection.on_stream_stalled(pipe)
         self._arm()
 
-    def _is_stuck(self, now: float) -> bool:
-        """Whether nothing at all has moved on the connection for so long."""
+    def _check_stuck(self, now: float) -> bool:
+        """Note whether something has moved on the connection. Returns whether nothing at all has
+        for too long."""
         connection = self._link
         transport = connection.transport
         buffered = transport.get_write_buffer_size() if transport is not None else 0

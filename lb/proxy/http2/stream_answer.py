@@ -68,11 +68,11 @@ class StreamAnswers(ResponseSink):
         self._answer_size = 0
         """How long it was; 0 where the next one must be looked at."""
         self._answer_header = b""
-        """Of the frame in which it went out."""
+        """The header of the frame in which it went out."""
 
     # The beginning of a response
 
-    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`. A head waits for the first answer, if that comes along."""
         if self._held is not None:
             self.let_go(attempt)
@@ -112,17 +112,17 @@ class StreamAnswers(ResponseSink):
 
     def _decide(self, attempt: GrpcAttempt, held: HeldAnswer) -> bool:
         """Whether what is held goes on: not when more of an error is to come, nor when the stream
-        went elsewhere because of it."""
+        failed over because of it."""
         text = held.text
         if len(text) < _ANSWER_START:
             return False
         size = int.from_bytes(text[1:PREFIX_SIZE], "big") + PREFIX_SIZE
         if text[PREFIX_SIZE] != ERROR_TAG or size > ANSWER_HEAD_BYTES:
             return True
-        return len(text) >= size and not self._is_mended_by(attempt, error_text(text[:size]))
+        return len(text) >= size and not self._try_failover(attempt, error_text(text[:size]))
 
-    def _is_mended_by(self, attempt: GrpcAttempt, text: str) -> bool:
-        """Whether the stream goes to another backend, because of the error that came first."""
+    def _try_failover(self, attempt: GrpcAttempt, text: str) -> bool:
+        """Have the stream fail over because of the error that came first. False: it stays."""
         call = self._call
         relay = call.relay
         is_broken = relay.dispatcher.blame.answered_with_error(attempt, GrpcStatus.UNKNOWN, text)
@@ -130,12 +130,12 @@ class StreamAnswers(ResponseSink):
         known = meaning(text)
         if known is not None:
             is_kept = attempt.request.retained is not None
-            if not relay.retry.goes_elsewhere(call, known, body_retained=is_kept):
+            if not relay.retry.take_failover(call, known, body_retained=is_kept):
                 return False
             attempt.detach(ErrorCode.CANCEL)
             attempt.failed(Outcome.NOT_HERE)
             return True
-        return is_broken and attempt.is_replaced(Outcome.BROKEN)
+        return is_broken and attempt.try_replace(Outcome.BROKEN)
 
     # Answers
 

@@ -217,7 +217,7 @@ class Branch(ResponseSink):
         attempt.in_flight_messages = in_flight_messages
 
     def keep_accounts(self) -> None:
-        """Of all requests from the first one on."""
+        """Keep accounts of all requests from the first one on."""
         if self.attempt is not None:
             self.attempt.in_flight_messages = InFlightMessages(self.call.relay.dispatcher.queue)
 
@@ -333,7 +333,7 @@ class Branch(ResponseSink):
 
     # Answers as they come
 
-    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`."""
         if attempt.begun:
             if head.status or not end_stream:
@@ -345,7 +345,7 @@ class Branch(ResponseSink):
             raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status} without gRPC")
         else:
             is_error = end_stream and head.grpc_status in GRPC_STATUSES
-            if is_error and attempt.goes_elsewhere(head):
+            if is_error and attempt.try_failover_not_here(head):
                 return True
             attempt.begun = True
             self.portion.status = head.status

@@ -89,8 +89,8 @@ class StreamMerge:
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
         self._aside: list[Branch] = []
-        """Those that get no new requests: they are between two attempts, were placed where there is
-        one already, or leave."""
+        """Branches that get no new requests: they are between two attempts, were placed where there
+        is one already, or leave."""
         self._has_left = False
         """A backend was left since it is to become empty: without any branch the stream goes on."""
         self._sources: list[Branch] = []
@@ -254,7 +254,7 @@ class StreamMerge:
     def answers_went_out(self) -> None:
         """Nothing waits for the client any more."""
         if not self._is_pumping and not self._is_scheduled:
-            # Not from within the drain of the outlet.
+            # Not from within the drain of the merged response.
             self._is_scheduled = True
             self._call.relay.loop.call_soon(self._pump_later)
 
@@ -462,7 +462,8 @@ class StreamMerge:
         branch.pending_responses.forgive(spare)
 
     def _split(self, branch: Branch) -> tuple[int, int]:
-        """Of what waits in a branch: bytes of whole messages, and how many of these are counted."""
+        """Count what waits in a branch: bytes of whole messages, and how many of these are
+        counted."""
         data = b"".join(branch.response.queue or ())
         cutter = branch.cutter.copy()
         whole = count = 0

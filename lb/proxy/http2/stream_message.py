@@ -10,7 +10,7 @@ from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, i
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 
 _VERSION_BYTES: Final = 256
-"""Of a version that are remembered; ten thousands of messages may wait for answers."""
+"""Bytes of a version that are remembered; ten thousands of messages may wait for answers."""
 
 
 def read_message(

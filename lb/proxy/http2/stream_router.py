@@ -18,7 +18,7 @@ from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.stream_work import StepUnderway, Work
+from lb.proxy.http2.stream_work import StepInFlight, Work
 from lb.proxy.queue import NO_BACKEND
 from lb.proxy.steps import check_id, idle_of, refusal, slots_of
 
@@ -37,7 +37,7 @@ class StreamRouter:
         """Backends with an upstream stream that is open, the first one first; None while the call
         has one attempt at most."""
         self._work: Work | None = None
-        """Of the last request that it was told where to go, until it goes."""
+        """The work of the last request that it was told where to go, until it goes."""
         self._first: StreamMessage | None = None
         """The first request."""
         self.may_move = True
@@ -134,7 +134,7 @@ class StreamRouter:
             on_error = None
             if pin is not None and pin.is_unproven:
                 on_error = partial(table.refused, step.key, backend)
-            self._work = StepUnderway(latency, self._call.relay.now, on_error)
+            self._work = StepInFlight(latency, self._call.relay.now, on_error)
 
     def take_work(self) -> Work | None:
         """What keeps accounts of the request that `backend_for` was asked about last."""

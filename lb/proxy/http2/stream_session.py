@@ -62,7 +62,7 @@ class StreamSession(CallPart):
         self.single = SingleBackend(call)
         """The backend, while it is one."""
         self.answers: StreamAnswers | None = None
-        """Of that."""
+        """Takes the answers of that one backend."""
         self.merge: StreamMerge | None = None
         """With several upstream streams."""
         self._times = AnswerTimes(call.relay.traffic, call, 0.0)
@@ -88,13 +88,13 @@ class StreamSession(CallPart):
         # HOT PATH (benchmarks/bench_stream_relay.py). A whole message that begins as the last
         # one did goes on as it is; the reference is `_take`.
         call = self.call
-        if call.guard is not None and not call.is_cleared(call.guard, payload, end_stream):
+        if call.guard is not None and not call.pass_guard(call.guard, payload, end_stream):
             return
         size = len(payload)
         call.bytes_in += size
         if not end_stream and self.single.send_unseen(payload, size):
             return
-        if call.messages is not None and not call.message_fits(payload):
+        if call.messages is not None and not call.check_message(payload):
             return
         self.resume_request(payload, end_stream)
 
@@ -157,7 +157,7 @@ class StreamSession(CallPart):
         request = call.request
         request.trailers = trailers
         request.ended = True
-        if not call.length_fits() or self._is_waiting:
+        if not call.check_length() or self._is_waiting:
             return
         if not self.single.is_between:
             call.fail(Reason.BAD_REQUEST, CUT_OFF)
@@ -443,7 +443,7 @@ class StreamSession(CallPart):
         """See `CallPart`."""
         return self.merge.begun_at if self.merge is not None else 0.0
 
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
+    def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`. Attempts whose answers are merged end with the merge."""
         if self.merge is None:
             return False

@@ -77,9 +77,9 @@ class SingleBackend:
         self._request = call.request
         self._pool = call.relay.dispatcher.pool
         self.mask = StreamMask()
-        """Of the answers, and how many have come."""
+        """Masks the answers, and knows how many have come."""
         self.pending_responses = PendingResponses(call, call.relay.memory_budget)
-        """Of the backend."""
+        """What the backend owes."""
         self.looks_at_all = False
         """Each request is looked at: one like it may go elsewhere, or all are noted."""
         self.is_timed = False
@@ -89,7 +89,7 @@ class SingleBackend:
         self.is_between = True
         """No message is under way."""
         self._answers = 0
-        """Those that `pending_responses` knows of."""
+        """How many answers `pending_responses` was told of."""
         self._count_at = _COUNT_EVERY
         """Requests without answers, as far as `pending_responses` knows, until it is told again."""
         self._known = b""
@@ -102,9 +102,9 @@ class SingleBackend:
         """The pool for which it is known where messages go that begin as the last one did; None
         when nothing is known."""
         self._validity: PoolSnapshot | None = None
-        """The same, but for a better backend that there may be."""
+        """The snapshot for which that holds, but for a better backend that there may be."""
         self._header = b""
-        """Of the frame in which one of `_header_size` goes to the backend."""
+        """The header of the frame in which one of `_header_size` goes to the backend."""
         self._header_size = 0
         self._needs_no_look = False
         """They are not even looked through for a sequence."""
@@ -115,7 +115,7 @@ class SingleBackend:
         self._pattern: Ticket | None = None
         """The last one's, where its model is scheduled."""
         self._shortest = self._longest = _NO_SHAPE
-        """Of the messages of its model that were looked at."""
+        """The shapes of the messages of its model that were looked at."""
         self._reserved = 0
         """Requests that the memory budget was told of last."""
         self._is_odd = False
@@ -136,7 +136,7 @@ class SingleBackend:
             or self._snapshot is not self._pool.current
             or not (
                 (size == self._known_size and payload.startswith(self._known))
-                or self._is_alike(payload, size)
+                or self._recognize(payload, size)
             )
             or not (self._needs_no_look or SEQUENCE_ID not in payload)
         ):
@@ -164,7 +164,7 @@ class SingleBackend:
             or sink is None
             or not (
                 (size == self._known_size and payload[: self._known_stop] == self._known)
-                or self._is_alike(payload, size)
+                or self._recognize(payload, size)
             )
             or self._snapshot is not self._pool.current
             or not (self._needs_no_look or (size < COPY_BELOW and SEQUENCE_ID not in payload))
@@ -178,8 +178,9 @@ class SingleBackend:
         sink.send_data(request, payload)
         return True
 
-    def _is_alike(self, payload: Payload, size: int) -> bool:
-        """Whether it is one whole message of another size that begins as the last one did."""
+    def _recognize(self, payload: Payload, size: int) -> bool:
+        """Recognize one whole message of another size that begins as the last one did: it is what
+        the next one is compared with. False where it is none."""
         # HOT PATH (benchmarks/bench_stream_relay.py).
         known = self._known
         stop = self._known_stop
@@ -322,7 +323,7 @@ class SingleBackend:
     # Accounts of single requests
 
     def _keep_accounts(self) -> None:
-        """Of all requests from the next one on."""
+        """Keep accounts of all requests from the next one on."""
         attempt = self._call.attempt
         if attempt is None or in_flight_messages_of(attempt) is not None:
             return

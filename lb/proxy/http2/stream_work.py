@@ -25,7 +25,7 @@ MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
 
 
-class StepUnderway(NamedTuple):
+class StepInFlight(NamedTuple):
     """A step of a sequence that was sent."""
 
     latency: StepLatency
@@ -34,7 +34,7 @@ class StepUnderway(NamedTuple):
     """To be called with the time if its answer is an error. Errors on a stream have no code."""
 
 
-Work = Ticket | StepUnderway
+Work = Ticket | StepInFlight
 """What a request is to whoever keeps accounts of it; most are nothing."""
 
 

@@ -47,7 +47,7 @@ _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
 _CONFIG: Final = "ModelConfig"
 _CONFIG_FIELD: Final = 1
-"""Of `ModelConfigResponse`: the configuration, whose first field is the name."""
+"""The field of `ModelConfigResponse` with the configuration, whose first field is the name."""
 _MAY_NOT: Final = "this client may not choose a variant; see access.control"
 _ITS_OWN: Final = frozenset({
     GrpcStatus.UNKNOWN, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS,
@@ -122,7 +122,7 @@ class VariantCall(CallPart):
         """More of the message is needed to tell where it goes."""
         self._look_at = 0
         self._recording = call.relay.parts.shadows.record(call, split.name)
-        """Of a call that is to be copied."""
+        """The recording of a call that is to be copied."""
 
     @property
     def variant(self) -> str:
@@ -210,15 +210,15 @@ class VariantCall(CallPart):
             return
         call = self.call
         request = call.request
-        if call.guard is not None and not call.is_cleared(call.guard, payload, end_stream):
+        if call.guard is not None and not call.pass_guard(call.guard, payload, end_stream):
             return
         call.bytes_in += len(payload)
-        if call.messages is not None and not call.message_fits(payload):
+        if call.messages is not None and not call.check_message(payload):
             return
         if request.retained is not None:
             call.retain(payload)
         request.ended = bool(end_stream)
-        if request.ended and not call.length_fits():
+        if request.ended and not call.check_length():
             return
         if request.push(payload):
             self._look()
@@ -409,7 +409,7 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
         return None
     if found.version:
         return False
-    if end_stream and not call.length_fits():
+    if end_stream and not call.check_length():
         return True
     _forget_length(call)
     step = found.step if call.operation.kind is OperationKind.INFERENCE else None

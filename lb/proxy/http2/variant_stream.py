@@ -28,7 +28,7 @@ from lb.wire.http2.frames import ErrorCode
 _MAX_COMPRESSED: Final = 4 * 2**20
 """Bytes that a compressed message may inflate to: some milliseconds."""
 _RESPONSE_FIELD: Final = 2
-"""Of `ModelStreamInferResponse`: the response, whose first field is the name."""
+"""The field of `ModelStreamInferResponse` with the response, whose first field is the name."""
 _UNANSWERED: Final = 1024
 """Requests of a variant whose times are remembered until they are answered."""
 _TOO_LARGE: Final = f"a compressed message may have {_MAX_COMPRESSED} bytes"
@@ -50,7 +50,7 @@ class StreamVariants:
         self.is_sole = True
         """One variant serves all of the stream, so that errors are its errors."""
         self.last: Variant | None = None
-        """That of the last request."""
+        """The variant of the last request."""
 
     def request(self, data: bytes, size: int) -> bytes | None:
         """A request as it goes on.
@@ -245,7 +245,7 @@ class VariantStream(CallPart):
             else:
                 out += payload[at:stop]
             at = stop
-        if end_stream and self._is_cut_off():
+        if end_stream and self._fail_if_cut_off():
             return
         # What the client sent counts for its window, what goes on for the backend's.
         delta = len(out) - len(payload)
@@ -258,9 +258,9 @@ class VariantStream(CallPart):
         if out or end_stream:
             session.request_data(bytes(out), end_stream)
 
-    def _is_cut_off(self) -> bool:
-        """Whether the request ends within bytes that are held back here. The call has failed then;
-        where it ends within others, the session sees that."""
+    def _fail_if_cut_off(self) -> bool:
+        """Fail the call if its request ends within bytes that are held back here; where it ends
+        within others, the session sees that. Returns whether it failed."""
         if not self._begun or self._session.is_answered:
             return False
         self.call.request.ended = True
@@ -328,9 +328,9 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         self._session.leave_parting()
 
-    def ends_attempts(self, code: ErrorCode | None) -> bool:
+    def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""
-        return self._session.ends_attempts(code)
+        return self._session.end_attempts(code)
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
@@ -352,5 +352,5 @@ class VariantStream(CallPart):
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""
-        if not self._is_cut_off():
+        if not self._fail_if_cut_off():
             self._session.request_trailers(block)

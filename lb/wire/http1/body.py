@@ -115,7 +115,7 @@ class ChunkedDecoder:
     """A chunked body: strict line ends, bounded extensions that are dropped, bounded trailers."""
 
     __slots__ = (
-        "_last_line", "_last_size", "_line", "_line_size", "_read", "_remaining", "ended",
+        "_last_line", "_last_payload", "_last_size", "_line", "_read", "_remaining", "ended",
         "trailers",
     )  # fmt: skip
 
@@ -130,74 +130,63 @@ class ChunkedDecoder:
         """Payload bytes of the chunk that are still to come."""
         self._last_line = b""
         """The size line of the last read that was one chunk."""
-        self._line_size = 0
-        """Length of that line; 0 where something was decoded since: there may be a rest of it."""
+        self._last_payload = 0
+        """Bytes of payload in that read."""
         self._last_size = 0
-        """Bytes of that read."""
+        """Bytes of that read; 0 where something was decoded since: there may be a rest of it."""
 
     def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
         """See `BodyDecoder`."""
         end = len(data)
-        self._line_size = 0
+        self._last_size = 0
         while at < end and not self.ended and len(out) < most:
             at = self._read(self, data, at, out, most)
         return at
 
-    def start_of_only(self, data: bytes) -> int:
-        """Where the payload begins, if `data` is one whole chunk with payload and nothing else;
-        it ends two bytes before the end of `data`. There is nothing to decode then.
+    def whole_chunks(self, data: bytes) -> int:
+        """How much payload is in `data`, if there is nothing to decode: it is one whole chunk, or
+        some that end a line each, and nothing else.
 
         Returns:
-            0 where `data` is anything else, and is to be decoded.
+            0 where `data` is anything else, or very many chunks, and is to be decoded.
         """
         # HOT PATH (benchmarks/bench_http1_relay.py). Servers send one event in one chunk in one
         # write. Its size line is compared with the one that it would have, if that has as many
         # digits as the last one; `decode` says the same of it in three steps.
         size = len(data)
-        at = self._line_size
-        if at:
-            if size == self._last_size:
-                if data.startswith(self._last_line) and data.endswith(CRLF):
-                    return at
-            elif size > at + 2 and data.endswith(CRLF):
-                line = b"%x\r\n" % (size - at - 2)
+        last_size = self._last_size
+        if size == last_size:
+            if data.startswith(self._last_line) and data.endswith(CRLF):
+                return self._last_payload
+        elif last_size:
+            at = len(self._last_line)
+            if size > at + 2 and data.endswith(CRLF):
+                payload = size - at - 2
+                line = b"%x\r\n" % payload
                 if len(line) == at and data.startswith(line):
                     self._last_line = line
                     self._last_size = size
-                    return at
-        return self._find_only(data, size)
-
-    def _find_only(self, data: bytes, size: int) -> int:
-        """As `start_of_only`, whatever came before."""
-        if self._read is not _READ_SIZE or self._line or not data.endswith(CRLF):
-            return 0
-        match = _ONE_SIZE.match(data)
-        if match is None:
-            return 0
-        line = match[0]
-        at = len(line)
-        if at + int(match[1], 16) + 2 != size:
-            return 0
-        self._last_line = line
-        self._line_size = at
-        self._last_size = size
-        return at
-
-    def size_of_lines(self, data: bytes) -> int:
-        """How much payload is in `data`, if that is whole chunks that end a line each, and nothing
-        else; there is nothing to decode then. 0 where it is anything else, or very many chunks.
-        """
-        # HOT PATH (benchmarks/bench_http1_relay.py). Several events that came in one read.
+                    self._last_payload = payload
+                    return payload
         if self._read is not _READ_SIZE or self._line:
             return 0
+        return self._find_chunks(data, size)
+
+    def _find_chunks(self, data: bytes, end: int) -> int:
+        """As `whole_chunks`, whatever came before."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Several events that came in one read.
         at = payload = 0
-        end = len(data)
         for _ in range(PIECES_AT_ONCE):
             match = _ONE_SIZE.match(data, at)
             if match is None:
                 return 0
             size = int(match[1], 16)
             stop = match.end() + size
+            if not at and stop + 2 == end and data.endswith(CRLF):
+                self._last_line = match[0]
+                self._last_size = end
+                self._last_payload = size
+                return size
             at = stop + 2
             if data[stop - 1 : at] != _END_OF_LINES:
                 return 0

@@ -320,7 +320,7 @@ class Http2Codec(Http2Endpoint):
         self.owed += length
         pipe = self.streams.get(stream_id)
         if pipe is None or pipe.ended:
-            self.may_pass(fr.DATA, stream_id)
+            self.admit_frame(fr.DATA, stream_id)
             self._skip = payload + pad
             return self._go_on(data, size, start)
         pipe.window -= length
@@ -378,7 +378,7 @@ class Http2Codec(Http2Endpoint):
         elif kind == fr.SETTINGS:
             self._settings(flags, payload)
         elif kind == fr.RST_STREAM:
-            if self.may_pass(kind, stream_id):
+            if self.admit_frame(kind, stream_id):
                 self.reset_by_peer.add(stream_id)
                 self.on_reset(self.streams[stream_id], fr.read_u32(payload))
         elif kind == fr.GOAWAY:
@@ -522,7 +522,7 @@ class Http2Codec(Http2Endpoint):
             return
         pipe = self.streams.get(stream_id)
         if pipe is None:
-            self.may_pass(fr.WINDOW_UPDATE, stream_id)
+            self.admit_frame(fr.WINDOW_UPDATE, stream_id)
             return
         outbound = pipe.opposite
         outbound.credit += increment

@@ -161,9 +161,9 @@ class Http2Endpoint(metaclass=ABCMeta):
             return StreamState.RESET_BY_PEER
         return StreamState.CLOSED
 
-    def may_pass(self, kind: int, stream_id: int) -> bool:
-        """Whether a frame may do what it does, by the state of its stream; else what must become
-        of it is done.
+    def admit_frame(self, kind: int, stream_id: int) -> bool:
+        """Admit a frame by the state of its stream. False where it is not admitted: what must
+        become of it is done.
 
         Raises:
             Http2Error: the frame ends the connection.

@@ -149,7 +149,7 @@ class Pipe(Generic[S]):
         retained = self.retained
         assert retained is not None
         size = len(payload)
-        if self._keeps(size, limit):
+        if self._account_retained(size, limit):
             if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
                 # A view keeps all that was read with it.
                 last = retained[-1] if retained else b""
@@ -161,7 +161,7 @@ class Pipe(Generic[S]):
         """As `retain` for pieces of one read, `size` bytes together."""
         retained = self.retained
         assert retained is not None
-        if self._keeps(size, limit):
+        if self._account_retained(size, limit):
             first = pieces[0]
             if isinstance(first, memoryview) and size * 2 < len(first.obj):  # type: ignore[arg-type]  # bytes
                 retained += [bytes(piece) for piece in pieces]
@@ -182,13 +182,13 @@ class Pipe(Generic[S]):
         retained.append(bytes(payload))
         return True
 
-    def _keeps(self, size: int, limit: int) -> bool:
+    def _account_retained(self, size: int, limit: int) -> bool:
         """Account for bytes that are to be retained. False when nothing is retained any more."""
         before = self.retained_size
         after = before + size
         if after > UNCOUNTED:
             grown = size if before > UNCOUNTED else after
-            if after > limit or not self.memory_budget.may_keep(grown):
+            if after > limit or not self.memory_budget.admit_kept(grown):
                 self.drop_retained()
                 return False
             self.memory_budget.take(self, grown)  # there is room for it

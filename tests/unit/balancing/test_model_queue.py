@@ -169,12 +169,12 @@ def test_part_is_kept_for_the_highest_priority() -> None:
         (first, low(model_queue)),
         (second, last),
     ):
-        assert not model_queue.is_reserved(1)
+        assert not model_queue.check_reserved(1)
         begin(model_queue, model_backend, each)
-    assert model_queue.is_reserved(1)
-    assert not model_queue.is_reserved(0)
+    assert model_queue.check_reserved(1)
+    assert not model_queue.check_reserved(0)
     end(model_queue, second, last)
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
 
 
 def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
@@ -183,9 +183,9 @@ def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
     first, second = model_queue.eligible_set(ticket(model_queue, one, two), 0.0).model_backends
     begin(model_queue, first, low(model_queue))
     begin(model_queue, first, ticket(model_queue))
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
     begin(model_queue, second, ticket(model_queue))
-    assert model_queue.is_reserved(1)
+    assert model_queue.check_reserved(1)
 
 
 def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
@@ -196,12 +196,12 @@ def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
     first, ahead = low(model_queue), low(model_queue)
     begin(model_queue, model_backends[0], first)
     begin(model_queue, model_backends[0], ahead)
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
     begin(model_queue, model_backends[1], low(model_queue))
     end(model_queue, model_backends[0], ahead)
-    assert model_queue.is_reserved(1)
+    assert model_queue.check_reserved(1)
     end(model_queue, model_backends[0], first)
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
 
 
 def test_what_is_kept_follows_a_reload_while_requests_are_under_way() -> None:
@@ -212,9 +212,9 @@ def test_what_is_kept_follows_a_reload_while_requests_are_under_way() -> None:
     for model_backend, each in zip((first, first, second), in_flight_by_model, strict=True):
         begin(model_queue, model_backend, each)
     model_queue.apply(line_of(reserved=0.25, instances=2).plan, 0.0)
-    assert model_queue.is_reserved(1)
+    assert model_queue.check_reserved(1)
     end(model_queue, first, in_flight_by_model[0])
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
 
 
 def test_lanes_that_no_pool_uses_have_nothing_that_could_be_kept() -> None:
@@ -225,19 +225,19 @@ def test_lanes_that_no_pool_uses_have_nothing_that_could_be_kept() -> None:
     begin(model_queue, gone, late)
     model_queue.retire()
     (left,) = model_queue.eligible_set(ticket(model_queue, one), 0.0).model_backends
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
     begin(model_queue, left, low(model_queue))
-    assert model_queue.is_reserved(1)
+    assert model_queue.check_reserved(1)
     end(model_queue, gone, late)
-    assert model_queue.is_reserved(1)
+    assert model_queue.check_reserved(1)
     model_queue.eligible_set(ticket(model_queue, two, one), 0.0)
-    assert not model_queue.is_reserved(1)
+    assert not model_queue.check_reserved(1)
 
 
 def test_lower_priorities_are_never_shut_out() -> None:
     model_queue = line_of(reserved=0.9)
     model_queue.eligible_set(ticket(model_queue, make_backend("one")), 0.0)
-    assert not model_queue.is_reserved(5)
+    assert not model_queue.check_reserved(5)
 
 
 def test_another_plan_changes_the_limits() -> None:

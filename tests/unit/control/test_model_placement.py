@@ -359,6 +359,15 @@ async def test_observe_tells_and_does_nothing(caplog: pytest.LogCaptureFixture) 
     assert [(each["backend"], each["model"], each["evict"]) for each in told] == [("a", "n", "m")]
 
 
+async def test_observe_tells_what_would_be_unloaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    observe = {"mode": "observe", "max_models": 2}
+    async with placing(observe, a=triton("m", "n")) as bench:
+        bench.configure(observe, m={"idle_unload": "1ms"})
+        await eventually(lambda: "model would be unloaded" in caplog.messages)
+        assert bench.ready() == {"a": "mn"}
+
+
 async def test_models_that_differ_on_purpose_are_no_drift() -> None:
     async with placing(a=triton("m"), b=triton("n")) as bench:
         (a, _) = bench.directory.records
@@ -475,6 +484,25 @@ async def test_an_operator_evicts_whatever_is_not_in_use() -> None:
         bench.configure({"mode": "observe"})
         with pytest.raises(PlacementError, match="is not on_demand"):
             await bench.placement.evict(b"n")
+
+
+async def test_an_operator_hears_that_a_model_stays_in_use() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.busy.add(("a", b"m"))
+        bench.step = 6.0  # an eviction waits for five seconds
+        with pytest.raises(PlacementError, match="requests or sequences use it on a"):
+            await soon(bench.placement.evict(b"m"))
+        assert bench.serving("m") == ["a"]
+        assert bench.ready() == {"a": "m"}
+
+
+async def test_an_operator_hears_that_a_model_stays_loaded() -> None:
+    async with placing(a=triton("m")) as bench:
+        bench.tritons["a"].lingering.add("m")
+        bench.step = 61.0  # an unload may take a minute
+        with pytest.raises(PlacementError, match="a says: m stays loaded"):
+            await soon(bench.placement.evict(b"m"))
+        assert bench.placement.counts().evictions == {}
 
 
 async def test_an_operator_evicts_nothing_where_a_change_is_under_way() -> None:

@@ -108,6 +108,7 @@ class Bench:
         )
         self.restorer = Restorer(self.directory, self.watch, questions)
         self.watch.joined = self.restorer.joined
+        self.watch.left = self.restorer.left
 
     def find(self, name: str, finding: Finding) -> None:
         for port in self.directory.find(name).ports:
@@ -219,12 +220,14 @@ async def test_a_call_without_an_answer_keeps_nothing_else_away_and_is_tried_aga
     async with restoring(a=full(), b=full()) as bench:
         slow = empty()
         slow.deaf = {"/v2/trace/setting", "/v2/systemsharedmemory/region/r/register"}
+        slow.dropped = {"m"}
         await bench.restart("b", slow)
         a, b = bench.tritons["a"], bench.tritons["b"]
         await eventually(lambda: b.models == a.models)
         await eventually(lambda: (b.trace, b.regions) == (a.trace, a.regions))
         await eventually(lambda: not bench.restorer._joining)
-        assert bench.restored()["trace", "failed"] == bench.restored()["region", "failed"] == 1
+        for kind in ("trace", "region", "model"):
+            assert bench.restored()[kind, "failed"] == 1
 
 
 async def test_one_that_dies_while_it_is_restored_is_restored_when_it_comes_back() -> None:
@@ -236,6 +239,26 @@ async def test_one_that_dies_while_it_is_restored_is_restored_when_it_comes_back
         await bench.restart("b", empty())
         await eventually(lambda: bench.tritons["b"].models == full().models)
         await eventually(lambda: not bench.restorer._joining)
+
+
+async def test_one_that_is_removed_while_it_is_restored_is_left_alone() -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        stuck = empty()
+        stuck.slow = {"m": asyncio.Event()}
+        await bench.restart("b", stuck)
+        await eventually(lambda: any("ModelLoad" in path for path in bench.tritons["b"].asked))
+        bench.directory.replace([Member(make_spec("a"))], 200.0)
+        await eventually(lambda: not bench.restorer._joining)
+        assert bench.tritons["b"].models["n"] == "UNAVAILABLE"
+
+
+async def test_nobody_is_restored_where_that_is_off() -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        bench.restorer.configure(ModelTableSettings(restore=False))
+        await bench.restart("b", empty())
+        await soon(bench.watch.refreshed([bench.directory.find("b")]))
+        assert bench.restorer._joining == {}
+        assert bench.restored() == {}
 
 
 class _Told(dict[str, str]):

@@ -16,6 +16,8 @@ from lb.control.questions import Questions
 from lb.control.record import Member
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.settings.passive import ModelTableSettings, WarmUpSettings
 from tests.fakes.backends import make_spec
@@ -119,6 +121,20 @@ async def test_what_does_not_like_zeros_serves_all_the_same(
         assert ("model not warmed up", "the image is empty") in [
             (each.message, each.__dict__.get("why")) for each in caplog.records
         ]
+
+
+async def test_a_lost_connection_warms_nothing_up_and_an_answer_that_is_too_long_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warm_up, "_PAUSES_S", (0.01,))
+    lost = UpstreamError(Outcome.LOST, "connection lost")
+    async with warming(a=triton(), b=triton(infers=lost)) as bench:
+        await bench.start("a")
+        await bench.start("b")
+        await eventually(lambda: len(bench.tritons["b"].inferred) > 1)
+        assert bench.serving() == ["a"]
+        bench.tritons["b"].infers = UpstreamError(Outcome.PROTOCOL_ERROR, "answer is too long")
+        await eventually(lambda: bench.serving() == ["a", "b"])
 
 
 async def test_models_of_sequences_are_left_alone() -> None:

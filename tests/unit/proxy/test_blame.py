@@ -49,6 +49,18 @@ def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
     assert blame.of_failed(exchange, 1.0) is None
 
 
+def test_no_backend_is_blamed_while_no_backend_takes_requests_of_the_model() -> None:
+    blame, culprit, other = Blame(NoPassiveHealth(), float), request(), request()
+    reset(blame, culprit, ONE)
+    reset(blame, culprit, TWO)
+    reset(blame, other, ONE, 2.0)
+    assert blame.of_failed(other, 2.0) is None
+    assert blame.of_failed(other, 12.0) is not None
+    elsewhere = request(b"another")
+    reset(blame, elsewhere, ONE, 2.0)
+    assert blame.of_failed(elsewhere, 2.0) is not None
+
+
 def test_models_that_are_remembered_are_bounded() -> None:
     blame = Blame(NoPassiveHealth(), float)
     for number in range(3000):

@@ -40,8 +40,8 @@ class Bench:
     def _begin(self, exchange: Exchange) -> GrpcAttempt | None:
         self.begun.append(exchange)
         second = self.relay.relay.hedge(exchange)
-        assert second is not None
-        self.seconds.append(second)
+        if second is not None:
+            self.seconds.append(second)
         return second
 
     def answers(self, second: GrpcAttempt) -> None:
@@ -121,6 +121,17 @@ async def test_there_is_a_budget() -> None:
     bench.loop.advance(0.3)
     assert 1 <= len(bench.begun) <= 20
     assert bench.hedger.refused == 100 - len(bench.begun)
+
+
+async def test_what_cannot_begin_takes_nothing_of_the_budget() -> None:
+    bench = Bench(rules=HedgeRules(share=0.0001))
+    memory_budget = bench.relay.relay.memory_budget
+    for _ in range(100):
+        bench.begins()
+    held, memory_budget.held = memory_budget.held, memory_budget.ceiling
+    bench.loop.advance(0.3)
+    memory_budget.held = held
+    assert (len(bench.begun), bench.hedger.count, bench.hedger.refused) == (100, 0, 0)
 
 
 async def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> None:

@@ -151,14 +151,14 @@ def test_a_model_that_its_backend_has_no_longer_is_waited_for(meaning: Meaning) 
     bench.loaded(bench.backends[0])
     one = bench.come()
     retry = bench.dispatcher.retry
-    assert retry.goes_elsewhere(one, meaning, body_retained=True)
-    assert not retry.goes_elsewhere(one, meaning, body_retained=False)
+    assert retry.take_failover(one, meaning, body_retained=True)
+    assert not retry.take_failover(one, meaning, body_retained=False)
     one.operation = METADATA  # nothing is loaded for a question
-    assert not retry.goes_elsewhere(one, meaning, body_retained=True)
+    assert not retry.take_failover(one, meaning, body_retained=True)
     one.end()
     bench.loadable = {}
     bench.loaded(bench.backends[0])
-    assert not retry.goes_elsewhere(bench.come(), meaning, body_retained=True)
+    assert not retry.take_failover(bench.come(), meaning, body_retained=True)
 
 
 def test_a_client_that_leaves_waits_no_more() -> None:

@@ -119,7 +119,7 @@ def test_nobody_waits_for_others_for_long() -> None:
 
 def lost_after(bench: Bench, took_s: float, model: bytes = b"m") -> Exchange:
     one = bench.lost(model, took_s)
-    assert bench.reruns.may(one, Outcome.LOST)
+    assert bench.reruns.take(one, Outcome.LOST)
     return one
 
 
@@ -156,7 +156,7 @@ def test_who_was_late_makes_nobody_wait_for_longer() -> None:
     bench = Bench()
     for _ in range(3):
         one = bench.lost(after_s=2.0)
-        assert bench.reruns.may(one, Outcome.LATE)
+        assert bench.reruns.take(one, Outcome.LATE)
         bench.waits(one)
     bench.loop.advance(0.3)
     assert len(bench.went) == 3
@@ -209,22 +209,22 @@ def test_after_the_second_server_requests_of_the_model_are_not_forgiven() -> Non
     killer = bench.lost()
     victim = bench.lost()
     for _ in range(2):
-        bench.reruns.may(killer, Outcome.LOST)
-    assert bench.reruns.may(victim, Outcome.LOST)
+        bench.reruns.take(killer, Outcome.LOST)
+    assert bench.reruns.take(victim, Outcome.LOST)
     bench.loop.advance(1.0)
-    assert not bench.reruns.may(bench.lost(), Outcome.LOST)
-    assert bench.reruns.may(bench.lost(b"other"), Outcome.LOST)
-    assert bench.reruns.may(bench.lost(), Outcome.PROTOCOL_ERROR)
+    assert not bench.reruns.take(bench.lost(), Outcome.LOST)
+    assert bench.reruns.take(bench.lost(b"other"), Outcome.LOST)
+    assert bench.reruns.take(bench.lost(), Outcome.PROTOCOL_ERROR)
     assert bench.reruns.refused == {"lost_twice": 1, "deadly_model": 1}
     bench.loop.advance(60.0)
-    assert bench.reruns.may(bench.lost(), Outcome.LOST)
+    assert bench.reruns.take(bench.lost(), Outcome.LOST)
 
 
 def test_the_budget_holds() -> None:
     bench = Bench(share=0.2, floor=0.0)
     bench.backends[0].port(AppProtocol.GRPC).attempts = 50
     bench.loop.advance(2.0)
-    allowed = [bench.reruns.may(bench.lost(), Outcome.RESET) for _ in range(12)]
+    allowed = [bench.reruns.take(bench.lost(), Outcome.RESET) for _ in range(12)]
     assert allowed == [True] * 10 + [False] * 2
     assert bench.reruns.refused == {"budget": 2}
 
@@ -235,7 +235,7 @@ def dies(bench: Bench, outcome: Outcome, count: int) -> int:
     allowed = 0
     for _ in range(count):
         bench.gone.in_flight -= 1
-        allowed += bench.reruns.may(bench.lost(after_s=60.0), outcome)
+        allowed += bench.reruns.take(bench.lost(after_s=60.0), outcome)
     return allowed
 
 
@@ -259,7 +259,7 @@ def test_a_backend_that_dies_again_and_again_has_the_budget_only() -> None:
 def test_a_death_spends_nothing_of_the_budget() -> None:
     bench = Bench(share=0.2, floor=1.0)
     assert dies(bench, Outcome.LOST, 50) == 50
-    assert [bench.reruns.may(bench.lost(), Outcome.RESET) for _ in range(11)].count(True) == 10
+    assert [bench.reruns.take(bench.lost(), Outcome.RESET) for _ in range(11)].count(True) == 10
 
 
 def test_without_a_budget_nothing_that_may_have_run_goes_again() -> None:
@@ -276,32 +276,37 @@ def test_a_server_that_was_heard_since_did_not_die(
     bench = Bench()
     one = bench.lost()
     one.backend = bench.gone
-    assert bench.reruns.may(one, Outcome.LOST)
+    assert bench.reruns.take(one, Outcome.LOST)
     if heard_after_s is not None:
         setattr(bench.gone.port(AppProtocol.HTTP), how, bench.loop.time() + heard_after_s)
     one.backend = bench.backends[0]
     bench.loop.advance(0.2)
-    assert bench.reruns.may(one, Outcome.LOST) is goes
+    assert bench.reruns.take(one, Outcome.LOST) is goes
     assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
-    assert bench.reruns.may(bench.lost(), Outcome.LOST)
+    assert bench.reruns.take(bench.lost(), Outcome.LOST)
     bench.loop.advance(1.0)
-    assert bench.reruns.may(bench.lost(), Outcome.LOST) is goes
+    assert bench.reruns.take(bench.lost(), Outcome.LOST) is goes
 
 
+@pytest.mark.parametrize("is_hedged", [False, True])
 @pytest.mark.parametrize("how", ["gone", "hung", "there"])
-def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str) -> None:
+def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str, is_hedged: bool) -> None:
     bench = Bench()
     backend = bench.backends[1] if how == "there" else bench.gone
     backend.port(AppProtocol.GRPC).is_hung = how == "hung"
     one = bench.lost()
     one.backend = backend
-    assert bench.reruns.may(one, Outcome.LATE)
+    if is_hedged:
+        late = begins(one, backend, bench.loop.time() - 0.1)
+        bench.reruns.ended_beside(late, Outcome.LATE, bench.loop.time())
+    else:
+        assert bench.reruns.take(one, Outcome.LATE)
     one.backend = bench.backends[0]
     bench.loop.advance(0.2)
-    assert bench.reruns.may(one, Outcome.LATE) is (how != "gone")
+    assert bench.reruns.take(one, Outcome.LATE) is (how != "gone")
     assert bench.reruns.refused == ({"lost_twice": 1} if how == "gone" else {})
     bench.loop.advance(1.0)
-    assert bench.reruns.may(bench.lost(), Outcome.LATE) is (how != "gone")
+    assert bench.reruns.take(bench.lost(), Outcome.LATE) is (how != "gone")
 
 
 def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None:
@@ -365,9 +370,9 @@ def test_who_lost_two_connections_at_once_waits_to_see_whether_the_first_server_
             bench.went.append(one)
 
     one.backend = first
-    assert bench.reruns.may(one, Outcome.LOST)
+    assert bench.reruns.take(one, Outcome.LOST)
     one.backend = second
-    assert bench.reruns.may(one, Outcome.LOST)
+    assert bench.reruns.take(one, Outcome.LOST)
     bench.reruns.later(one, place)
     bench.loop.advance(0.3)
     assert not bench.went

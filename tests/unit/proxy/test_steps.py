@@ -210,7 +210,7 @@ def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
     home = parts.run(parts.step(start=True))
     step = parts.step()
     attempt = parts.place(step)
-    assert not parts.dispatcher.retry.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
+    assert not parts.dispatcher.retry.take_failover(step, Meaning.NO_SEQUENCE, body_retained=True)
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0
@@ -222,19 +222,17 @@ def test_a_sequence_that_another_replica_began_is_searched_for() -> None:
     step = parts.step()
     for left in (True, True, False):
         attempt = parts.place(step)
-        found = parts.dispatcher.retry.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
+        found = parts.dispatcher.retry.take_failover(step, Meaning.NO_SEQUENCE, body_retained=True)
         assert found is left
         assert len(parts.dispatcher.steps.table) == 0
         parts.dispatcher.accounts.attempt_ended(attempt, Outcome.NOT_HERE)
     assert len(set(step.tried)) == 3
     start = parts.step(start=True)
     parts.place(start)
-    assert not parts.dispatcher.retry.goes_elsewhere(start, Meaning.NO_SEQUENCE, body_retained=True)
+    assert not parts.dispatcher.retry.take_failover(start, Meaning.NO_SEQUENCE, body_retained=True)
     other = parts.step()
     parts.place(other)
-    assert not parts.dispatcher.retry.goes_elsewhere(
-        other, Meaning.NO_SEQUENCE, body_retained=False
-    )
+    assert not parts.dispatcher.retry.take_failover(other, Meaning.NO_SEQUENCE, body_retained=False)
 
 
 @pytest.mark.parametrize("meaning", [Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY])
@@ -243,7 +241,7 @@ def test_a_sequence_of_a_model_that_is_not_there_is_none(meaning: Meaning) -> No
     start = parts.step(start=True)
     attempt = parts.place(start)
     home = attempt.backend
-    assert not parts.dispatcher.retry.goes_elsewhere(start, meaning, body_retained=False)
+    assert not parts.dispatcher.retry.take_failover(start, meaning, body_retained=False)
     parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0

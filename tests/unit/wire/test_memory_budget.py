@@ -139,5 +139,5 @@ def test_who_wants_to_share_bytes_that_do_not_fit_gives_way() -> None:
     one = Owner(shared)
     assert not shared.take(one, 2000)
     assert (one.evicted, one.held, memory_budget.held) == (1, 0, 500)
-    assert shared.may_keep(100) is memory_budget.may_keep(100)
+    assert shared.admit_kept(100) is memory_budget.admit_kept(100)
     assert shared.is_short is memory_budget.is_short

@@ -20,5 +20,5 @@ def test_all_steps_are_done_and_the_result_is_returned() -> None:
 
 def test_a_step_ends_when_enough_is_done() -> None:
     pace = Pace()
-    assert [pace.is_due(STEP_BYTES // 2) for _ in range(4)] == [False, True, False, True]
-    assert pace.is_due(2 * STEP_BYTES)
+    assert [pace.count(STEP_BYTES // 2) for _ in range(4)] == [False, True, False, True]
+    assert pace.count(2 * STEP_BYTES)

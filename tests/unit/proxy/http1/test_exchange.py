@@ -322,7 +322,7 @@ async def test_a_body_that_is_read_after_a_long_wait_has_its_time_again() -> Non
     server, client = sides.client()
     server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
     sides.now += 31.0
-    server._deadline_timer._rang()
+    server._deadline_timer._expired()
     assert server.is_waiting
     assert server._deadline_timer.due > sides.now + 100.0
     connection.data_received(_OK)

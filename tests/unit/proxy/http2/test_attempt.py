@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from lb.domain.outcome import Outcome
 from tests.fakes.http2_connections import PaperRelay
 from tests.fakes.relay import snapshot_of
@@ -12,6 +14,7 @@ from tests.wire.frames import (
     HEADERS,
     OK_TRAILERS,
     RESPONSE_FIELDS,
+    RST_STREAM,
     answer,
     call,
     data,
@@ -93,3 +96,46 @@ async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> N
     (record,) = relay.finished.records
     assert (record.grpc_status, record.attempts) == (0, 1)
     assert relay.relay.under_way() == []
+
+
+# Responses that break off
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_second_head_ends_the_attempt_and_another_follows_if_nothing_went_out(
+    begun: bool,
+) -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.gets()
+    head = headers(1, RESPONSE_FIELDS)
+    first.sends(head, data(1, message()) if begun else b"", head)
+    relay.loop.advance(0.1)
+    relay.relay.flush()
+    assert first.transport.is_closing()
+    assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
+    if begun:
+        assert [frame.kind for frame in client.gets()] == [HEADERS, DATA, RST_STREAM]
+        assert second.gets() == []
+    else:
+        assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
+        second.sends(answer(1))
+        assert [frame.kind for frame in client.gets()] == [HEADERS, DATA, HEADERS]
+    assert relay.is_clean()
+
+
+async def test_an_error_after_a_part_of_a_message_goes_to_the_client_with_that_part() -> None:
+    relay = PaperRelay(backends=2)
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(1))
+    backend.gets()
+    trailers = headers(1, ((b"grpc-status", b"13"), (b"grpc-message", b"broken")), end=True)
+    backend.sends(headers(1, RESPONSE_FIELDS), data(1, message()[:3]), trailers)
+    head, part, end = client.gets()
+    assert (head.kind, part.kind, end.kind) == (HEADERS, DATA, HEADERS)
+    assert part.payload == message()[:3]
+    assert end.ends_stream
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (13, 1)
+    assert relay.is_clean()

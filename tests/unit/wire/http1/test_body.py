@@ -60,9 +60,10 @@ def test_chunks_lose_their_framing(step: int) -> None:
 
 def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
     decoder = ChunkedDecoder()
-    assert decoder.start_of_only(b"a\r\n0123456789\r\n") == 3
-    assert decoder.start_of_only(b"b\r\n0123456789a\r\n") == 3
-    assert decoder.start_of_only(b"1\r\na\r\n") == 3
+    assert decoder.whole_chunks(b"a\r\n0123456789\r\n") == 10
+    assert decoder.whole_chunks(b"a\r\n9876543210\r\n") == 10
+    assert decoder.whole_chunks(b"b\r\n0123456789a\r\n") == 11
+    assert decoder.whole_chunks(b"1\r\na\r\n") == 1
     for other in (
         b"1\r\n\r\n",
         b"b\r\n0123456789\r\n",
@@ -75,27 +76,25 @@ def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
         b"0\r\n\r\n",
         b"",
     ):
-        assert not decoder.start_of_only(other), other
-    assert decoder.start_of_only(b"10\r\n0123456789abcdef\r\n") == 4
+        assert not decoder.whole_chunks(other), other
+    assert decoder.whole_chunks(b"10\r\n0123456789abcdef\r\n") == 16
     decoder.decode(b"3\r\na", 0, [])
-    assert not decoder.start_of_only(b"1\r\n\r\n"), "it is the rest of the chunk before"
+    assert not decoder.whole_chunks(b"1\r\n\r\n"), "it is the rest of the chunk before"
 
 
 def test_reads_of_whole_chunks_of_whole_lines_are_known() -> None:
     decoder = ChunkedDecoder()
-    assert decoder.size_of_lines(b"3\r\nab\n\r\n10\r\n0123456789abcde\n\r\n") == 19
+    assert decoder.whole_chunks(b"3\r\nab\n\r\n10\r\n0123456789abcde\n\r\n") == 19
     for other in (
         b"3\r\nab\n\r\n3\r\nabc\r\n",
+        b"3\r\nabc\r\n3\r\nab\n\r\n",
         b"3\r\nab\n\r\n3\r\nab\n\r",
         b"3\r\nab\n\r\n3\r\nab\nxy",
         b"3\r\nab\n\r\n3\r\n",
         b"3\r\nab\n\r\n3;x\r\nab\n\r\n",
         b"3\r\nab\n\r\n0\r\n\r\n",
-        b"",
     ):
-        assert not decoder.size_of_lines(other), other
-    decoder.decode(b"3\r\na", 0, [])
-    assert not decoder.size_of_lines(b"1\r\n\n\r\n"), "it is the rest of the chunk before"
+        assert not decoder.whole_chunks(other), other
 
 
 def test_chunks_of_one_read_come_as_slices() -> None:

@@ -47,10 +47,10 @@ def test_what_becomes_of_a_frame_is_what_the_table_says(state: StreamState, kind
     fate, code = codec.table[state][kind]
     if fate is FrameFate.ENDS_CONNECTION:
         with pytest.raises(Http2Error) as caught:
-            codec.may_pass(kind, 1)
+            codec.admit_frame(kind, 1)
         assert caught.value.code is code
         return
-    assert codec.may_pass(kind, 1) == (fate is FrameFate.ACCEPTED)
+    assert codec.admit_frame(kind, 1) == (fate is FrameFate.ACCEPTED)
     assert codec.events == ([("error", 1, code)] if fate is FrameFate.ENDS_STREAM else [])
 
 
