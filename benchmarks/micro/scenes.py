@@ -6,6 +6,7 @@ beforehand, and takes one step per input.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 from collections import deque
@@ -32,7 +33,7 @@ from benchmarks.bench_schedule import (
 )
 from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
-from benchmarks.micro.sides import MODEL, Clock, Http1Sides, Http2Sides
+from benchmarks.micro.sides import MODEL, Clock, Http1Sides, Http2Sides, Sink
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import PickSequence
@@ -386,6 +387,41 @@ def http1_scheduled(backends: int) -> Make:
     return make
 
 
+def http1_queued(waiting: int) -> Make:
+    """A request of a scheduled model that is queued behind so many others at least, the answer of
+    the one that began first, and the dispatch of the one that is next."""
+
+    def make(_: Clock) -> Scene:
+        sides = Http1Sides(_ticking(), plan=PLAN)
+        give_turns = sides.relay.take_turns()
+        asked = deque[asyncio.Protocol]()
+
+        class Upstream(Sink):
+            """Notes that a request was written to it."""
+
+            def write(self, data: Any) -> None:
+                asked.append(self.protocol)
+
+            writelines = write
+
+        first = waiting + _IN_FLIGHT
+        for _number in range(_IN_FLIGHT):
+            sides.dial(transport_of=Upstream)
+        clients = itertools.cycle([sides.connect() for _number in range(first + 1)])
+        asks = SMALL + JSON_BODY
+
+        def call(answer: bytes) -> None:
+            next(clients).data_received(asks)
+            asked.popleft().data_received(answer)
+            give_turns()
+
+        for _number in range(first):
+            next(clients).data_received(asks)
+        return _same(call, _ANSWER)
+
+    return make
+
+
 def grpc_scheduled(
     batch: int = 1, plan: QueuePlan = PLAN, message: Callable[[int], bytes] = lambda _: MESSAGE
 ) -> Make:
@@ -625,6 +661,7 @@ SCENES: dict[str, Make] = {
     "gRPC download, 256 KiB": grpc_download,
     "HTTP/1.1 request, scheduled": http1_scheduled(1),
     "HTTP/1.1 request, scheduled, 3 backends": http1_scheduled(3),
+    "HTTP/1.1 request, scheduled, queued": http1_queued(16),
     "gRPC call, scheduled": grpc_scheduled(),
     "gRPC call, scheduled, new id": grpc_scheduled(message=numbered_message),
     "gRPC call, scheduled, queued": grpc_queued(16),

@@ -193,10 +193,10 @@ class Http1Sides:
         server.connection_made(Sink(server))
         return server
 
-    def dial(self, number: int = 0) -> asyncio.Protocol:
+    def dial(self, number: int = 0, transport_of: type[Sink] = Sink) -> asyncio.Protocol:
         """The protocol of a further connection to a backend."""
         backend = self.relay.backends[number]
-        return self.relay.backend_protocol(backend, AppProtocol.HTTP, Sink)
+        return self.relay.backend_protocol(backend, AppProtocol.HTTP, transport_of)
 
     def client_sends(self, data: bytes) -> None:
         """One read on the client's connection."""

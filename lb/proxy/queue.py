@@ -641,6 +641,7 @@ class Queue:
         """Begin, refuse and give up what is due."""
         self._is_soon = False
         now = self._clock()
+        due = _AT_ONCE  # where an error ends this early
         try:
             is_news = self._is_stale
             if is_news:
@@ -650,21 +651,19 @@ class Queue:
             left = _TURNS_AT_ONCE
             if self._anew or (self._unplaced and (is_news or now >= self._unplaced_due)):
                 left -= self._place_anew(now, is_news=is_news)
-            if not self._go(now, left):
-                self._soon()
+            due = self._go(now, left)
         finally:
             if self._anew or self.scheduler.is_following:
                 self._soon()
             if not self._is_soon:
-                due = self.scheduler.wake_at
                 if self._unplaced:
                     # uvloop rounds timers to milliseconds, so this may have been called too early.
                     due = min(due, self._unplaced_due)
                 self._arm(due, now)
 
-    def _go(self, now: float, left: int) -> int:
-        """Begin or refuse so many, which the scheduler has counted already; gives how many more
-        might have been."""
+    def _go(self, now: float, left: int) -> float:
+        """Begin or refuse so many at most, which the scheduler has counted already; gives when to
+        look again."""
         scheduler = self.scheduler
         while left:
             ticket = scheduler.next_due(now)
@@ -681,6 +680,10 @@ class Queue:
             else:
                 self.turn = None
                 scheduler.complete(ticket, now, Ending.NEITHER)
+            # Most ends make room for one, and nobody is to be refused: nothing is asked twice then.
+            due = scheduler.wake_at
+            if due > now:
+                return due
         while left:
             ticket = scheduler.next_refused(now)
             if ticket is None:
@@ -690,7 +693,7 @@ class Queue:
             if held is not None and ticket.refused is not None:
                 _, waiting = held
                 waiting.refuse(self._refusal(ticket.refused))
-        return left
+        return scheduler.wake_at
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
         """Look at some that are not where they could have a turn: at those that have waited long

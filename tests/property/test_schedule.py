@@ -173,6 +173,9 @@ class Driver:
         while (ticket := self.scheduler.next_due(self.now)) is not None:
             self.waiting.remove(ticket)
             self.begin(ticket)
+            if self.scheduler.wake_at > self.now:
+                assert self.scheduler.next_due(self.now) is None
+                assert self.scheduler.next_refused(self.now) is None
         while (ticket := self.scheduler.next_refused(self.now)) is not None:
             self.waiting.remove(ticket)
             assert ticket.refused is not None

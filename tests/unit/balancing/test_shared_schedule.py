@@ -95,6 +95,9 @@ class Worker:
         while (ticket := self.scheduler.next_due(now)) is not None:
             self.waiting.remove(ticket)
             self.begin(ticket)
+            if self.scheduler.wake_at > now:
+                assert self.scheduler.next_due(now) is None
+                assert self.scheduler.next_refused(now) is None
         while (ticket := self.scheduler.next_refused(now)) is not None:
             self.waiting.remove(ticket)
 
