@@ -41,6 +41,7 @@ from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
+from lb.wire.rope import Held
 from lb.wire.trace_context import TraceContext
 
 _GRPC: Final = AppProtocol.GRPC
@@ -397,7 +398,7 @@ class Call(Exchange):
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))
 
-    def message_fits(self, payload: Payload) -> bool:
+    def message_fits(self, payload: Held) -> bool:
         """Whether messages are no longer than is allowed, which they are with `messages`. False
         when the call is over."""
         assert self.messages is not None

@@ -441,7 +441,7 @@ class SplitSession(CallPart):
             self._go_on(self._held.size, end_stream)
         self._is_fresh = False
 
-    def request_data(self, payload: Payload, end_stream: int) -> None:
+    def request_data(self, payload: Held, end_stream: int) -> None:
         """See `CallPart`."""
         call = self.call
         if self.cut is not None or call.finished:
@@ -466,7 +466,7 @@ class SplitSession(CallPart):
             self._begin()
         else:
             call.drop_upload(size)
-            if not call.finished and call.messages is None:
+            if not call.finished:
                 call.server.store(call.request)
 
     def _begin(self) -> None:
