@@ -3,34 +3,50 @@ with one whose Triton is fine, ten times slower, hung or dead.
 
     python -m benchmarks.bench_shadow
 
-Every state has a load balancer of its own. They take turns in many short rounds, so that other load
-on the machine matters little; figures are ratios to the state without a shadow. Both Tritons of the
-model in service are simulated, with executions of 10 ms, one at a time. The load is open: 70 % of
-what they can execute. Every inference may be copied (`percent: 100`), some to the model in service
-too, and answers are compared, as by default.
+Run it on a machine without other work. With the defaults it takes nine minutes.
 
-What a copy itself may cost is shown by the state `twice`: there is no shadow, and clients send each
-request to the shadow's model too. `EXTRA` is the CPU that a copy, or such a second request, takes
-beyond `none`; 1 is that of a request there.
+**Load.** Two simulated Tritons have the model in service. Executions run one at a time and sleep
+for 10 ms. Requests come at 70 % of the rate that both can execute. Intervals are within a third of
+their mean, so that hardly any request waits for a Triton: else the p99 would be that wait, and
+would not show delays in the load balancer. With `--poisson` intervals are exponential. All
+inferences are to be copied, some to the model in service too, and answers are compared. The
+shadow's Triton hangs or dies when the measured part of a slice begins, with copies under way.
+
+**Comparison.** Every state has a load balancer of its own. A round has a slice of load for each
+state, in random order. Requests come at the same moments in all slices of a round. The latencies of
+all slices of a state are pooled. Figures are followed by their ratio to those without a shadow,
+with an interval of 99 % from a bootstrap over rounds. `none` and `again` have no shadow. The ratio
+of `again` to `none` is the noise; other ratios are to both of them together.
+
+`twice` shows what a copy itself may cost: there is no shadow, and clients send each request to the
+shadow's model too. "CPU per copy" is what a copy, or such a second request, takes beyond what a
+request takes without a shadow, as a part of the latter.
+
+"Cores busy" is the mean share of all cores that was used, and the part of it that processes outside
+of this benchmark had. All processes here share the machine: a state in which it is nearly busy is
+slower through no fault of the load balancer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
-import statistics
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Final, cast
 from urllib.request import urlopen
 
 import grpc
 import grpc.aio
+import numpy as np
+import numpy.typing as npt
 import psutil
 
 from lb.kserve import inference_pb2 as pb
@@ -49,35 +65,26 @@ _NUMBERS: Final = 1000
 _EXECUTION_S: Final = 0.01
 _TRITONS: Final = 2
 _RATE: Final = 0.7 * _TRITONS / _EXECUTION_S
+_SHADOW_INSTANCES: Final = 8
+"""The shadow's Triton can execute all copies, unless it is slow."""
+_LEAD_S: Final = 0.5
+"""Load before each measured slice: what is left of the last slice ends meanwhile."""
 _LIMIT_S: Final = 60.0
-_STATES: Final = ("none", "twice", "fine", "slow", "hung", "dead")
+_WITHOUT: Final = ("none", "again")
+_STATES: Final = ("twice", "fine", "slow", "hung", "dead")
 _MADE: Final = frozenset({"answered", "error", "failed", "timeout"})
 """What becomes of copies that were sent."""
+_RESAMPLES: Final = 2000
+_TAIL_PERCENT: Final = 0.5
+"""On either side of an interval."""
+
+_KINDS: Final = ("p50_s", "p99_s", "cpu_s")
+"""The kinds of figures that `_Resampled` has."""
+
+_Floats = npt.NDArray[np.float64]
 
 
-@dataclass
-class _Address:
-    """What `running` asks of a Triton."""
-
-    name: str
-    http: str
-    grpc: str
-    metrics: str
-    child: Child
-
-
-@dataclass
-class _Figures:
-    """What was measured of one state."""
-
-    latencies: list[float] = field(default_factory=list)
-    cpu_s: float = 0.0
-    errors: int = 0
-    more: int = 0
-    """Second requests, for the shadow's model."""
-    p50_s: list[float] = field(default_factory=list)
-    """Of each round."""
-    p99_s: list[float] = field(default_factory=list)
+# The Tritons
 
 
 async def _echo(request: InferRequest, respond: Respond) -> None:
@@ -85,47 +92,115 @@ async def _echo(request: InferRequest, respond: Respond) -> None:
     await respond((Tensor("OUTPUT0", "FP32", tensor.shape, tensor.data),))
 
 
-def _serve(name: str, speed: str) -> None:
+def _serve(name: str, speed: str, ports: str) -> None:
     """Be a simulated Triton with one model."""
     cast("dict[str, Model]", models.MODELS)[name] = Model(
         name=name,
         inputs=(TensorSpec("INPUT0", "FP32", (-1,)),),
         outputs=(TensorSpec("OUTPUT0", "FP32", (-1,)),),
         run=_echo,
-        instances=1,
+        instances=1 if name == "stable" else _SHADOW_INSTANCES,
         compute_s=_EXECUTION_S,
     )
-    simulator.main(["--models", name, "--speed", speed])
+    arguments = ["--models", name, "--speed", speed]
+    kinds = ("--http-port", "--grpc-port", "--metrics-port")
+    for kind, port in zip(kinds, ports.split(","), strict=True):
+        arguments += [kind, port]
+    simulator.main(arguments)
 
 
-def _start(stack: ExitStack, name: str, model: str, speed: float = 1.0) -> _Address:
-    command = [sys.executable, "-m", "benchmarks.bench_shadow", "--serve", model, str(speed)]
-    child = Child(name, command)
-    stack.callback(child.close)
-    child.wait_until(lambda: "\n" in child.output)
-    ports = Ports.from_json(child.output.splitlines()[0])
-    addresses = [ports.http_port, ports.grpc_port, ports.metrics_port]
-    return _Address(name, *(ports.address(port) for port in addresses), child)
+class _Triton:
+    """A simulated Triton as a process, which can be started again at its ports. It has what
+    `running` asks of a Triton."""
+
+    def __init__(self, stack: ExitStack, name: str, model: str, speed: float = 1.0) -> None:
+        self.name = name
+        self._stack = stack
+        self._model = model
+        self._speed = speed
+        self._start("0,0,0")
+        ports = Ports.from_json(self._child.output.splitlines()[0])
+        numbers = [ports.http_port, ports.grpc_port, ports.metrics_port]
+        self.http, self.grpc, self.metrics = map(ports.address, numbers)
+        self._ports = ",".join(map(str, numbers))
+
+    def _start(self, ports: str) -> None:
+        serve = ["--serve", self._model, str(self._speed), ports]
+        command = [sys.executable, "-m", "benchmarks.bench_shadow", *serve]
+        self._child = Child(self.name, command)
+        self._stack.callback(self._child.close)
+        self._child.wait_until(lambda: "\n" in self._child.output)
+
+    def ensure_running(self) -> None:
+        """Start it again if it was killed."""
+        if not self._child.is_running:
+            self._start(self._ports)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._child.signal(number)
+
+
+# The load
+
+
+@dataclass
+class _Slice:
+    """What was measured of one state in one round."""
+
+    latencies: _Floats
+    requests: int
+    """Those before the measured part, too."""
+    more: int
+    """Second requests, for the shadow's model."""
+    errors: int
+    cpu_s: float
+    """Of the load balancer for `requests`."""
+    busy: float
+    """Share of all cores."""
+    others: float
+    """Share of all cores that other processes had."""
+
+
+@dataclass
+class _State:
+    """One state, and the processes that it has."""
+
+    name: str
+    shadow: _Triton
+    balancer: Balancer
+    channel: grpc.aio.Channel
+    slices: list[_Slice] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        """Have the shadow as it is before each slice."""
+        await asyncio.to_thread(self.shadow.ensure_running)
+        await asyncio.to_thread(self.balancer.wait_ready)
+
+    def break_shadow(self) -> None:
+        """Let the shadow's Triton hang or die, if it does so in this state."""
+        if self.name == "hung":
+            self.shadow.signal(signal.SIGSTOP)
+        elif self.name == "dead":
+            self.shadow.signal(signal.SIGKILL)
+
+    def mend_shadow(self) -> None:
+        """Let a shadow's Triton that hangs go on."""
+        if self.name == "hung":
+            self.shadow.signal(signal.SIGCONT)
 
 
 def _settings(state: str) -> dict[str, Any]:
     name: dict[str, Any] = {"variants": [{"name": "stable", "model": "stable", "weight": 1}]}
-    if state not in ("none", "twice"):
-        shadow = {"model": "shadow", "percent": 100, "p99": 1000, "max_concurrent": 64}
-        name["shadow"] = shadow
+    if state not in (*_WITHOUT, "twice"):
+        name["shadow"] = {
+            "model": "shadow",
+            "percent": 100,
+            "p99": 1000,  # it never pauses
+            "max_concurrent": 32,
+            "timeout": 1.0,  # shorter than a slice
+        }
     return {"models": {"name": name}}
-
-
-@contextmanager
-def _stopped(child: Child, state: str) -> Iterator[None]:
-    """A hung shadow stands still for the round."""
-    if state == "hung":
-        child.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        if state == "hung":
-            child.signal(signal.SIGCONT)
 
 
 def _message(model: str) -> bytes:
@@ -135,101 +210,224 @@ def _message(model: str) -> bytes:
     return request.SerializeToString()
 
 
-async def _load(balancer: Balancer, seconds: float, state: str, figures: _Figures) -> None:
-    """Send requests at the rate for so long, and wait for the answers."""
+def _arrivals(rng: Random, seconds: float, *, is_poisson: bool) -> list[float]:
+    """Return when requests are sent in the slices of a round, in seconds from the beginning."""
+    moments, now = [], 0.0
+    while now < _LEAD_S + seconds:
+        moments.append(now)
+        now += rng.expovariate(_RATE) if is_poisson else rng.uniform(2 / 3, 4 / 3) / _RATE
+    return moments
+
+
+class _Clocks:
+    """CPU time so far: of a load balancer, of this benchmark, and of the machine."""
+
+    def __init__(self, pid: int) -> None:
+        ours = psutil.Process()
+        self.balancer_s = _cpu_s(psutil.Process(pid))
+        self.ours_s = sum(map(_cpu_s, [ours, *ours.children(recursive=True)]))
+        machine = psutil.cpu_times()
+        self.all_s = sum(machine[:8])  # those after them are counted in them
+        self.idle_s = machine.idle + machine.iowait
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        used = process.cpu_times()
+        return float(used.user + used.system)
+    return 0.0
+
+
+async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[], None]) -> _Slice:
+    """Send requests at these moments, and wait for the answers.
+
+    Args:
+        state: whose load balancer gets them.
+        arrivals: seconds from the beginning.
+        at_window: called when the measured part begins.
+    """
     message, another = _message("name"), _message("shadow")
+    infer = state.channel.unary_unary(_INFER)
     latencies: list[float] = []
-    process = psutil.Process(balancer.pid)
-    async with grpc.aio.insecure_channel(balancer.grpc) as channel:
-        infer = channel.unary_unary(_INFER)
+    errors = more = 0
 
-        async def ask() -> None:
-            began = time.perf_counter()
-            try:
-                await infer(message, timeout=_LIMIT_S)
-            except grpc.aio.AioRpcError:
-                figures.errors += 1
-            latencies.append(time.perf_counter() - began)
-            if state == "twice":
-                figures.more += 1
-                await infer(another, timeout=_LIMIT_S)
-
-        await ask()  # the connection stands
-        latencies.clear()
-        before = process.cpu_times()
-        asked = []
+    async def ask(*, is_measured: bool) -> None:
+        nonlocal errors, more
         began = time.perf_counter()
-        for number in range(int(seconds * _RATE)):
-            await asyncio.sleep(began + number / _RATE - time.perf_counter())
-            asked.append(asyncio.ensure_future(ask()))
-        await asyncio.gather(*asked)
-        after = process.cpu_times()
-    figures.cpu_s += after.user + after.system - before.user - before.system
-    figures.latencies += latencies
-    latencies.sort()
-    figures.p50_s.append(latencies[len(latencies) // 2])
-    figures.p99_s.append(latencies[len(latencies) * 99 // 100])
+        try:
+            await infer(message, timeout=_LIMIT_S)
+        except grpc.aio.AioRpcError:
+            errors += 1
+        if is_measured:
+            latencies.append(time.perf_counter() - began)
+        if state.name == "twice":
+            more += 1
+            await infer(another, timeout=_LIMIT_S)
+
+    asked = []
+    is_measured = False
+    before = _Clocks(state.balancer.pid)
+    began = time.perf_counter()
+    for moment in arrivals:
+        await asyncio.sleep(max(0.0, began + moment - time.perf_counter()))
+        if not is_measured and moment >= _LEAD_S:
+            is_measured = True
+            at_window()
+        asked.append(asyncio.ensure_future(ask(is_measured=is_measured)))
+    await asyncio.gather(*asked)
+    after = _Clocks(state.balancer.pid)
+    passed_s = after.all_s - before.all_s
+    busy_s = passed_s - (after.idle_s - before.idle_s)
+    return _Slice(
+        latencies=np.array(latencies),
+        requests=len(arrivals),
+        more=more,
+        errors=errors,
+        cpu_s=after.balancer_s - before.balancer_s,
+        busy=busy_s / passed_s,
+        others=max(0.0, busy_s - (after.ours_s - before.ours_s)) / passed_s,
+    )
 
 
-def _copies(balancer: Balancer) -> dict[str, int]:
+async def _play(states: list[_State], rounds: int, seconds: float, *, is_poisson: bool) -> None:
+    """Play all rounds."""
+    rng = Random(1)
+    for _ in range(rounds):
+        arrivals = _arrivals(rng, seconds, is_poisson=is_poisson)
+        for state in rng.sample(states, len(states)):
+            await state.prepare()
+            gc.collect()
+            gc.disable()  # its pauses would be counted as latency
+            try:
+                state.slices.append(await _load(state, arrivals, state.break_shadow))
+            finally:
+                gc.enable()
+                state.mend_shadow()
+
+
+async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_State]:
+    """Start everything and measure."""
+    tritons = [_Triton(stack, f"triton-{number}", "stable") for number in range(_TRITONS)]
+    idle = _Triton(stack, "shadow", "shadow")
+    async with AsyncExitStack() as channels:
+        states = []
+        for name in names:
+            shadow = idle
+            if name in _STATES and name != "twice":
+                shadow = _Triton(stack, "shadow", "shadow", 0.1 if name == "slow" else 1.0)
+            backends = cast("list[Triton]", [*tritons, shadow])
+            balancer = stack.enter_context(running(backends, _settings(name)))
+            channel = grpc.aio.insecure_channel(balancer.grpc)
+            await channels.enter_async_context(channel)
+            states.append(_State(name, shadow, balancer, channel))
+        await _play(states, given.rounds, given.seconds, is_poisson=given.poisson)
+    return states
+
+
+# The table
+
+
+class _Resampled:
+    """Figures of one state, or of two together, of all rounds and of resampled ones."""
+
+    def __init__(self, picks: npt.NDArray[np.int64], *states: _State) -> None:
+        """
+        Args:
+            picks: the rounds of each resample; the first row has every round once.
+            states: whose slices are pooled.
+        """
+        p50, p99, cpu = [], [], []
+        for pick in picks:
+            slices = [state.slices[number] for state in states for number in pick]
+            pooled = np.concatenate([each.latencies for each in slices])
+            low, high = np.percentile(pooled, (50, 99))
+            p50.append(low)
+            p99.append(high)
+            cpu.append(sum(each.cpu_s for each in slices) / sum(each.requests for each in slices))
+        self.p50_s, self.p99_s = np.array(p50), np.array(p99)
+        self.cpu_s = np.array(cpu)
+        """That of the load balancer per request."""
+
+
+def _ratio(mine: _Resampled, theirs: _Resampled, kind: str) -> tuple[float, float, float]:
+    """Return the ratio of a kind of figures, and its interval."""
+    ratios = getattr(mine, kind) / getattr(theirs, kind)
+    low, high = np.percentile(ratios[1:], (_TAIL_PERCENT, 100 - _TAIL_PERCENT))
+    return float(ratios[0]), float(low), float(high)
+
+
+def _copies(balancer: Balancer) -> tuple[dict[str, int], int]:
+    """What became of copies for the shadow, and how many calls were made for it in all."""
     with urlopen(f"http://{balancer.admin}/api/v1/compare", timeout=_LIMIT_S) as answer:
         listed = json.load(answer)["models"]
-    return dict(listed[0]["copies"]) if listed else {}
+    if not listed:
+        return {}, 0
+    made = [listed[0][kind].get(fate, 0) for kind in ("copies", "noise_copies") for fate in _MADE]
+    return dict(listed[0]["copies"]), sum(made)
+
+
+def _print(states: list[_State]) -> None:
+    """Print a table in Markdown."""
+    rounds = len(states[0].slices)
+    drawn = np.random.default_rng(1).integers(rounds, size=(_RESAMPLES, rounds))
+    picks = np.vstack([np.arange(rounds), drawn])
+    none, again = (next(each for each in states if each.name == name) for name in _WITHOUT)
+    without = _Resampled(picks, none, again)
+    first, second = _Resampled(picks, none), _Resampled(picks, again)
+    noise = {kind: _ratio(second, first, kind) for kind in _KINDS}
+    bases = {"none": None, "again": first}
+    request_s = without.cpu_s[0]
+    print("| shadow | requests | errors | p50 | p99 | CPU | CPU per copy | cores busy | copies |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for state in states:
+        own, slices = _Resampled(picks, state), state.slices
+        fates, made = _copies(state.balancer)
+        made += sum(each.more for each in slices)
+        extra_s = sum(each.cpu_s - request_s * each.requests for each in slices)
+        columns = [
+            state.name,
+            f"{sum(each.latencies.size for each in slices)}",
+            f"{sum(each.errors for each in slices)}",
+            *(_figure(own, kind, bases.get(state.name, without), noise) for kind in _KINDS),
+            f"{extra_s / made / request_s:.2f}" if made else "",
+            f"{np.mean([each.busy for each in slices]):.0%}, "
+            f"others {np.mean([each.others for each in slices]):.0%}",
+            ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items())),
+        ]
+        print(f"| {' | '.join(columns)} |")
+    print(
+        "\n**Bold**: the interval excludes 1, and the ratio is outside of the interval of `again`."
+    )
+
+
+def _figure(
+    own: _Resampled, kind: str, without: _Resampled | None, noise: dict[str, tuple[float, ...]]
+) -> str:
+    """Return a figure of a state, and how many times that without a shadow it is."""
+    value = getattr(own, kind)[0]
+    text = f"{1e6 * value:.0f} us" if kind == "cpu_s" else f"{1000 * value:.1f} ms"
+    if without is None:
+        return text
+    ratio, low, high = _ratio(own, without, kind)
+    is_noise = low <= 1 <= high or noise[kind][1] <= ratio <= noise[kind][2]
+    shown = f"{ratio:.2f}" if is_noise else f"**{ratio:.2f}**"
+    return f"{text}, {shown} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
     """Measure, and print a table."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a round of one state")
+    parser.add_argument("--rounds", type=int, default=18)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a slice, measured")
     parser.add_argument("--states", nargs="+", choices=_STATES, default=list(_STATES))
-    parser.add_argument("--serve", nargs=2, metavar=("MODEL", "SPEED"), help="be a Triton of it")
+    parser.add_argument("--poisson", action="store_true", help="requests come in bursts, too")
+    parser.add_argument("--serve", nargs=3, metavar=("MODEL", "SPEED", "PORTS"), help="be a Triton")
     given = parser.parse_args()
     if given.serve:
         _serve(*given.serve)
         return
     with ExitStack() as stack:
-        tritons = [_start(stack, f"triton-{number}", "stable") for number in range(_TRITONS)]
-        shadows, balancers = {}, {}
-        states = list(dict.fromkeys(("none", *given.states)))
-        for state in states:
-            shadow = _start(stack, "shadow", "shadow", 0.1 if state == "slow" else 1.0)
-            shadows[state] = shadow.child
-            all_of_them = cast("list[Triton]", [*tritons, shadow])
-            balancers[state] = stack.enter_context(running(all_of_them, _settings(state)))
-        if "dead" in shadows:
-            shadows["dead"].signal(signal.SIGKILL)
-        figures = {state: _Figures() for state in states}
-        for round_number in range(given.rounds):
-            turn = round_number % len(states)
-            for state in (*states[turn:], *states[:turn]):
-                with _stopped(shadows[state], state):
-                    asyncio.run(_load(balancers[state], given.seconds, state, figures[state]))
-        _print(figures, {state: _copies(balancers[state]) for state in states})
-
-
-def _print(figures: dict[str, _Figures], copies: dict[str, dict[str, int]]) -> None:
-    least = figures["none"]
-    request_s = least.cpu_s / len(least.latencies)
-    head = (
-        f"{'SHADOW':8} {'REQUESTS':>8} {'ERRORS':>6} {'P50':>6} {'P99':>6} {'CPU':>6} {'EXTRA':>6}"
-    )
-    print(f"{head}  COPIES")
-    for state, each in figures.items():
-        p50, p99 = (
-            statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-            for mine, theirs in ((each.p50_s, least.p50_s), (each.p99_s, least.p99_s))
-        )
-        more = each.more + sum(copies[state].get(fate, 0) for fate in _MADE)
-        extra_s = each.cpu_s - request_s * len(each.latencies)
-        extra = f"{extra_s / more / request_s:6.2f}" if more else " " * 6
-        fates = ", ".join(f"{count} {fate}" for fate, count in sorted(copies[state].items()))
-        print(
-            f"{state:8} {len(each.latencies):8} {each.errors:6} {p50:6.2f} {p99:6.2f} "
-            f"{each.cpu_s / least.cpu_s:6.2f} {extra}  {fates}"
-        )
-    print(f"without a shadow: p50 {1000 * statistics.median(least.p50_s):.1f} ms, ", end="")
-    print(f"p99 {1000 * statistics.median(least.p99_s):.1f} ms, {1e6 * request_s:.0f} us of CPU")
+        _print(asyncio.run(_run(stack, [*_WITHOUT, *given.states], given)))
 
 
 if __name__ == "__main__":

@@ -317,6 +317,7 @@ def _backends(document: dict[str, Any], view: View) -> Iterator[Row]:
             f"{_ms(each['mean_ms']):>8} {_number(each['errors']):>6}  {printable(each['why'])}",
             0 if each["state"] == "up" and not each["why"] else colour,
         )
+    yield from _variants(document)
 
 
 def _models(document: dict[str, Any], view: View) -> Iterator[Row]:
@@ -393,11 +394,12 @@ def _model(document: dict[str, Any], view: View) -> Iterator[Row]:
 
 
 def _variants(document: dict[str, Any], name: str | None = None) -> Iterator[Row]:
-    """The variants of names, where there are any; with a name, those of that alone."""
+    """The variants and shadows of names, where there are any; with a name, those of that alone."""
+    own = (f"{name}/", f"{name} (shadow)")
     rows = [
         each
         for each in document.get("variants", ())
-        if name is None or each["name"].startswith(f"{name}/")
+        if name is None or each["name"].startswith(own)
     ]
     if rows:
         yield "", "", 0

@@ -26,6 +26,7 @@ from tests.wire.http1 import (
     Peer,
     RawClient,
     ScriptedBackend,
+    inference_response,
     raw_client,
     reply,
     scripted_backend,
@@ -33,7 +34,6 @@ from tests.wire.http1 import (
 from tests.wire.waiting import eventually
 
 NAME, MODEL, SHADOW = b"detector", b"detector_v1", b"detector_v2"
-ANSWER = b'{"model_name":"%b","outputs":[]}'
 BODY = b'{"inputs":[]}'
 DEFLATE = b"Content-Encoding: deflate\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -54,7 +54,7 @@ class Detectors:
             is_copy = SHADOW in received.head.partition(b"\r\n")[0]
             if is_copy:
                 await self.may_answer.wait()
-            body = ANSWER % (SHADOW if is_copy else MODEL)
+            body = inference_response(SHADOW if is_copy else MODEL)
             head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
             await peer.send(head + body)
 
@@ -93,7 +93,9 @@ async def infer(client: RawClient, body: bytes = BODY, fields: bytes = b"") -> b
 async def test_the_shadow_gets_a_copy_once_the_client_has_its_answer() -> None:
     async with serving() as (backend, relay, client, detectors):
         detectors.may_answer.clear()
-        assert await infer(client, fields=b"X-Other: 1\r\ntraceparent: 00\r\n") == ANSWER % NAME
+        assert await infer(
+            client, fields=b"X-Other: 1\r\ntraceparent: 00\r\n"
+        ) == inference_response(NAME)
         await eventually(lambda: len(backend.requests) == 2)
         copy = backend.requests[1]
         assert copy.head.startswith(b"POST /v2/models/detector_v2/versions/7/infer HTTP/1.1\r\n")
@@ -117,10 +119,10 @@ async def test_requests_go_on_while_the_shadow_is_silent_and_further_copies_are_
     async with serving() as (backend, relay, client, detectors):
         detectors.may_answer.clear()
         for _ in range(20):
-            assert await infer(client) == ANSWER % NAME
+            assert await infer(client) == inference_response(NAME)
         await eventually(lambda: len(backend.requests) == 22)
         assert fates(relay) == {"busy": 18}
-        assert relay.memory_budget.held <= 2 * (len(BODY) + len(ANSWER % NAME))
+        assert relay.memory_budget.held <= 2 * (len(BODY) + len(inference_response(NAME)))
         detectors.may_answer.set()
         await eventually(lambda: fates(relay) == {"busy": 18, "answered": 2})
         assert relay.variant_counts() == [(20, 0)]
@@ -233,7 +235,7 @@ async def test_requests_that_wait_behind_a_copy_to_their_model_defer_further_suc
                     await requests_may_end.wait()
                 else:
                     seen.add(number)
-            await peer.send(reply(ANSWER % MODEL))
+            await peer.send(reply(inference_response(MODEL)))
 
     async with (
         scripted_backend(serve) as backend,

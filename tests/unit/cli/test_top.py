@@ -47,6 +47,20 @@ def test_eighty_columns_suffice() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_variants_and_shadows_are_below_the_backends() -> None:
+    shown = document()
+    variant = {"percent": 5.0, "answers": 9, "errors": 1, "p99_ms": 4.0, "note": "rolled back"}
+    shown["variants"] = [variant | {"name": "bert/new"}, variant | {"name": "bert (shadow)"}]
+    reading = Reading(AdminTarget("127.0.0.1:8003"), shown)
+    lines = draw([reading], View(), 80, 0, coloured=False).lines
+    assert [" ".join(line.split()) for line in lines[6:]] == [
+        "",
+        "VARIANT SHARE ANSWERED ERRORS P99 NOTE",
+        "bert/new 5% 9 1 4.0ms rolled back",
+        "bert (shadow) 5% 9 1 4.0ms rolled back",
+    ]
+
+
 def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
     reading = Reading(AdminTarget("127.0.0.1:8003"), document())
     lines = draw([reading], View(shows="models"), 80, 0, coloured=False).lines
@@ -61,7 +75,8 @@ def test_a_model_is_looked_into() -> None:
     learnt = {"model": "simple", "ms": 3.2, "in_flight": 2, "limit": 8, "slowed": 1.5}
     shown["backends"][0]["main_models"] = [learnt | {"model": "other"}, learnt]
     variant = {"percent": 5.0, "answers": 9, "errors": 1, "p99_ms": 4.0, "note": ""}
-    shown["variants"] = [variant | {"name": "simple/new"}, variant | {"name": "other/new"}]
+    names = ("simple/new", "simple (shadow)", "other/new")
+    shown["variants"] = [variant | {"name": name} for name in names]
     reading = Reading(AdminTarget("127.0.0.1:8003"), shown)
     view = View(shows="model", model="simple")
     lines = draw([reading], view, 80, 0, coloured=False).lines
@@ -77,6 +92,7 @@ def test_a_model_is_looked_into() -> None:
         "",
         "VARIANT SHARE ANSWERED ERRORS P99 NOTE",
         "simple/new 5% 9 1 4.0ms",
+        "simple (shadow) 5% 9 1 4.0ms",
         "",
         "STATE BACKEND IN FL LIMIT ALONE SLOWED",
         "✕ down b 2 8 3.2ms 1.5x",
