@@ -224,7 +224,7 @@ class RequestBody:
         self, connection: Http1ClientConnection, unsent: deque[Held], piece: Stored
     ) -> int:
         """Send some of the first piece, which is not in memory. Returns how many bytes."""
-        size = connection.send_stored(piece)
+        size = connection.send_stored(piece.part(0, PORTION))
         if size < len(piece):
             unsent[0] = piece.part(size, len(piece))
         else:
