@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from lb.net.intake import Intake
+from lb.net.intake import Intake, TakeHeader
 from lb.net.stored import Store, StoredBytes
 
 LEAST: Final = 512 * 1024
@@ -221,19 +221,21 @@ class Pumps:
         *,
         take: Callable[[bytes | StoredBytes], None],
         over: Callable[[], None],
+        header: tuple[int, TakeHeader] | None = None,
     ) -> Intake | None:
         """Hold what comes from `source` from now on.
 
         Args:
             source: as for `start`.
-            size: as for `start`.
+            size: as for `start`; with a header, of the first run alone.
             take: takes what came, in memory or where it is stored.
             over: as for `start`.
+            header: stands before each further run, see `Intake`.
 
         Returns:
             None where that would not pay, or there is too much of it already.
         """
-        if size < LEAST or self.running >= MOST:
+        if (size < LEAST and header is None) or self.running >= MOST:
             return None
         try:
             fd = os.dup(descriptor(source))
@@ -245,7 +247,8 @@ class Pumps:
             self.running -= 1
             over()
 
-        intake = Intake(self.loop, source, fd, size - _TAIL, self.store, take, ended)
+        first = size if header is not None else size - _TAIL
+        intake = Intake(self.loop, source, fd, first, self.store, take, ended, header)
         intake.begin()
         return intake
 

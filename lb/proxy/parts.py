@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
+from lb.net.splice import Pumps
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -32,6 +33,8 @@ class RelayParts:
     """How many connections each client has."""
     tls: ClientTlsBook
     """For connections to backends."""
+    pumps: Pumps
+    """Move long bodies without a copy."""
     payloads: PayloadLog
     shadows: Shadows
     fan_out: FanOut | None = None

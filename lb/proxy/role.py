@@ -23,6 +23,7 @@ from lb.net.ask.backend_client import BackendClient
 from lb.net.ask.client_call import ANSWER_BYTES
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.process_parts import ProcessParts
+from lb.net.splice import Pumps
 from lb.payloads.log import PayloadLog, payload_rules
 from lb.payloads.writer import PayloadWriter
 from lb.proxy.attempt_scan import AttemptScan
@@ -148,6 +149,7 @@ class RelayRole:
             iteration=parts.iteration,
             connection_limiter=self.connection_limiter,
             tls=parts.tls,
+            pumps=Pumps(parts.loop),
             payloads=self.payload_log,
             shadows=self.shadows,
             fan_out=NamedStatistics(self.fan_out, dispatcher.variants.models_of),
@@ -358,6 +360,7 @@ class RelayRole:
         self.dispatcher.queue.close()
         await self.http1.aclose()
         await self.http2.aclose()
+        self.http1.pumps.close()
         self._copier.close()
         self.monitor.close()
 

@@ -45,7 +45,7 @@ PARTS_PER_ITERATION: Final = 8
 up everybody else for a tenth of a second."""
 _PART_UNITS: Final = 100
 """Work to begin one, in units of `IterationBudget`: about a microsecond each."""
-_TAIL_BYTES: Final = 64 * 1024
+_SHORT_BYTES: Final = 64 * 1024
 """Short payload is kept in pieces of about so many bytes."""
 JOINED_AT_ONCE: Final = 16 * 1024
 """Bytes of answers that are joined in one loop iteration; more are joined in steps. JSON takes 60
@@ -419,39 +419,40 @@ class HeldOwner(Protocol):
 
 
 class HeldBytes:
-    """Bytes of a request or an answer that are held whole, as they were read, in the memory
-    budget."""
+    """A request or an answer that is held whole, in pieces as they were read. The memory budget
+    counts it."""
 
     __slots__ = (
-        "_buffer",
-        "_first",
-        "_memory_budget",
-        "_owner",
-        "_pieces",
-        "_tail",
-        "held",
-        "size",
-    )
+        "_buffer", "_first_view", "_memory_budget", "_owner", "_pieces", "_short", "held", "size",
+    )  # fmt: skip
 
     def __init__(self, memory_budget: MemoryBudget, owner: HeldOwner) -> None:
+        """
+        Args:
+            memory_budget: the account.
+            owner: gives way when the memory budget wants the bytes back.
+        """
         self._memory_budget = memory_budget
         self._owner = owner
         self.held = 0
-        """For the memory budget, which writes it."""
-        self._begin()
+        """Bytes on the account; the memory budget writes it."""
+        self._clear()
 
-    def _begin(self) -> None:
+    def _clear(self) -> None:
         self._pieces: list[Held] = []
-        self._tail = bytearray()
-        """Short payload at the end, copied: an object for each would take more than it says."""
+        """All pieces but `_short`, which comes behind them."""
+        self._short = bytearray()
+        """The last short pieces, copied into one: an object for each would take more memory than
+        its bytes."""
         self._buffer: Any = None
-        """What the last pieces are views of."""
-        self._first = 0
-        """The first of these pieces."""
+        """The buffer of the last read, if the last pieces are views of it."""
+        self._first_view = 0
+        """Index of the first of these views."""
         self.size = 0
+        """Bytes of all pieces."""
 
     def add(self, payload: Held) -> bool:
-        """Hold more. False when the owner had to give way instead."""
+        """Hold one more piece. Returns False if the owner had to give way instead."""
         size = len(payload)
         if not size:
             return True
@@ -462,29 +463,30 @@ class HeldBytes:
             self._add_stored(payload)
             return True
         if size < COPY_BELOW:
-            self._tail += payload
-            if len(self._tail) >= _TAIL_BYTES:
-                self._end_tail()
+            self._short += payload
+            if len(self._short) >= _SHORT_BYTES:
+                self._end_short()
             return True
-        if self._tail:
-            self._end_tail()
+        if self._short:
+            self._end_short()
         buffer = payload.obj if isinstance(payload, memoryview) else None
         if buffer is not self._buffer:
-            self._end_run()
+            self._end_views()
             self._buffer = buffer
         self._pieces.append(payload)
         return True
 
     def charge(self, size: int) -> bool:
-        """Count memory that is taken up for these bytes beside their own. False when the owner had
-        to give way instead."""
+        """Count memory that these bytes need beside their own. Returns False if the owner had to
+        give way instead."""
         return self._memory_budget.take(self, size)
 
     def _add_stored(self, piece: Stored) -> None:
-        """Hold more that lies elsewhere, as one piece with what came before it."""
-        if self._tail:
-            self._end_tail()
-        self._end_run()
+        """Hold a piece that is not in memory. It becomes one with the piece before it, if it lies
+        right behind that."""
+        if self._short:
+            self._end_short()
+        self._end_views()
         pieces = self._pieces
         last = pieces[-1] if pieces else b""
         both = None if isinstance(last, bytes | memoryview) else last.followed_by(piece)
@@ -492,27 +494,29 @@ class HeldBytes:
             pieces.append(piece)
         else:
             pieces[-1] = both
-        self._first = len(pieces)
+        self._first_view = len(pieces)
 
-    def _end_tail(self) -> None:
-        self._end_run()
-        self._pieces.append(bytes(self._tail))
-        self._tail = bytearray()
-        self._first = len(self._pieces)
+    def _end_short(self) -> None:
+        """Make one piece of the short ones."""
+        self._end_views()
+        self._pieces.append(bytes(self._short))
+        self._short = bytearray()
+        self._first_view = len(self._pieces)
 
-    def _end_run(self) -> None:
-        """Copy the last pieces if they would keep much else that was read with them."""
-        run = self._pieces[self._first :]
-        if self._buffer is not None and 2 * sum(map(len, run)) < len(self._buffer):
-            self._pieces[self._first :] = [b"".join(in_memory(run))]
+    def _end_views(self) -> None:
+        """The next piece is no view of the last read. Copy the views of that if they have less than
+        half of its bytes: each of them keeps the whole buffer in memory."""
+        views = self._pieces[self._first_view :]
+        if self._buffer is not None and 2 * sum(map(len, views)) < len(self._buffer):
+            self._pieces[self._first_view :] = [b"".join(in_memory(views))]
         self._buffer = None
-        self._first = len(self._pieces)
+        self._first_view = len(self._pieces)
 
     def rope(self) -> Rope:
-        """All of it."""
-        if self._tail:
-            self._end_tail()
-        self._end_run()
+        """All pieces."""
+        if self._short:
+            self._end_short()
+        self._end_views()
         return Rope(self._pieces)
 
     def evict(self) -> None:
@@ -520,8 +524,8 @@ class HeldBytes:
         self._owner.evict()
 
     def drop(self) -> None:
-        """Hold nothing any more."""
-        self._begin()
+        """Drop all pieces, and take them off the account."""
+        self._clear()
         if self.held:
             self._memory_budget.release(self, self.held)
 

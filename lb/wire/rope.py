@@ -35,6 +35,8 @@ class Stored(Protocol):
 Payload = bytes | memoryview
 Held = bytes | memoryview | Stored
 _EMPTY: Final = memoryview(b"")
+_READ_BYTES: Final = 1 << 16
+"""Bytes of a stored piece that are read into memory to see some of them."""
 
 
 def in_memory(pieces: Iterable[Held]) -> list[Payload]:
@@ -67,7 +69,7 @@ class Rope:
         self._starts = [0, *accumulate(map(len, self._pieces))]
         self._size = self._starts.pop()
         self._piece = _EMPTY
-        """The piece that was read last."""
+        """The piece that was read last, or what was read of it."""
         self._start = self._stop = 0
         """Where that begins and ends."""
 
@@ -89,8 +91,14 @@ class Rope:
         if not 0 <= at < self._size:
             raise IndexError("beyond the end of a rope")
         place = bisect_right(self._starts, at) - 1
-        self._piece = memoryview(in_memory(self._pieces[place : place + 1])[0])
+        piece = self._pieces[place]
         self._start = self._starts[place]
+        if isinstance(piece, bytes | memoryview):
+            self._piece = memoryview(piece)
+        else:
+            begin = at - self._start
+            self._piece = memoryview(piece.part(begin, min(begin + _READ_BYTES, len(piece))).read())
+            self._start = at
         self._stop = self._start + len(self._piece)
 
     def u32(self, at: int) -> int:

@@ -47,6 +47,7 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.ask.backend_client import BackendClient
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
+from lb.net.splice import Pumps
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -543,6 +544,7 @@ class Relay:
             iteration=IterationBudget(loop),
             connection_limiter=ConnectionLimiter(),
             tls=ClientTlsBook(),
+            pumps=Pumps(loop),
             payloads=self.payload_log,
             shadows=self.shadows,
         )
@@ -971,6 +973,7 @@ class Relay:
         """Close all connections, requests under way included."""
         await self.parts.http1.aclose()
         await self.parts.http2.aclose()
+        self.parts.http1.pumps.close()
         self._copier.close()
         self.monitor.close()
 

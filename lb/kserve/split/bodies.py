@@ -471,12 +471,7 @@ def _parse(text: Rope) -> dict[str, Any]:
         NotSplit: a name stands twice in an object, of which readers take one or the other.
     """
     try:
-        content = json.loads(
-            text.joined().decode(),
-            parse_int=_Digits,
-            parse_float=_Digits,
-            object_pairs_hook=_unique,
-        )
+        content = _DECODER.decode(text.joined().decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(content, dict):
@@ -491,6 +486,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_DECODER: Final = json.JSONDecoder(
+    parse_int=_Digits, parse_float=_Digits, object_pairs_hook=_unique
+)
+_dump: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _encoded(content: dict[str, Any] | list[Any]) -> bytes:
     # What is no Unicode goes back into the escape that it came from.
     return _text(content).encode("utf-8", "backslashreplace")
@@ -501,9 +502,9 @@ def _text(value: Any) -> str:
     if isinstance(value, _Written):
         return value
     if isinstance(value, dict):
-        members = [f"{json.dumps(k, ensure_ascii=False)}:{_text(v)}" for k, v in value.items()]
+        members = [f"{_dump(k)}:{_text(v)}" for k, v in value.items()]
         return "{" + ",".join(members) + "}"
     if isinstance(value, list):
         is_plain = not value or set(map(type, value)) == {_Digits}
         return "[" + ",".join(value if is_plain else map(_text, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return _dump(value)

@@ -8,7 +8,7 @@ contents nor shared memory, and are not mixed with typed ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -34,7 +34,9 @@ from lb.kserve.split.tensors import (
 from lb.wire.grpc.message import message_prefix
 from lb.wire.protobuf import BYTES as DELIMITED
 from lb.wire.protobuf import MAX_FIELDS, FieldBudget, ProtobufError, fields, write_varint
-from lb.wire.rope import Payload, Rope, rope_of
+from lb.wire.rope import Held, Payload, Rope, rope_of
+
+PieceT = TypeVar("PieceT", memoryview, Held)
 
 _RAW_INPUTS: Final = 7
 _RAW_OUTPUTS: Final = 6
@@ -104,9 +106,9 @@ class MessageCut:
         """Have all parts from now on ask for a version of the model."""
         self._head.model_version = version.decode()
 
-    def part(self, first: int, count: int) -> list[Payload]:
+    def part(self, first: int, count: int) -> list[Held]:
         """The message, with its prefix, that asks for `count` rows from row `first` on. Raw
-        contents are views of the whole message."""
+        contents stay where they lie in the whole message."""
         part = pb.ModelInferRequest()
         part.CopyFrom(self._head)
         for each, typed in zip(part.inputs, self._typed, strict=True):
@@ -120,7 +122,7 @@ class MessageCut:
                 row = len(contents) // self.rows
                 getattr(each.contents, name).extend(contents[first * row : (first + count) * row])
             each.shape[0] = count
-        data = [rows.slice(first, count) for rows in self._raw]
+        data = [rows.pieces(first, count) for rows in self._raw]
         return _message(part.SerializeToString(), _RAW_INPUTS, data)
 
 
@@ -335,9 +337,9 @@ def _without_raw(message: Rope, raw_field: int, most: int) -> tuple[bytes, list[
     return bytes(head), raw
 
 
-def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[memoryview]]) -> list[Payload]:
+def _message(head: bytes, raw_field: int, raw: Sequence[Sequence[PieceT]]) -> list[bytes | PieceT]:
     """A message with its prefix: the head, and raw contents behind it, each in pieces."""
-    pieces: list[Payload] = [head]
+    pieces: list[bytes | PieceT] = [head]
     for contents in raw:
         size = sum(map(len, contents))
         pieces.append(bytes((raw_field << 3 | DELIMITED,)) + write_varint(size))

@@ -114,10 +114,6 @@ class Rows:
         self._stride = row_size
         self._bounds = bounds
 
-    def slice(self, first: int, count: int) -> list[memoryview]:
-        """The bytes of `count` rows from row `first` on, in memory."""
-        return self._data.views(*self._ends(first, count))
-
     def pieces(self, first: int, count: int) -> list[Held]:
         """The bytes of `count` rows from row `first` on, where they lie."""
         return self._data.pieces(*self._ends(first, count))

@@ -83,4 +83,3 @@ class Http1Relay(Http1Shared):
             if not self.servers and not self.upstreams.open:
                 break
             await asyncio.sleep(0)
-        self.pumps.close()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lb.domain.backend import BackendKind
-from lb.net.splice import Pumps
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.paused_clients import PausedClients
@@ -39,7 +38,7 @@ class Http1Shared:
         self.iteration = parts.iteration
         self.clock: Callable[[], float] = dispatcher.clock
         self.traffic = traffic
-        self.pumps = Pumps(parts.loop)
+        self.pumps = parts.pumps
         self.paused_clients = PausedClients()
         """Clients that nothing is read from; for the monitor."""
         self._set(options)

@@ -41,6 +41,7 @@ from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
+from lb.wire.rope import Held
 from lb.wire.trace_context import TraceContext
 
 _GRPC: Final = AppProtocol.GRPC
@@ -396,7 +397,7 @@ class Call(Exchange):
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))
 
-    def check_message(self, payload: Payload) -> bool:
+    def check_message(self, payload: Held) -> bool:
         """Check that no message is longer than allowed; to be called where there are `messages`.
         False: one is, and the call is over."""
         assert self.messages is not None

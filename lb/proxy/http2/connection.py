@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
+from functools import partial
 from math import inf
 from typing import Any, ClassVar, Final, cast
 
 from lb.domain.client import NOBODY, Client
+from lb.net.intake import Intake
+from lb.net.splice import descriptor, is_plain
 from lb.net.timers import Timer
 from lb.proxy.http2.graceful_close import GracefulClose
 from lb.proxy.http2.shared import Http2Shared
@@ -31,6 +34,7 @@ from lb.wire.http2.frames import (
     pack_header,
 )
 from lb.wire.native import mypyc_attr
+from lb.wire.rope import Held
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +54,9 @@ _LARGE_READ: Final = 128 * 1024
 """Bytes. libuv reads from a connection that sends so fast up to 32 times in a row, 8 MB."""
 _READS_IN_A_ROW: Final = 4
 """Large reads before others have their turn."""
+_LEAST_STORED: Final = 128 * 1024
+"""Bytes still to come of a DATA frame from which on its payload is stored: a frame costs two system
+calls more then. gRPC's C library sends frames of 1 MiB, others send 16 KiB."""
 _MAX_UNREAD_CONTROL: Final = 1000
 """Control answers written while the peer does not read; then it is a flood."""
 
@@ -63,8 +70,8 @@ class Http2Connection(Http2Codec):
 
     __slots__ = (
         "_begun_timer", "_goes_on", "_stalls", "bulky", "client", "congested", "dirty",
-        "extra_fields", "fresh", "large_reads", "options", "parted", "relay", "transport", "unread",
-        "waiting",
+        "extra_fields", "fresh", "intake", "is_stored", "large_reads", "options", "parted",
+        "relay", "transport", "unread", "waiting",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = inf
@@ -96,6 +103,8 @@ class Http2Connection(Http2Codec):
         """Bytes of large payload in `out`: with any, it is written as it is instead of joined."""
         self.congested = False
         """The transport's buffer is above its high-water mark."""
+        self.is_stored = False
+        """Some of `out` is stored, see `lb.wire.rope.Stored`."""
         self.unread = 0
         """Bytes written while it was."""
         self.fresh = True
@@ -109,6 +118,8 @@ class Http2Connection(Http2Codec):
         self._stalls: StallWatch | None = None
         self._goes_on = False
         """More is handled, and read, in a later iteration of the loop."""
+        self.intake: Intake | None = None
+        """Takes payload from the socket in place of the transport's reading."""
         self._begun_timer: Timer | None = None
         """Runs while a header block is not complete."""
 
@@ -127,12 +138,8 @@ class Http2Connection(Http2Codec):
         relay.now = relay.clock()
         try:
             self.receive(data)
-        except Http2Error as error:
-            self._abandon(error)
-        except Exception:
-            # Our bug: this connection ends, the process and the other connections go on.
-            _log.exception("connection handler failed")
-            self._abandon(Http2Error(ErrorCode.INTERNAL_ERROR, "internal error"))
+        except Exception as error:  # see `_on_error`
+            self.on_error(error)
         if self.out and not self.dirty:
             self.mark()
         if self.left < self.frames_at_once - _FEW_FRAMES:
@@ -143,6 +150,14 @@ class Http2Connection(Http2Codec):
             self.large_reads += 1
             if self.large_reads == _READS_IN_A_ROW:
                 self._let_others_go_first()
+
+    def on_error(self, error: Exception) -> None:
+        """What was read could not be handled."""
+        if not isinstance(error, Http2Error):
+            # Our bug: this connection ends, the process and the other connections go on.
+            _log.error("connection handler failed", exc_info=error)
+            error = Http2Error(ErrorCode.INTERNAL_ERROR, "internal error")
+        self._abandon(error)
 
     def _keep_for_later(self, data: bytes) -> bool:
         """Keep what was read for a later iteration, since the budget of this one is spent. False
@@ -159,7 +174,10 @@ class Http2Connection(Http2Codec):
             return False
         if not self._goes_on:
             self._goes_on = True
-            transport.pause_reading()
+            if self.intake is not None:
+                self.intake.set_reading(False)
+            else:
+                transport.pause_reading()
             self.relay.iteration.later(self._read_on)
         return True
 
@@ -169,6 +187,9 @@ class Http2Connection(Http2Codec):
         self.large_reads = 0
         transport = self.transport
         if transport is None or self.parted or transport.is_closing():
+            return
+        if self.intake is not None:
+            self.intake.set_reading(True)
             return
         transport.resume_reading()
         Http2Connection.data_received(self, b"")
@@ -188,11 +209,59 @@ class Http2Connection(Http2Codec):
 
     def part(self) -> None:
         """Write what is collected and close, so that the peer hears it."""
+        self.end_intake()
         self.flush()
         transport = self.transport
         if transport is not None and not self.parted and not transport.is_closing():
             GracefulClose(transport, self.relay.timers, self.connection_lost).begin()
         self.parted = True
+
+    def store(self, pipe: Pipe[Any]) -> None:
+        """Have more payload of a request that is held whole stored in place of being read, as long
+        as it comes in long frames."""
+        transport = self.transport
+        if (
+            self.intake is None
+            and self.rest_of(pipe) >= _LEAST_STORED
+            and not (self._goes_on or self.parted)
+            and transport is not None
+            and not transport.is_closing()
+            and is_plain(transport)
+        ):
+            self.intake = self.relay.pumps.collect(
+                transport,
+                self.rest_of(pipe),
+                take=partial(self._on_stored, pipe),
+                over=self._intake_over,
+                header=(fr.HEADER_SIZE, partial(self._on_header, pipe)),
+            )
+
+    def _on_stored(self, pipe: Pipe[Any], piece: Held) -> None:
+        """Payload came that was not read by the transport."""
+        relay = self.relay
+        relay.now = relay.clock()
+        try:
+            self.take_rest(piece, len(piece))
+        except Exception as error:  # see `on_error`
+            self.on_error(error)
+        if pipe.ended or self.streams.get(pipe.source_id) is not pipe:
+            self.end_intake()
+        if self.out and not self.dirty:
+            self.mark()
+
+    def _on_header(self, pipe: Pipe[Any], header: bytes) -> int:
+        """The header of a frame came. Returns how much of its payload may be stored."""
+        Http2Connection.data_received(self, header)
+        size = self.rest_of(pipe)
+        return size if size >= _LEAST_STORED else 0
+
+    def _intake_over(self) -> None:
+        self.intake = None
+
+    def end_intake(self) -> None:
+        """Have the transport read again."""
+        if self.intake is not None:
+            self.intake.end()
 
     @abstractmethod
     def on_abandoned(self, error: Http2Error) -> None:
@@ -233,7 +302,10 @@ class Http2Connection(Http2Codec):
         try:
             if self.bulky:
                 self.bulky = 0
-                transport.writelines(out)
+                if self.is_stored:
+                    self._write_stored(transport, out)
+                else:
+                    transport.writelines(out)
             else:
                 transport.write(b"".join(out) if len(out) > 1 else out[0])
         except RuntimeError:
@@ -246,6 +318,24 @@ class Http2Connection(Http2Codec):
             self.parted = True
             self.on_abandoned(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read"))
             transport.abort()
+
+    def _write_stored(self, transport: asyncio.Transport, out: list[Any]) -> None:
+        """Write what is collected, where some of it is stored: that goes to the socket by
+        reference, as far as the socket takes it at once."""
+        self.is_stored = False
+        may_send = is_plain(transport)
+        # The transport then writes at once, and reports whatever it could not write.
+        transport.set_write_buffer_limits(high=0)
+        for piece in out:
+            if isinstance(piece, bytes | memoryview):
+                transport.write(piece)
+                continue
+            size = 0
+            if may_send and not (transport.is_closing() or transport.get_write_buffer_size()):
+                size = piece.send(descriptor(transport))
+            if size < len(piece):
+                transport.write(piece.part(size, len(piece)).read())
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
 
     def mark(self) -> None:
         """Have this connection flushed at the end of this iteration of the event loop, after all

@@ -160,6 +160,7 @@ class Http2ServerConnection(Http2Connection):
             self._timer.cancel()
         self.limit_age(0.0)
         self.end_timers()
+        self.end_intake()
         self._drop_calls()
         self._postponed = None
         self.transport = None

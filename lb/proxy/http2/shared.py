@@ -60,6 +60,7 @@ class Http2Shared(metaclass=ABCMeta):
         self.timers = parts.timers
         self.memory_budget = parts.memory_budget
         self.iteration = parts.iteration
+        self.pumps = parts.pumps
         self.clock: Callable[[], float] = dispatcher.clock
         self.traffic = traffic
         self.now = self.clock()

@@ -46,12 +46,17 @@ from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
-from lb.wire.rope import Rope
+from lb.wire.rope import Held, Rope
 
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
+_LEAST_STORED: Final = 64 * 1024
+"""Bytes in a frame from which on stored payload goes to the socket without a copy. Below, the
+system calls cost more than the copy."""
+_READ_BYTES: Final = 256 * 1024
+"""Bytes of stored payload that are read into memory at once, to be sent in shorter frames."""
 _INFLATED_ANSWER: Final = 64 * 2**20
 """Bytes that a compressed answer to a part may inflate to."""
 _STATUSES: Final = frozenset(GrpcStatus)
@@ -63,16 +68,28 @@ class _PartRequest(Pipe[Any]):
 
     __slots__ = ()
 
-    def pull(self, limit: int) -> Payload:
-        """See `Pipe`."""
+    def pull(self, limit: int) -> Any:
+        """See `Pipe`. Stored payload stays where it lies if the connection takes much at once."""
         queue = self.queue
         assert queue
-        payload = queue.popleft()
-        if len(payload) > limit:
-            view = memoryview(payload)
+        piece: Held = queue.popleft()
+        if not isinstance(piece, bytes | memoryview):
+            size = len(piece)
+            most = limit if limit >= _LEAST_STORED else _READ_BYTES
+            if size > most:
+                rest: Any = piece.part(most, size)
+                queue.appendleft(rest)
+                piece = piece.part(0, most)
+            if most == limit:
+                assert self.sink is not None
+                self.sink.is_stored = True
+                return piece
+            piece = piece.read()
+        if len(piece) > limit:
+            view = memoryview(piece)
             queue.appendleft(view[limit:])
-            payload = view[:limit]
-        return payload
+            piece = view[:limit]
+        return piece
 
     def went_out(self, size: int) -> int:
         """See `Pipe`: the client was credited when the batch came."""
@@ -101,7 +118,7 @@ class GrpcPart(Exchange):
         self.first = first
         self.span = 0 if call.trace is None else call.trace.new_span()
         self.count = count
-        self.pieces: list[Payload] = []
+        self.pieces: list[Held] = []
         """The message with its prefix."""
         self.answer: PartAnswer | None = None
         """The one that counts."""
@@ -245,8 +262,9 @@ def _make_attempt(part: GrpcPart, backend: Backend, port: Port, began_at: float)
     )
     request.opposite, response.opposite = response, request
     request.ended = True
-    request.queue = deque(part.pieces)
-    request.retained = part.pieces
+    pieces: Any = part.pieces
+    request.queue = deque(pieces)
+    request.retained = pieces
     attempt.request, attempt.response = request, response
     return attempt
 
@@ -423,7 +441,7 @@ class SplitSession(CallPart):
             self._go_on(self._held.size, end_stream)
         self._is_fresh = False
 
-    def request_data(self, payload: Payload, end_stream: int) -> None:
+    def request_data(self, payload: Held, end_stream: int) -> None:
         """See `CallPart`."""
         call = self.call
         if self.cut is not None or call.finished:
@@ -448,6 +466,8 @@ class SplitSession(CallPart):
             self._begin()
         else:
             call.drop_upload(size)
+            if not call.finished:
+                call.server.store(call.request)
 
     def _begin(self) -> None:
         """The request is complete."""

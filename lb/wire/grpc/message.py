@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lb.wire.protobuf import ProtobufError, varint
+from lb.wire.rope import Held
 
 PREFIX_SIZE: Final = 5
 """Compressed flag and big-endian length ("gRPC over HTTP2": Length-Prefixed-Message)."""
@@ -39,7 +40,7 @@ class MessageMeter:
         self.largest = 0
         """Length in bytes of the longest message announced so far."""
 
-    def feed(self, payload: bytes | memoryview) -> None:
+    def feed(self, payload: Held) -> None:
         """Take the next bytes of the stream."""
         pos, end = 0, len(payload)
         while pos < end:
@@ -49,7 +50,10 @@ class MessageMeter:
                 pos += step
                 continue
             step = min(PREFIX_SIZE - len(self._prefix), end - pos)
-            self._prefix += bytes(payload[pos : pos + step])
+            if isinstance(payload, bytes | memoryview):
+                self._prefix += bytes(payload[pos : pos + step])
+            else:
+                self._prefix += payload.part(pos, pos + step).read()
             pos += step
             if len(self._prefix) == PREFIX_SIZE:
                 self._rest = int.from_bytes(self._prefix[1:], "big")

@@ -347,25 +347,41 @@ class Http2Codec(Http2Endpoint):
         if self._rest:
             take = min(self._rest, size - pos)
             if take:
-                self._rest -= take
-                # A stream that was closed since the frame began has no pipe any more.
-                pipe = self.streams.get(self._rest_id)
-                end = 0
-                if not self._rest:
-                    end = self._rest_end
-                    self._skip, self._rest_pad = self._rest_pad, 0
-                if pipe is not None and not pipe.ended:
-                    stop = pos + take
-                    if take >= COPY_BELOW:
-                        self.on_data(pipe, memoryview(data)[pos:stop], end)
-                    else:
-                        self.on_data(pipe, data[pos:stop], end)
+                stop = pos + take
+                if take >= COPY_BELOW:
+                    self.take_rest(memoryview(data)[pos:stop], take)
+                else:
+                    self.take_rest(data[pos:stop], take)
                 pos += take
         if self._skip and not self._rest:
             take = min(self._skip, size - pos)
             self._skip -= take
             pos += take
         return pos
+
+    def take_rest(self, payload: Any, size: int) -> None:
+        """Take more payload of the DATA frame under way.
+
+        Args:
+            payload: `Payload`, or bytes that were stored elsewhere in place of being read.
+            size: of it, at most `rest_of`.
+        """
+        self._rest -= size
+        # A stream that was closed since the frame began has no pipe any more.
+        pipe = self.streams.get(self._rest_id)
+        end = 0
+        if not self._rest:
+            end = self._rest_end
+            self._skip, self._rest_pad = self._rest_pad, 0
+        if pipe is not None and not pipe.ended:
+            self.on_data(pipe, payload, end)
+
+    def rest_of(self, pipe: Pipe[Any]) -> int:
+        """Bytes of payload that are still to come of the DATA frame under way, if it is of this
+        stream and has no padding."""
+        if self._rest_pad or self.streams.get(self._rest_id) is not pipe:
+            return 0
+        return self._rest
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == fr.WINDOW_UPDATE:
