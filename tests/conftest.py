@@ -132,9 +132,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in out]
 
 
-def pytest_collection_finish() -> None:
-    """Take what is there before the first test out of the garbage collector's sight: modules and
-    items of thousands of tests, which every full collection would walk through."""
+@pytest.fixture(scope="module", autouse=True)
+def forget_what_stays() -> None:
+    """Take what is there before the tests of a file out of the garbage collector's sight: modules,
+    items and reports of thousands of tests, which every full collection would walk through."""
     gc.collect()
     gc.freeze()
 

@@ -21,8 +21,8 @@ from lb.control.questions import NotOffered, Questions
 from lb.control.record import BackendRecord, text
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
-from lb.domain.outcome import Outcome
-from lb.placing.planner import ModelPlanner, Step
+from lb.domain.outcome import UNREACHED, Outcome
+from lb.placing.planner import Failure, ModelPlanner, Step
 from lb.telemetry.counts import LOAD_BOUNDS_S, PlacementCounts
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,11 @@ def _always() -> bool:
 
 class NotUnloadedError(Exception):
     """A model cannot be unloaded; the message says why."""
+
+    def __init__(self, why: str, *, is_gone: bool = False) -> None:
+        super().__init__(why)
+        self.is_gone = is_gone
+        """The backend was not there, or died meanwhile."""
 
 
 class ModelLoader:
@@ -147,7 +152,7 @@ class ModelLoader:
             # An idle model that cannot be unloaded is not asked for again and again, either.
             failed = step.model or model
             told = f"no room could be made: {error}"
-            self._planner.failed(failed, step.backend, told, self._clock())
+            self._planner.failed(failed, step.backend, told, self._clock(), is_gone=error.is_gone)
             return
         finally:
             self._directory.evict(record, frozenset())
@@ -160,8 +165,10 @@ class ModelLoader:
                 return
             if failure := await self._load(record, model):
                 if model != step.model:
-                    told = f"{text(model)}, which it calls, was not loaded: {failure}"
-                    self._planner.failed(step.model, step.backend, told, self._clock())
+                    told = f"{text(model)}, which it calls, was not loaded: {failure.error}"
+                    self._planner.failed(
+                        step.model, step.backend, told, self._clock(), is_gone=failure.is_gone
+                    )
                 return
 
     async def is_evicted(
@@ -195,7 +202,8 @@ class ModelLoader:
         try:
             reply = await self._questions.unload(record, model)
         except UpstreamError as error:
-            raise NotUnloadedError(error.detail) from error
+            is_gone = error.outcome is Outcome.LOST or error.outcome in UNREACHED
+            raise NotUnloadedError(error.detail, is_gone=is_gone) from error
         if not reply.is_ok:
             raise NotUnloadedError(reply.detail or f"status {reply.status}")
         give_up_at = self._clock() + _UNLOAD_S
@@ -216,12 +224,12 @@ class ModelLoader:
             each.name == model and each.state in TAKES_ROOM for each in record.models.entries
         )
 
-    async def _load(self, record: BackendRecord, model: bytes) -> str:
-        """Load a model. Returns why it failed; empty: it did not."""
+    async def _load(self, record: BackendRecord, model: bytes) -> Failure | None:
+        """Load a model. Returns how it failed; None: it did not."""
         fields = {"backend": record.backend.name, "model": text(model)}
         before = await self.memory_of(record)
         began = self._clock()
-        why, is_lost = "", False
+        why, is_lost, is_gone = "", False, False
         self._loading[record.backend.name] = model, began
         try:
             reply = await self._questions.load(record, model, LOAD_S)
@@ -230,6 +238,7 @@ class ModelLoader:
         except UpstreamError as error:
             why = error.detail or "the connection was lost"
             is_lost = error.outcome is Outcome.LOST and not await self._lives(record)
+            is_gone = error.outcome in UNREACHED
         finally:
             self._loading.pop(record.backend.name, None)
             self._overdue.discard(record.backend.name)
@@ -237,11 +246,17 @@ class ModelLoader:
         took_s = now - began
         if why:
             self._loads["failed"] += 1
-            self._planner.failed(
-                model, record.backend.name, why, now, is_lost=is_lost, took_s=took_s
+            failure = self._planner.failed(
+                model,
+                record.backend.name,
+                why,
+                now,
+                is_lost=is_lost,
+                took_s=took_s,
+                is_gone=is_gone,
             )
             _log.warning("model not loaded", extra={**fields, "why": why})
-            return why
+            return failure
         self._loads["loaded"] += 1
         self._load_counts[bisect_left(LOAD_BOUNDS_S, took_s)] += 1
         self._load_s += took_s
@@ -250,7 +265,7 @@ class ModelLoader:
         await self._watch.listed(record)
         if before is not None:
             await self._note_grown(record, model, before)
-        return ""
+        return None
 
     async def _lives(self, record: BackendRecord) -> bool:
         """Whether a backend answers: a connection may also be lost by something on the way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Outcome(Enum):
@@ -133,3 +134,8 @@ OUTCOME_REASONS = {
     Outcome.OVERTAKEN: Reason.OVERTAKEN,
 }
 """The reason of the answer that we make when an attempt ends so and is not repeated."""
+
+UNREACHED: Final = frozenset(
+    {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
+)
+"""There was no connection to the backend."""

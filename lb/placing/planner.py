@@ -38,6 +38,9 @@ Their own requests end first, and further ones wait for the next load. A model t
 for as long after its load is old enough to be evicted."""
 STAYS_S: Final = 30.0
 """How long a model is left in peace whose requests did not end when it was to be evicted."""
+GONE_PAUSE_S: Final = 1.0
+"""Pause before a backend that was not there is tried again. Health checks notice meanwhile that it
+has died."""
 _USUAL_LOAD_S: Final = 1.0
 """What loading is taken to cost while no load has been measured."""
 
@@ -115,18 +118,23 @@ class Failure(NamedTuple):
     error: str
     at: float
     times: int
-    """Failures in a row."""
+    """Failures in a row, without those of a backend that was not there."""
     is_lost: bool = False
     """The connection was lost while the backend loaded the model, and it did not answer after that:
     it seems to have died."""
     took_s: float = 0.0
     """How long it took to fail. The next one is begun no sooner than after as long again."""
+    is_gone: bool = False
+    """The backend was not there to load the model, or to make room for it. That says nothing of the
+    model: requests go on waiting for it."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
         if self.is_lost:
             return self.at + MAX_RETRY_AFTER_S
+        if self.is_gone:
+            return self.at + GONE_PAUSE_S
         pause_s = max(RETRY_AFTER_S * 2.0 ** (self.times - 1), self.took_s)
         return self.at + min(pause_s, MAX_RETRY_AFTER_S)
 
@@ -188,11 +196,14 @@ class ModelPlanner:
         *,
         is_lost: bool = False,
         took_s: float = 0.0,
-    ) -> None:
+        is_gone: bool = False,
+    ) -> Failure:
         """A load failed; see `Failure`."""
         before = self.failures.get((model, backend))
-        times = before.times + 1 if before is not None else 1
-        self.failures[model, backend] = Failure(error, now, times, is_lost, took_s)
+        times = before.times if before is not None else 0
+        failure = Failure(error, now, times if is_gone else times + 1, is_lost, took_s, is_gone)
+        self.failures[model, backend] = failure
+        return failure
 
     def stayed_in_use(self, model: Model, backend: str, now: float) -> None:
         """Requests for a model did not end when it was to be evicted."""
@@ -237,6 +248,7 @@ class ModelPlanner:
             for host in hosts
             if model in host.catalogue
             and (failure := self.failures.get((model, host.name))) is not None
+            and not failure.is_gone
             and now < failure.until
         ]
         lost = [

@@ -35,6 +35,8 @@ class FakeTriton:
     lists: int = 200
     """Status of its answer to the index."""
     is_silent: bool = False
+    is_gone: bool = False
+    """It refuses all connections."""
     frozen: asyncio.Event | None = None
     """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
@@ -87,6 +89,8 @@ class FakeTritons(BackendClient):
         triton = self.tritons[spec.name]
         path = target.decode()
         triton.asked.append(f"{method.decode()} {path}")
+        if triton.is_gone:
+            raise UpstreamError(Outcome.CONNECT_REFUSED, "refused the connection")
         if triton.is_silent:
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         if triton.frozen is not None:
@@ -105,6 +109,8 @@ class FakeTritons(BackendClient):
     ) -> GrpcAnswer:
         triton = self.tritons[spec.name]
         triton.asked.append(path.decode())
+        if triton.is_gone:
+            raise UpstreamError(Outcome.CONNECT_REFUSED, "refused the connection")
         if triton.is_silent or not path.endswith(b"/RepositoryModelLoad"):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         request = pb.RepositoryModelLoadRequest.FromString(message)

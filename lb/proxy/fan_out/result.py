@@ -8,16 +8,13 @@ from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
-from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.outcome import OUTCOME_REASONS, UNREACHED, Outcome, Reason
 from lb.kserve.errors import Meaning, http_error_text, meaning
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.proxy.failure import grpc_status, http_status
 from lb.wire.grpc.status import GrpcStatus
 
-_UNREACHED: Final = frozenset(
-    {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
-)
 _LACKING: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
 _NO_MODEL: Final = "Request for unknown model"
 _GRPC_OF_HTTP: Final = {
@@ -73,7 +70,7 @@ class Result:
     @property
     def is_unreached(self) -> bool:
         """Whether it never heard of the question."""
-        return self.outcome in _UNREACHED
+        return self.outcome in UNREACHED
 
     @property
     def lacks_model(self) -> bool:

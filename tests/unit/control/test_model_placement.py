@@ -25,7 +25,7 @@ from lb.domain.pool import ModelRoute
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
-from lb.placing.planner import IN_USE_S, MIN_OVERDUE_S, Step
+from lb.placing.planner import GONE_PAUSE_S, IN_USE_S, MIN_OVERDUE_S, Step
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -404,6 +404,21 @@ async def test_an_unload_that_is_refused_is_not_asked_for_again_and_again() -> N
         assert (model, backend) == (b"n", "a")
         assert failure.error.startswith("no room could be made: explicit model load / unload")
         assert bench.serving("m") == ["a"]
+
+
+@pytest.mark.parametrize("loaded", ["m", ""])
+async def test_requests_wait_for_a_triton_that_is_not_there(loaded: str) -> None:
+    """Whether room is to be made first or not."""
+    async with placing(a=triton(*loaded)) as bench:
+        bench.tritons["a"].is_gone = True
+        bench.ask(b"n")
+        await eventually(lambda: bench.placement.status().failures)
+        ((_, _, failure),) = bench.placement.status().failures
+        assert failure.error.endswith("refused the connection")
+        assert bench.route("n").on_demand == bench.route("o").on_demand
+        bench.tritons["a"].is_gone = False
+        bench.now += GONE_PAUSE_S
+        await bench.want("n")
 
 
 async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died() -> None:

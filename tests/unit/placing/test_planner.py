@@ -10,6 +10,7 @@ import pytest
 
 from lb.domain.model import ModelUse
 from lb.placing.planner import (
+    GONE_PAUSE_S,
     IN_USE_S,
     MAX_PLACES,
     MAX_RETRY_AFTER_S,
@@ -257,6 +258,21 @@ def test_a_backend_on_which_a_load_hung_is_left_alone_for_as_long() -> None:
     planner.failed(P, "a", "time-out", 700.0, took_s=600.0)
     assert steps(planner, host("a"), now=1299.0) == []
     assert steps(planner, host("a"), now=1300.0) == [Step(P, "a", ())]
+
+
+def test_backends_that_are_not_there_say_nothing_of_a_model() -> None:
+    planner = ModelPlanner(RULES)
+    hosts = host("a"), host("b")
+    planner.failed(P, "a", "out of memory", 100.0)
+    planner.failed(P, "b", "refused the connection", 101.0, is_gone=True)
+    assert planner.refusal(P, hosts, 101.0) == ""
+    assert steps(planner, *hosts, now=101.0) == []
+    later = 101.0 + GONE_PAUSE_S
+    assert planner.due_at({P: 100.0}, 101.0) == later
+    assert steps(planner, *hosts, now=later) == [Step(P, "b", ())]
+    planner.failed(P, "b", "no such file", later)
+    assert planner.refusal(P, hosts, later) == "no such file"
+    assert steps(planner, host("b"), now=later + RETRY_AFTER_S) == [Step(P, "b", ())]
 
 
 def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:
