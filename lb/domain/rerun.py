@@ -20,8 +20,6 @@ _SEEN_S: Final = 0.1
 """What is sent to a server so soon after it died is its victim, too: what waited for its turn goes
 where places have become free, until closed ports are seen."""
 _MAX_MODELS: Final = 1000
-_MAX_CLIENTS: Final = 1000
-"""Beyond these, clients that have spent nothing for ten seconds are forgotten."""
 
 
 class RerunBudget:
@@ -56,19 +54,15 @@ class RerunBudget:
             attempts: at all backends since they are known; re-runs are among them.
             now: monotonic seconds.
         """
-        if self.left(attempts, now) < 1.0:
-            return False
-        self._tokens -= 1.0
-        self._spent += 1
-        return True
-
-    def left(self, attempts: int, now: float) -> float:
-        """How many there are; see `take`."""
         elapsed = now - self._at
         if elapsed >= _RATE_S:
             self._refill(attempts, elapsed)
             self._at = now
-        return self._tokens
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        self._spent += 1
+        return True
 
     def give_back(self) -> None:
         """What was spent last was of no use."""
@@ -82,38 +76,6 @@ class RerunBudget:
         earned = self.share * requests + self.floor * elapsed
         self._cap = earned / elapsed * _MEMORY_S
         self._tokens = min(self._tokens + earned, self._cap)
-
-
-class SharedRerunBudget:
-    """A budget that clients share: nobody spends of it who has spent as much lately as is left.
-
-    So a client whose requests always fail has half of it at most, and leaves the other half to
-    those whose backend dies.
-    """
-
-    __slots__ = ("_spent", "budget")
-
-    def __init__(self, budget: RerunBudget) -> None:
-        self.budget = budget
-        self._spent: dict[Hashable, tuple[float, float]] = {}
-        """By client: how many, and when the last one. They count less and less for ten seconds, so
-        a client that is alone has nearly all that is earned."""
-
-    def take(self, client: Hashable, attempts: int, now: float) -> bool:
-        """Spend one, if there is one for a client; see `RerunBudget.take`."""
-        spent = self._spent_by(client, now)
-        if spent >= self.budget.left(attempts, now) or not self.budget.take(attempts, now):
-            return False
-        if len(self._spent) >= _MAX_CLIENTS:
-            self._spent = {
-                each: last for each, last in self._spent.items() if now < last[1] + _MEMORY_S
-            }
-        self._spent[client] = (spent + 1.0, now)
-        return True
-
-    def _spent_by(self, client: Hashable, now: float) -> float:
-        spent, at = self._spent.get(client, (0.0, now))
-        return spent * max(1.0 - (now - at) / _MEMORY_S, 0.0)
 
 
 class DeathGrants:

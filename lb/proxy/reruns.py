@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
 from lb.domain.backend import Backend
-from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget, SharedRerunBudget
+from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
 from lb.domain.retry import LOSSES, RetryRules
 from lb.proxy.exchange import Attempt, Exchange, Loss
 
@@ -112,7 +111,7 @@ class RerunLimits:
         self._clock = clock
         self._rng = rng or Random()
         self._schedule = schedule
-        self._shared = SharedRerunBudget(RerunBudget(rules.share, rules.floor, clock()))
+        self.budget = RerunBudget(rules.share, rules.floor, clock())
         self._grants = DeathGrants()
         self.poison_models = PoisonModels()
         self.refused: Counter[str] = Counter()
@@ -128,7 +127,7 @@ class RerunLimits:
 
     def configure(self, rules: RetryRules) -> None:
         """Go by other rules from now on."""
-        self._shared.budget.configure(rules.share, rules.floor)
+        self.budget.configure(rules.share, rules.floor)
 
     def may(self, exchange: Exchange, outcome: Outcome) -> bool:
         """Whether a request that may run twice goes again; takes it out of the budget.
@@ -149,13 +148,13 @@ class RerunLimits:
                 return self.refuse("deadly_model")
         return (
             self._is_granted(exchange.backend, outcome, now)
-            or self._shared.take(_client(exchange), self.attempts, now)
+            or self.budget.take(self.attempts, now)
             or self.refuse("budget")
         )
 
     def _is_granted(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
         """Whether a request goes again because its backend seems to have died with it."""
-        if backend is None or outcome not in _DEATHS or not self._shared.budget.share:
+        if backend is None or outcome not in _DEATHS or not self.budget.share:
             return False
         return self._grants.take(backend, backend.in_flight + 1, now)
 
@@ -320,11 +319,6 @@ def _loss_once_left(before: Loss | None, backend: Backend, now: float) -> Loss:
     if before is None:
         return Loss(None, now, None, (backend,))
     return before._replace(left=(*before.left, backend))
-
-
-def _client(exchange: Exchange) -> Hashable:
-    """Who shares the budget with others: a tenant, where it has told who it is, or an address."""
-    return exchange.token or key_of_client(address_of_name(exchange.client))
 
 
 def _began_at(exchange: Exchange) -> float:

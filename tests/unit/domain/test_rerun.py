@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget, SharedRerunBudget
+from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
 
 
 def spend(budget: RerunBudget, attempts: int, now: float, most: int = 10_000) -> int:
     """How many it gives at once."""
     return next((n for n in range(most) if not budget.take(attempts, now)), most)
-
-
-def shared(share: float, floor: float, now: float) -> SharedRerunBudget:
-    return SharedRerunBudget(RerunBudget(share, floor, now))
 
 
 def test_a_few_are_always_there() -> None:
@@ -37,28 +30,6 @@ def test_what_was_of_no_use_is_given_back() -> None:
         assert budget.take(0, 0.5)
         budget.give_back()
     assert spend(budget, 0, 0.5) == 100
-
-
-def test_a_client_whose_requests_always_fail_leaves_half_to_others() -> None:
-    budget = shared(0.2, 10.0, 0.0)
-    assert sum(budget.take("hostile", 0, 0.5) for _ in range(1000)) == 50
-    assert sum(budget.take("other", 0, 0.5) for _ in range(1000)) == 25
-    assert budget.take("third", 0, 0.5)
-
-
-@given(st.lists(st.integers(1, 40), min_size=20, max_size=60))
-def test_whatever_a_client_does_a_third_is_there_for_another(tries: list[int]) -> None:
-    budget = shared(0.0, 10.0, 0.0)
-    for second, count in enumerate(tries):
-        for _ in range(count):
-            budget.take("hostile", 0, float(second))
-    assert sum(budget.take("other", 0, float(len(tries))) for _ in range(1000)) >= 20
-
-
-def test_a_client_that_is_alone_has_nearly_all_that_is_earned() -> None:
-    budget = shared(0.0, 10.0, 0.0)
-    taken = [sum(budget.take("alone", 0, float(at)) for _ in range(1000)) for at in range(100)]
-    assert sum(taken[50:]) >= 450
 
 
 def test_a_share_of_all_requests_may_go_again() -> None:

@@ -49,13 +49,10 @@ class Bench:
             schedule=self.loop.call_later,
         )
         self.went: list[Exchange] = []
-        self._clients = 0
 
     def lost(self, model: bytes = b"m", after_s: float = 0.1) -> Exchange:
-        """A request of another client, whose connection was lost."""
-        self._clients += 1
-        client = f"10.0.{self._clients // 256}.{self._clients % 256}:4711"
-        return self.loses(Exchange(AppProtocol.GRPC, INFER, client, 0.0), model, after_s)
+        """A request whose connection was lost."""
+        return self.loses(Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0), model, after_s)
 
     def loses(self, one: Exchange, model: bytes = b"m", after_s: float = 0.1) -> Exchange:
         """The connection of a request is lost after so long."""
