@@ -8,8 +8,7 @@ from typing import Final
 
 from lb.control.questions import Reply, entries
 from lb.domain.backend import AppProtocol
-from lb.domain.model import ModelEntry
-from lb.health.models import ModelList
+from lb.health.models import MAX_ENTRIES, ModelList
 
 _AT_ONCE: Final = 100
 """Lines that are read in one iteration of the loop, which takes a third of a millisecond."""
@@ -47,8 +46,9 @@ class ListReader:
 
 async def _read(index: Reply) -> ModelList:
     lines = entries(index)
-    read: list[ModelEntry] = []
-    while more := list(islice(lines, _AT_ONCE)):
-        read += more
+    parts: list[ModelList] = []
+    # One that is longer is not kept.
+    while len(parts) * _AT_ONCE <= MAX_ENTRIES and (more := list(islice(lines, _AT_ONCE))):
+        parts.append(ModelList(more))
         await asyncio.sleep(0)
-    return ModelList(read)
+    return ModelList.joined(parts)

@@ -51,6 +51,11 @@ def client_of(transport: asyncio.BaseTransport, trusted: TrustedProxies = NO_PRO
     return Client(name, address, address, is_local, is_encrypted, is_trusted)
 
 
+def address_of(host: str) -> IpAddress | None:
+    """Read the address of the other end of a connection, as the kernel writes it."""
+    return _known(host)[0]
+
+
 def _announced(
     header: ProxyHeader,
     peer: IpAddress | None,

@@ -47,6 +47,12 @@ class ConnectionLimiter:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         return count <= self.limit
 
+    def has_room(self, address: IpAddress | None, waiting: int) -> bool:
+        """Whether a client may have one more connection beside some that have not begun yet."""
+        if not self.limit or address is None:
+            return True
+        return self._counts.get(key_of_client(address), 0) + waiting < self.limit
+
     def leave(self, address: IpAddress | None) -> None:
         """A connection has ended."""
         if not self.limit or address is None:

@@ -19,6 +19,7 @@ from lb.domain.outcome import Reason
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
 from lb.net.acceptor import Acceptor, AcceptShare
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.http1.front import Front
@@ -115,6 +116,7 @@ class ListenerSet:
                 self._acceptor(name).begin()
             else:
                 acceptor.factory = self._factory(name)
+                acceptor.limiter = self._limiter(name)
 
     def stop(self) -> None:
         """Accept no more requests; later connections are refused."""
@@ -148,9 +150,12 @@ class ListenerSet:
 
     def _acceptor(self, name: str) -> Acceptor:
         bound = self.listeners.bound[name]
-        room: Callable[[], int] = self._room
+        room = partial(self._room, bound)
+        on_refused: Callable[[], None] | None = None
         if name in self._own:
             room = partial(_make_room, self._own[name])
+        else:
+            on_refused = self._pipelines[name].on_crowded
         acceptor = Acceptor(
             name,
             bound.socket,
@@ -158,12 +163,18 @@ class ListenerSet:
             room,
             self._balancer.parts.tasks,
             share=self._share,
+            limiter=self._limiter(name),
+            on_refused=on_refused,
         )
         self._acceptors[bound] = acceptor
         return acceptor
 
     def _factory(self, name: str) -> Callable[[], Any]:
         return self._own[name] if name in self._own else self._pipelines[name].factory
+
+    def _limiter(self, name: str) -> ConnectionLimiter | None:
+        """What limits connections that have not sent anything yet."""
+        return None if name in self._own else self._pipelines[name].limiter
 
     def _put_behind(self, endpoint: ListeningSocket) -> None:
         self._pipelines[endpoint.name] = ConnectionPipeline(self._balancer, endpoint)
@@ -200,13 +211,20 @@ class ListenerSet:
 
     @property
     def clients(self) -> int:
-        """Open connections of clients, those that are still shaking hands included."""
+        """Open connections of clients, those without a protocol included."""
+        return self._clients + sum(map(len, self._acceptors.values()))
+
+    @property
+    def _clients(self) -> int:
+        """Those that the acceptors have handed over."""
         pipelines = (*self._pipelines.values(), *self._earlier)
         return self._balancer.relay.connections + sum(map(len, pipelines))
 
-    def _room(self) -> int:
+    def _room(self, bound: Bound) -> int:
+        """How many connections may come through a socket, beside those that its acceptor has."""
         balancer = self._balancer
-        clients = self.clients
+        others = [each for other, each in self._acceptors.items() if other is not bound]
+        clients = self._clients + sum(map(len, others))
         found = self.budget.room(clients, balancer.relay.upstream_connections)
         if found <= 0 and clients < self.budget.clients:
             # What is missing is held by connections to backends.
@@ -305,10 +323,14 @@ class ConnectionPipeline:
                 lambda: traffic.connection_failed(Reason.PROXY_HEADER),
             )
 
+        limiter = balancer.relay.http1.parts.connection_limiter
+        self.limiter = None if endpoint.proxy_protocol else limiter
+        """Of connections whose other end is the client."""
+        self.on_crowded = partial(traffic.connection_failed, Reason.TOO_MANY_CONNECTIONS)
         for stage in (self.sniffer, self.tls):
             if stage is not None:
-                stage.connection_limiter = balancer.relay.http1.parts.connection_limiter
-                stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+                stage.connection_limiter = limiter
+                stage.on_crowded = self.on_crowded
 
     def __len__(self) -> int:
         """Connections that have not reached their protocol."""

@@ -285,6 +285,7 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
 IN_PARTS = {
     "HTTP/1.0": (b"HTTP/1.0 200 OK\r\n\r\n", b'{"a"', b": 1}"),
     "HTTP/1.1": (_OPEN_ENDED, b'{"a"', b": 1}"),
+    "a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n", b'{"a"', b": 1}"),
     "chunks": (_IN_CHUNKS, b'4\r\n{"a"\r\n', b"4\r\n: 1}\r\n", b"0\r\n\r\n"),
     "a chunk in parts": (_IN_CHUNKS, b"8\r\n", b'{"a": ', b"1}\r\n0\r\n\r\n"),
 }
@@ -295,11 +296,29 @@ async def test_a_body_that_comes_after_its_head_is_relayed_whole(name: str) -> N
     script = Parts(*IN_PARTS[name])
     async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
         script.relay = relay
+        relay.judge = told = Told()
+        relay.backends[0].reports_due = 1000
         async with raw_client(relay.port) as client:
             await client.send(_INFER)
             answer = await client.answer("POST")
             assert (answer.status, answer.body) == (200, b'{"a": 1}')
         await eventually(relay.is_clean)
+        assert (told.answers["b0"], told.failures["b0"]) == (0, 1), "it has no outputs"
+
+
+@pytest.mark.parametrize("result", [RESULT, b'{"a":"' + b"x" * 100 + b'"}'])
+async def test_a_result_that_comes_in_parts_is_one(result: bytes) -> None:
+    chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in (result[:9], result[9:])]
+    script = Parts(_IN_CHUNKS, *chunks, b"0\r\n\r\n")
+    async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
+        script.relay = relay
+        relay.judge = told = Told()
+        relay.backends[0].reports_due = 1000
+        async with raw_client(relay.port) as client:
+            await client.send(_INFER)
+            assert (await client.answer("POST")).body == result
+        await eventually(relay.is_clean)
+        assert (told.answers["b0"], told.failures["b0"]) == (1, 0)
 
 
 async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered() -> None:

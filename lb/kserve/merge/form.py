@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from lb.kserve.merge.json_reader import read_in_steps
-from lb.kserve.merge.steps import Pace, Steps
+from lb.kserve.merge.steps import LongText, Pace, Steps
 
 ReadT = TypeVar("ReadT")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -95,13 +95,14 @@ def write_json(value: object) -> bytes:
 
 def write_objects(values: Sequence[Json]) -> Steps[bytes]:
     """A JSON array, written in steps."""
-    pieces = []
+    text = LongText()
     pace = Pace()
     for value in values:
-        pieces.append(write_json(value))
-        if pace.count(len(pieces[-1])):
+        written = write_json(value)
+        text.add(b"," if text else b"", written)
+        if pace.count(len(written)):
             yield
-    return b"".join((b"[", b",".join(pieces), b"]"))
+    return text.finish(b"[", b"]")
 
 
 def read_message(kind: type[MessageT], body: bytes) -> MessageT:

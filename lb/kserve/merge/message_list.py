@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from lb.kserve.merge.steps import Pace, Steps
+from lb.kserve.merge.steps import LongText, Pace, Steps
 from lb.wire.protobuf import BYTES, FieldBudget, fields, write_varint
 
 _MAX_FIELDS: Final = 2**18
@@ -60,15 +60,15 @@ class ListWriter:
 
     def __init__(self, number: int) -> None:
         self._tag = bytes(((number << 3) | BYTES,))
-        self._pieces: list[bytes] = []
+        self._text = LongText()
         self._pace = Pace()
 
     def add(self, entry: Message) -> bool:
         """Write an entry. True when the step should end."""
         encoded = entry.SerializeToString(deterministic=True)
-        self._pieces += (self._tag, write_varint(len(encoded)), encoded)
+        self._text.add(self._tag, write_varint(len(encoded)), encoded)
         return self._pace.count(len(encoded) + _FIELD_WORK)
 
     def finish(self, others: bytes) -> bytes:
         """The message, with its other fields."""
-        return b"".join((*self._pieces, others))
+        return self._text.finish(b"", others)

@@ -37,7 +37,7 @@ from lb.kserve.merge.form import MAX_BYTES, Json, Unreadable, read_message, writ
 from lb.kserve.merge.json_reader import MAX_PARTS, JsonReader
 from lb.kserve.merge.memory import StatisticsMemory
 from lb.kserve.merge.message_list import ListWriter, read_list
-from lb.kserve.merge.steps import Pace, Steps
+from lb.kserve.merge.steps import LongText, Pace, Steps
 
 _ENTRIES: Final = "model_stats"
 _ENTRIES_FIELD: Final = 1
@@ -127,7 +127,7 @@ class HttpStatistics:
 
     def combine(self, answers: Sequence[tuple[str, StatisticsAnswer]]) -> Steps[bytes]:
         """The sums of all that the memory knows, for the models that somebody has now."""
-        pieces: list[bytes] = []
+        text = LongText()
         pace = Pace()
         self._memory.asked = len(answers)
         for key in (yield from _keys(answers)):
@@ -160,25 +160,23 @@ class HttpStatistics:
                 set_json(whole, total)
                 if len(total) > _MANY:
                     yield
-                pieces.append(write_json(whole))
-            if pace.count(len(pieces[-1])):
-                yield
-        return _object_of(answers[0][1].others, pieces)
+                written = write_json(whole)
+                text.add(b"," if text else b"", written)
+                if pace.count(len(written)):
+                    yield
+        return _object_of(answers[0][1].others, text)
 
 
-def _object_of(members: Json, entries: list[bytes]) -> bytes:
+def _object_of(members: Json, entries: LongText) -> bytes:
     """The object with other members than entries as the first answer has them, in its order."""
-    parts: list[bytes] = []
+    before = after = b""
     for name, value in members.items():
-        parts += (b"," if parts else b"{", write_json(name), b":")
-        if name != _ENTRIES:
-            parts.append(write_json(value))
-            continue
-        parts.append(b"[")
-        for entry in entries:  # joined once, with the rest: there may be ten megabytes
-            parts += (entry, b",")
-        parts[-1] = b"]" if entries else b"[]"
-    return b"".join((*parts, b"}"))
+        start = b"%b%b:" % (b"," if before or after else b"{", write_json(name))
+        if name == _ENTRIES:
+            before, after = after + start + b"[", b"]"
+        else:
+            after += start + write_json(value)
+    return entries.finish(before, after + b"}")
 
 
 class GrpcStatistics:

@@ -13,6 +13,8 @@ ResultT = TypeVar("ResultT")
 Steps: TypeAlias = Generator[None, None, ResultT]
 """Work that yields between its steps."""
 
+_JOINED: Final = 64
+"""Pieces of a long text that are joined to one: less than a step writes."""
 STEP_BYTES: Final = 16 * 1024
 """Bytes of an answer that one step reads or writes. The slowest step takes about 60 ns per byte."""
 
@@ -42,3 +44,29 @@ class Pace:
             return False
         self._done = 0
         return True
+
+
+class LongText:
+    """A text of very many pieces. Some are joined at a time, so that the step which finishes it has
+    few left to join and to free."""
+
+    __slots__ = ("_joined", "_pieces")
+
+    def __init__(self) -> None:
+        self._joined: list[bytes] = []
+        self._pieces: list[bytes] = []
+
+    def __len__(self) -> int:
+        """Pieces that are left to join."""
+        return len(self._joined) + len(self._pieces)
+
+    def add(self, *pieces: bytes) -> None:
+        """Write the next pieces."""
+        self._pieces += pieces
+        if len(self._pieces) >= _JOINED:
+            self._joined.append(b"".join(self._pieces))
+            self._pieces.clear()
+
+    def finish(self, before: bytes, after: bytes) -> bytes:
+        """The whole text, between two others."""
+        return b"".join((before, *self._joined, *self._pieces, after))

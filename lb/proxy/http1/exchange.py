@@ -46,6 +46,7 @@ from lb.proxy.http1.inspection import (
 from lb.proxy.http1.recorded import RecordedResponse
 from lb.proxy.http1.request_body import PORTION, HeldBody, RequestBody
 from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.short_response import ShortResponse
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next
@@ -972,6 +973,8 @@ class Http1Attempt(Attempt, AnswerSink):
         message: list[Payload] = []
         if head is not None:
             self._begin_answer(head, now, message)
+            if not decoder.ended and self._may_be_short(head):
+                self._mask = ShortResponse(self._mask)
         client = self.client
         if client is not None:
             self.owner.bytes_out += size
@@ -984,6 +987,8 @@ class Http1Attempt(Attempt, AnswerSink):
             if message:
                 client.write(message)
         if decoder.ended:
+            if isinstance(self._mask, ShortResponse) and self._mask.lacks_outputs:
+                self.owner.relay.dispatcher.blame.answered_otherwise(self)
             self._tell_of_last(pieces)
             self._end(reusable=reusable)
 
@@ -1005,9 +1010,18 @@ class Http1Attempt(Attempt, AnswerSink):
             return False
         if head.is_foreign:
             return True
-        if not decoder.ended or head.is_encoded or head.length >= LEAST_RESPONSE:
+        if not (decoder.ended and self._may_be_short(head)):
             return False
         return sum(map(len, pieces)) < LEAST_RESPONSE and lacks_outputs(b"".join(pieces))
+
+    def _may_be_short(self, head: ResponseHead) -> bool:
+        """Whether an answer to an inference may have a good status and be too short for a result,
+        as far as its head tells."""
+        return (
+            self.plan.is_inference
+            and head.length < LEAST_RESPONSE
+            and not (head.is_error or head.is_encoded)
+        )
 
     def needs_payload(self, head: ResponseHead) -> bool:
         """See `AnswerSink`."""

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 
 import pytest
 
+from lb.control import lists
 from lb.control.lists import ListReader
 from lb.control.questions import Reply
 from lb.domain.backend import AppProtocol
+from lb.domain.model import ModelEntry
 from lb.health.models import ModelList
 from lb.kserve import inference_pb2 as pb
 
@@ -74,3 +77,23 @@ async def test_others_have_turns_while_a_long_list_is_read() -> None:
     await ListReader().read(listing(*(f"m{number}" for number in range(1000))))
     counting.cancel()
     assert turns >= 10
+
+
+async def test_a_list_is_read_in_steps_and_no_further_than_it_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[int] = []
+
+    class Counted(ModelList):
+        def __init__(self, entries: Iterable[ModelEntry] = ()) -> None:
+            super().__init__(entries)
+            steps.append(len(self.entries))
+
+    monkeypatch.setattr(lists, "ModelList", Counted)
+    names = [f"m{number % 20_000}" for number in range(30_000)]
+    found = await ListReader().read(listing(*names))
+    assert max(steps) == 100, "lines looked at in one loop iteration"
+    assert sum(steps) == len(found.entries) == 10_100
+    whole = ModelList(found.entries)
+    for fact in ("entries", "names", "ready", "is_changing"):
+        assert getattr(found, fact) == getattr(whole, fact)

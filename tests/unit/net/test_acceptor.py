@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import uvloop
 
 from lb.domain.backend import Address
 from lb.net.acceptor import Acceptor, AcceptShare
+from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.listeners import bind, bound_address
 from lb.net.tasks import TaskOwner
+from tests.wire.waiting import eventually
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
@@ -32,6 +35,12 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
     return play
 
 
+def _host(transport: asyncio.BaseTransport) -> str:
+    """The address of a client; empty for one of a Unix socket."""
+    peer = transport.get_extra_info("peername")
+    return peer[0] if isinstance(peer, tuple) else ""
+
+
 class Guest(asyncio.Protocol):
     """Echoes."""
 
@@ -41,6 +50,7 @@ class Guest(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._house.guests.add(self)
+        self._house.arrived.append(_host(transport))
         self._house.entered.set()
         self._house.most = max(self._house.most, len(self._house.guests))
 
@@ -78,6 +88,10 @@ class House:
     ) -> None:
         self.share = share
         self.guests: set[Guest] = set()
+        self.arrived: list[str] = []
+        """Addresses of clients, in the order in which their connections got protocols."""
+        self.limiter = ConnectionLimiter()
+        self.refused = 0
         self.rooms = rooms
         self.most = 0
         self.entered = asyncio.Event()
@@ -94,7 +108,12 @@ class House:
             self._room,
             self.tasks,
             share=self.share,
+            limiter=self.limiter,
+            on_refused=self._refuse,
         )
+
+    def _refuse(self) -> None:
+        self.refused += 1
 
     def _room(self) -> int:
         return self.rooms - len(self.guests)
@@ -150,7 +169,7 @@ def test_those_inside_are_served_while_others_wait(
         others = [await house.connect() for _ in range(50)]
         for _ in range(20):
             assert await ask(*first) == b"x"
-        assert not house.acceptor.is_accepting
+        await eventually(lambda: not house.acceptor.is_accepting)
         for _, writer in (first, *others):
             await leave(writer)
         await house.close()
@@ -174,13 +193,14 @@ def test_a_listener_closes_while_it_is_paused(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
     async def scenario() -> None:
-        house = House(0)
+        house = House(1)
         await house.acceptor.open()
-        _, writer = await house.connect()
-        await house.entered.wait()
-        assert not house.acceptor.is_accepting
+        clients = [await house.connect() for _ in range(3)]
+        await eventually(lambda: not house.acceptor.is_accepting)
         await house.close()
-        await leave(writer)
+        for _, writer in clients:
+            with contextlib.suppress(ConnectionResetError):
+                await leave(writer)
         with pytest.raises(ConnectionRefusedError):
             await house.connect()
 
@@ -218,5 +238,60 @@ def test_connections_that_come_at_once_are_for_all_who_accept_in_turns(
             await leave(writer)
         await house.close()
         await other.close()
+
+    run(scenario())
+
+
+FLOOD = "127.0.0.2"
+"""Another client than the one of `House.connect`, which is 127.0.0.1."""
+
+
+def flood(house: House, count: int) -> list[socket.socket]:
+    """Connections that wait in the kernel's queue, since the listener is not open yet."""
+    address = house.address.host, house.address.port
+    return [
+        socket.create_connection(address, timeout=30, source_address=(FLOOD, 0))
+        for _ in range(count)
+    ]
+
+
+def test_a_client_that_floods_a_listener_delays_only_itself(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(1000)
+        flooding = flood(house, 200)
+        good = await house.connect()
+        await house.acceptor.open()
+        assert await ask(*good) == b"x"
+        assert house.arrived.index("127.0.0.1") < 50
+        await eventually(lambda: len(house.arrived) == 201)
+        assert house.refused == 0
+        await leave(good[1])
+        for each in flooding:
+            each.close()
+        await house.close()
+
+    run(scenario())
+
+
+def test_connections_beyond_the_limit_of_a_client_get_no_protocol(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(1000)
+        house.limiter.limit = 2
+        flooding = flood(house, 40)
+        good = await house.connect()
+        await house.acceptor.open()
+        assert await ask(*good) == b"x"
+        await eventually(lambda: house.refused + len(house.arrived) == 41)
+        assert house.refused == house.acceptor.refused >= 30
+        for each in flooding[-30:]:
+            assert each.recv(1) == b""
+        await leave(good[1])
+        for each in flooding:
+            each.close()
+        await house.close()
 
     run(scenario())
