@@ -20,6 +20,8 @@ _SEEN_S: Final = 0.1
 """What is sent to a server so soon after it died is its victim, too: what waited for its turn goes
 where places have become free, until closed ports are seen."""
 _MAX_MODELS: Final = 1000
+_MAX_CLIENTS: Final = 1000
+"""Clients whose spending is remembered; that of others counts as none."""
 
 
 class RerunBudget:
@@ -54,15 +56,23 @@ class RerunBudget:
             attempts: at all backends since they are known; re-runs are among them.
             now: monotonic seconds.
         """
-        elapsed = now - self._at
-        if elapsed >= _RATE_S:
-            self._refill(attempts, elapsed)
-            self._at = now
-        if self._tokens < 1.0:
+        if self.left(attempts, now) < 1.0:
             return False
         self._tokens -= 1.0
         self._spent += 1
         return True
+
+    def left(self, attempts: int, now: float) -> float:
+        """How many there are; see `take`."""
+        elapsed = now - self._at
+        if elapsed >= _RATE_S:
+            self._refill(attempts, elapsed)
+            self._at = now
+        return self._tokens
+
+    def overdraw(self) -> None:
+        """One was spent that is not in this budget: it earns nothing, as others do not."""
+        self._spent += 1
 
     def give_back(self) -> None:
         """What was spent last was of no use."""
@@ -76,6 +86,52 @@ class RerunBudget:
         earned = self.share * requests + self.floor * elapsed
         self._cap = earned / elapsed * _MEMORY_S
         self._tokens = min(self._tokens + earned, self._cap)
+
+
+class FairRerunBudget:
+    """A budget for all clients, and a reserve for those that have not used it up.
+
+    The reserve is what the floor earns. Nobody spends of it who has spent as much lately, of both,
+    as is left in it. So a client whose requests always fail spends the budget and then no more, and
+    others still have their requests run again when a backend dies. A client that is alone has the
+    whole budget.
+    """
+
+    __slots__ = ("_budget", "_reserve", "_spent")
+
+    def __init__(self, share: float, floor: float, now: float) -> None:
+        """See `RerunBudget`."""
+        self._budget = RerunBudget(share, floor, now)
+        self._reserve = RerunBudget(0.0, floor, now)
+        self._spent: dict[Hashable, tuple[float, float]] = {}
+        """By client: how many, and when the last one. They count less and less for ten seconds."""
+
+    @property
+    def share(self) -> float:
+        """That of the budget."""
+        return self._budget.share
+
+    def configure(self, share: float, floor: float) -> None:
+        """Go by another share and floor; see `RerunBudget.configure`."""
+        self._budget.configure(share, floor)
+        self._reserve.configure(0.0, floor)
+
+    def take(self, client: Hashable, attempts: int, now: float) -> bool:
+        """Spend one, if there is one for a client; see `RerunBudget.take`."""
+        count, at = self._spent.get(client, (0.0, now))
+        count *= max(1.0 - (now - at) / _MEMORY_S, 0.0)
+        if not self._budget.take(attempts, now):
+            if count >= self._reserve.left(0, now):
+                return False
+            self._reserve.take(0, now)
+            self._budget.overdraw()
+        if len(self._spent) >= _MAX_CLIENTS:
+            self._spent = {
+                each: last for each, last in self._spent.items() if now < last[1] + _MEMORY_S
+            }
+        if client in self._spent or len(self._spent) < _MAX_CLIENTS:
+            self._spent[client] = (count + 1.0, now)
+        return True
 
 
 class DeathGrants:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Final
 
 from lb.domain.backend import Backend
+from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
+from lb.domain.rerun import DeathGrants, FairRerunBudget, PoisonModels
 from lb.domain.retry import LOSSES, RetryRules
 from lb.proxy.exchange import Attempt, Exchange, Loss
 
@@ -111,7 +112,7 @@ class RerunLimits:
         self._clock = clock
         self._rng = rng or Random()
         self._schedule = schedule
-        self.budget = RerunBudget(rules.share, rules.floor, clock())
+        self.budget = FairRerunBudget(rules.share, rules.floor, clock())
         self._grants = DeathGrants()
         self.poison_models = PoisonModels()
         self.refused: Counter[str] = Counter()
@@ -149,7 +150,7 @@ class RerunLimits:
                 return self.refuse("deadly_model")
         return (
             self._take_grant(exchange.backend, outcome, now)
-            or self.budget.take(self.attempts, now)
+            or self.budget.take(_client(exchange), self.attempts, now)
             or self.refuse("budget")
         )
 
@@ -321,6 +322,11 @@ def _loss_once_left(before: Loss | None, backend: Backend, now: float) -> Loss:
     if before is None:
         return Loss(None, now, None, (backend,))
     return before._replace(left=(*before.left, backend))
+
+
+def _client(exchange: Exchange) -> Hashable:
+    """Who shares the budget with others: a tenant, where it has told who it is, or an address."""
+    return exchange.token or key_of_client(address_of_name(exchange.client))
 
 
 def _began_at(exchange: Exchange) -> float:

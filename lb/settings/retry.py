@@ -31,8 +31,9 @@ class RetrySettings(Section):
     three backends."""
     budget: Annotated[Number, Field(ge=0, le=1)] = 0.2
     """Retries of requests that may have run, as a share of all requests of the last ten seconds.
-    Ten a second are always allowed. All that a backend had under way when it died or fell silent
-    may go again besides, once in ten seconds. 0 allows none at all.
+    Ten a second are always allowed, and ten more for clients that have not used up the others. All
+    that a backend had under way when it died or fell silent may go again besides, once in ten
+    seconds. 0 allows none at all.
 
     Set this when retries overload the backends that are left; otherwise every fifth request may be
     retried."""

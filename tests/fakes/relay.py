@@ -903,6 +903,10 @@ class Relay:
         """Requests for these models must not run twice."""
         self._retry(never=frozenset(models))
 
+    def allow_retries(self, per_s: float) -> None:
+        """Of requests that may have run: so many a second, however many requests there are."""
+        self._retry(share=0.0, floor=per_s)
+
     def _retry(self, **rules: Any) -> None:
         retry = self.parts.dispatcher.retry
         retry.configure(replace(retry.rules, **rules))

@@ -96,6 +96,27 @@ async def test_what_one_backend_resets_and_another_answers_counts_against_the_fi
         await relay.until_clean()
 
 
+async def test_a_client_whose_requests_always_fail_leaves_retries_to_others() -> None:
+    async with (
+        raw_backend(broken) as bad,
+        raw_backend(unreadable) as fine,
+        running_relay(bad.target, fine.target) as relay,
+        raw_client(relay.port, address="127.0.0.2") as hostile,
+        raw_client(relay.port) as good,
+    ):
+        relay.allow_retries(per_s=2.0)
+        streams = range(1, 81, 2)
+        hostile.send(*(call(stream, None, BAD) for stream in streams))
+        for stream in streams:
+            await hostile.until_over(stream)
+            assert hostile.status(stream) == _INTERNAL
+        for stream in range(1, 9, 2):
+            good.send(call(stream))
+            await good.until_over(stream)
+            assert good.status(stream) == 0
+        await relay.until_clean()
+
+
 async def test_a_reset_that_no_other_backend_can_judge_counts_until_requests_are_at_fault() -> None:
     async with (
         raw_backend(broken) as one,

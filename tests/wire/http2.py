@@ -189,9 +189,13 @@ async def raw_client(
     *,
     handshake: bool = True,
     acknowledges: bool = True,
+    address: str = "127.0.0.1",
 ) -> AsyncIterator[Peer]:
-    """A client of the relay at `port`; with its SETTINGS exchange done, unless told otherwise."""
-    peer = Peer(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
+    """A client of the relay at `port`, from an address of loopback; with its SETTINGS exchange
+    done, unless told otherwise."""
+    peer = Peer(
+        *await asyncio.open_connection("127.0.0.1", port, limit=2**24, local_addr=(address, 0))
+    )
     peer.acknowledges = acknowledges
     try:
         if handshake:

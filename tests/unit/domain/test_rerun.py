@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lb.domain.rerun import DeathGrants, PoisonModels, RerunBudget
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb.domain.rerun import DeathGrants, FairRerunBudget, PoisonModels, RerunBudget
 
 
 def spend(budget: RerunBudget, attempts: int, now: float, most: int = 10_000) -> int:
@@ -30,6 +33,29 @@ def test_what_was_of_no_use_is_given_back() -> None:
         assert budget.take(0, 0.5)
         budget.give_back()
     assert spend(budget, 0, 0.5) == 100
+
+
+def test_a_client_whose_requests_always_fail_leaves_the_reserve_to_others() -> None:
+    budget = FairRerunBudget(0.2, 10.0, 0.0)
+    assert sum(budget.take("hostile", 0, 0.5) for _ in range(1000)) == 100
+    assert sum(budget.take("other", 0, 0.5) for _ in range(1000)) == 50
+    assert sum(budget.take("third", 0, 0.5) for _ in range(1000)) == 25
+    assert not budget.take("hostile", 0, 0.9)
+
+
+@given(st.lists(st.integers(1, 40), min_size=20, max_size=60))
+def test_whatever_a_client_does_something_is_there_for_another(tries: list[int]) -> None:
+    budget = FairRerunBudget(0.0, 10.0, 0.0)
+    for second, count in enumerate(tries):
+        for _ in range(count):
+            budget.take("hostile", 0, float(second))
+    assert sum(budget.take("other", 0, float(len(tries))) for _ in range(1000)) >= 50
+
+
+def test_a_client_that_is_alone_has_all_that_is_earned() -> None:
+    budget = FairRerunBudget(0.0, 10.0, 0.0)
+    taken = [sum(budget.take("alone", 0, float(at)) for _ in range(1000)) for at in range(100)]
+    assert sum(taken) == 1090
 
 
 def test_a_share_of_all_requests_may_go_again() -> None:
