@@ -17,7 +17,7 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
+.PHONY: ablate demo test test-busy test-busy-units test-busy-others test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -25,8 +25,13 @@ demo: $(VENV)/.run
 test: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q
 
-test-busy: $(VENV)/.test
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(BUSY_TESTS)
+test-busy: test-busy-units test-busy-others
+
+test-busy-units: $(VENV)/.test
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit
+
+test-busy-others: $(VENV)/.test
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(filter-out tests/unit,$(BUSY_TESTS))
 
 test-waiting: test-whole test-servers test-others
 
@@ -51,7 +56,7 @@ test-others: $(VENV)/.test triton debian
 check:
 	@mkdir -p build
 	@$(MAKE) -j4 --output-sync=target --no-print-directory lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
-	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj2 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
+	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj3 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-servers >build/check-servers.log 2>&1 & servers=$$!; \
 	$(MAKE) --no-print-directory test-whole-last >build/check-whole.log 2>&1 & last=$$!; \
 	$(MAKE) -k --no-print-directory test-whole-first test-others; first=$$?; \

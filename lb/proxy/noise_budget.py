@@ -15,8 +15,10 @@ _SHARE: Final = 0.001
 """The share of requests that may wait behind a copy. It is a tenth of the 1 % beyond the 99th
 percentile, which then becomes the 98.9th of the same latencies at most."""
 _SAVED: Final = 50.0
-"""Requests that may be delayed in advance, so that a comparison that has just begun need not wait
-for its first pairs. Fifty equal pairs tell that less than 12 % of a model's answers differ."""
+"""Delays that may be saved up while backends are idle, or no answers are compared."""
+_FIRST: Final = 1.0
+"""Delays that are there at the beginning. With more of them the requests of the first minutes would
+have another 99th percentile."""
 
 
 class NoiseBudget:
@@ -24,7 +26,7 @@ class NoiseBudget:
     is known only at its end how many requests it has delayed."""
 
     def __init__(self) -> None:
-        self._left = _SAVED
+        self._left = _FIRST
         self._is_under_way = False
 
     @property
