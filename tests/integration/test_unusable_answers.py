@@ -321,8 +321,12 @@ async def test_a_result_that_comes_in_parts_is_one(result: bytes) -> None:
         assert (told.answers["b0"], told.failures["b0"]) == (1, 0)
 
 
-async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered() -> None:
-    script = Parts(_IN_CHUNKS, resets=True)
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("head", [_IN_CHUNKS, b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"])
+async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered(
+    head: bytes, resets: bool
+) -> None:
+    script = Parts(head, resets=resets)
     async with (
         scripted_backend(script) as bad,
         scripted_backend(says(reply(RESULT))) as fine,

@@ -360,7 +360,7 @@ class Http1ClientConnection(Pooled):
             self._fail(Outcome.PROTOCOL_ERROR, error.text)
             return
         if head is not None:
-            is_empty = head.length < 0 and not (decoder.ended or any(pieces))
+            is_empty = not (decoder.ended or any(pieces))
             if is_empty and attempt.needs_payload(head):
                 self._held = head, decoder
                 self.port.last_byte_at = self.relay.clock()
