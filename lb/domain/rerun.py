@@ -111,6 +111,11 @@ class FairRerunBudget:
         """That of the budget."""
         return self._budget.share
 
+    @property
+    def floor(self) -> float:
+        """Re-runs a second that are always there, in the budget and in the reserve."""
+        return self._budget.floor
+
     def configure(self, share: float, floor: float) -> None:
         """Go by another share and floor; see `RerunBudget.configure`."""
         self._budget.configure(share, floor)
