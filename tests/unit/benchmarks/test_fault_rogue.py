@@ -33,12 +33,14 @@ def failed(joined: Joined) -> list[Asked]:
     return [each for each in joined.asked if each.error]
 
 
-async def test_its_answers_are_those_of_the_model_while_it_is_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # No request is given up because this machine is busy.
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is given up because this machine is busy."""
     monkeypatch.setattr(load_of_faults, "DEADLINE_S", 60.0)
     monkeypatch.setattr(load_of_faults, "_SETTLE_S", 63.0)
+
+
+async def test_its_answers_are_those_of_the_model_while_it_is_well(tmp_path: Path) -> None:
     joined = await asked_of_it(tmp_path, "")
     assert failed(joined) == []
     assert joined.wrong() == []
