@@ -130,7 +130,7 @@ class FairRerunBudget:
                 return False
             self._reserve.take(0, now)
             self._budget.overdraw()
-        if len(self._spent) >= _MAX_CLIENTS:
+        if client not in self._spent and len(self._spent) >= _MAX_CLIENTS:
             self._spent = {
                 each: last for each, last in self._spent.items() if now < last[1] + _MEMORY_S
             }

@@ -408,7 +408,7 @@ class _Turns:
         return max(1, min(self._most, room))
 
     def accepted(self, count: int, most: int) -> None:
-        """So many were accepted of those that might have been."""
+        """Tell how many were accepted of those that might have been."""
         self._share.accepted(count)
         if count:
             self._most = min(2 * self._most, _BATCH) if count == most else 1

@@ -24,7 +24,7 @@ from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.operation import OperationKind
-from lb.domain.outcome import Outcome, Reason
+from lb.domain.outcome import UNREACHED, Outcome, Reason
 from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import (
     POSITION_BOUNDS,
@@ -59,10 +59,10 @@ _MAX_TENANT: Final = 128
 _GOOD: Final = Ending.GOOD
 _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
-_BAD_ENDS: Final = frozenset({
-    Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST,
-    Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
-})  # fmt: skip
+_BAD_ENDS: Final = UNREACHED | {
+    Outcome.LOST, Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED,
+    Outcome.BROKEN,
+}  # fmt: skip
 _REASONS: Final = {
     RefusalReason.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
     RefusalReason.SHED: (

@@ -216,7 +216,7 @@ class ListenerSet:
 
     @property
     def _clients(self) -> int:
-        """Those that the acceptors have handed over."""
+        """Open connections that the acceptors have handed over."""
         pipelines = (*self._pipelines.values(), *self._earlier)
         return self._balancer.relay.connections + sum(map(len, pipelines))
 
@@ -325,7 +325,7 @@ class ConnectionPipeline:
 
         limiter = balancer.relay.http1.parts.connection_limiter
         self.limiter = None if endpoint.proxy_protocol else limiter
-        """Of connections whose other end is the client."""
+        """What limits connections whose other end is the client; None where that is a proxy."""
         self.on_crowded = partial(traffic.connection_failed, Reason.TOO_MANY_CONNECTIONS)
         for stage in (self.sniffer, self.tls):
             if stage is not None:

@@ -138,7 +138,7 @@ class Http2Connection(Http2Codec):
         relay.now = relay.clock()
         try:
             self.receive(data)
-        except Exception as error:  # see `_on_error`
+        except Exception as error:  # see `on_error`
             self.on_error(error)
         if self.out and not self.dirty:
             self.mark()
@@ -339,7 +339,7 @@ class Http2Connection(Http2Codec):
 
     def mark(self) -> None:
         """Have this connection flushed at the end of this iteration of the event loop, after all
-        reads of the turn were relayed."""
+        its reads were relayed."""
         if not self.dirty:
             self.dirty = True
             relay = self.relay
