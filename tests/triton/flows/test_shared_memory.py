@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ PAGE = 4096
 """Where a part of a region may begin."""
 MANY = 12
 """Enough uses of a region to reach every server behind the balancer."""
+RELEASE_LIMIT_S = 30.0
 
 
 class Region:
@@ -45,6 +47,21 @@ class Region:
         )
 
 
+def unregister(kit: Kit, name: str = "") -> None:
+    """Unregister a region, or all, once the server lets go: it may do so only a moment after it has
+    sent its response to the last request that used the region."""
+    end = time.monotonic() + RELEASE_LIMIT_S
+    while True:
+        try:
+            kit.client.unregister_system_shared_memory(name)
+        except InferenceServerException as error:
+            if "nregister" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
 @pytest.fixture
 def region(control_kit: Kit) -> Iterator[Any]:
     """Makes regions; afterwards none is left, neither here nor at the server."""
@@ -55,7 +72,7 @@ def region(control_kit: Kit) -> Iterator[Any]:
         return made[-1]
 
     yield make
-    control_kit.client.unregister_system_shared_memory()
+    unregister(control_kit)
     for each in made:
         shm.destroy_shared_memory_region(each.handle)
 
@@ -141,7 +158,7 @@ def test_unregistered_regions_are_refused(control_kit: Kit, region: Any) -> None
     inputs = used(control_kit, taken, "INT32", 64)
     taken.register(control_kit)
     control_kit.client.infer("simple", inputs)
-    control_kit.client.unregister_system_shared_memory(taken.name)
+    unregister(control_kit, taken.name)
     for _ in range(MANY):
         with pytest.raises(
             InferenceServerException, match=f"Unable to find shared memory region: '{taken.name}'"
@@ -158,7 +175,7 @@ def test_regions_are_registered_once(control_kit: Kit, region: Any) -> None:
     ):
         taken.register(control_kit)
     control_kit.client.infer("simple", used(control_kit, taken, "INT32", 64))
-    control_kit.client.unregister_system_shared_memory(taken.name)
+    unregister(control_kit, taken.name)
     taken.register(control_kit)
     control_kit.client.infer("simple", used(control_kit, taken, "INT32", 64))
 
