@@ -79,10 +79,10 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         return None
     channel = socket.socket(fileno=int(text))
     channel.settimeout(_GREETING_S)
-    text, fds = receive_line(channel)
+    first, fds = receive_line(channel)
     for fd in fds:
         os.set_inheritable(fd, False)
-    sent = json.loads(text)
+    sent = json.loads(first)
     greeting = json.loads(receive_line(channel)[0])
     free = iter(fds)
     listeners = tuple(
