@@ -320,7 +320,7 @@ class Supervisor:
         reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
         child.writer.write(json.dumps(self._seat_of(child)).encode() + b"\n")
         if self._stop.is_set():  # told while it was being started
-            child.say("stop", self._force.is_set())
+            self._say_stop(child)
         try:
             while (text := await reader.readline()).endswith(b"\n"):
                 for event, value in json.loads(text).items():
@@ -421,9 +421,7 @@ class Supervisor:
         _log.info("stopping")
         self.control.say("draining")
         for worker in self.workers:
-            if self._is_replaced:
-                worker.say("give_way")
-            worker.say("stop", self._force.is_set())
+            self._say_stop(worker)
         shutdown = self._settings.shutdown
         limit_s = shutdown.pre_stop_delay + shutdown.drain + _MARGIN_S
         await self._gone(self.workers, limit_s)
@@ -431,6 +429,11 @@ class Supervisor:
         await self._gone([self.control], _MARGIN_S)
         async with self._replacing:
             pass  # the next service has ended, if it was still being started
+
+    def _say_stop(self, child: Child) -> None:
+        if self._is_replaced:
+            child.say("give_way")
+        child.say("stop", self._force.is_set())
 
     async def _gone(self, children: Sequence[Child], limit_s: float) -> None:
         """Wait until processes have ended; those that take too long are killed."""
