@@ -89,7 +89,10 @@ _LIMIT_S: Final = 60.0
 _BEFORE_S: Final = 0.05
 """Requests sent this shortly before a pause may be in flight when it begins."""
 _AFTER_S: Final = 0.3
-"""Requests sent this shortly after a pause may queue because of it."""
+"""Requests sent this shortly after a pause may queue because of it.
+
+Simulated with pauses of up to 100 ms, the queue is drained after 200 ms.
+"""
 _AFTER_EDGES_S: Final = (0, 0.05, 0.1, 0.2, 0.3, 0.5, np.inf)
 """Times since the last pause between which latencies are printed."""
 _WITHOUT: Final = ("none", "again")
@@ -491,12 +494,13 @@ def _print_pauses(states: list[_State], found: Sequence[tuple[float, float]]) ->
 
     It shows whether `_AFTER_S` suffices.
     """
-    ends = np.array([-np.inf, *(end for _, end in found)])
+    ends = np.array([0.0, *(end for _, end in found)])  # as if a pause had ended at boot
     print(f"\n| mean latency of requests sent | {' | '.join(each.label for each in states)} |")
     print(f"|{(1 + len(states)) * '---|'}")
-    edges = pairwise(_AFTER_EDGES_S)
+    *edges, (last, _) = pairwise(_AFTER_EDGES_S)
     labels = ["shortly before a pause, or in it"]
     labels += [f"{1000 * low:g} to {1000 * high:g} ms after one" for low, high in edges]
+    labels += [f"more than {1000 * last:g} ms after one"]
     rows = np.array([_means(state, found, ends) for state in states]).T
     for label, row in zip(labels, rows, strict=True):
         print(f"| {label} | {' | '.join(f'{1000 * each:.1f} ms' for each in row)} |")
