@@ -61,7 +61,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from benchmarks.host_pauses import Floats, near, pauses, watching
+from benchmarks.host_pauses import Floats, near, pauses, summary, watching
 from lb.kserve import inference_pb2 as pb
 from lb.simulator import __main__ as simulator
 from lb.simulator import models
@@ -495,7 +495,7 @@ def _print_pauses(states: list[_State], found: Sequence[tuple[float, float]]) ->
     It shows whether `_AFTER_S` suffices.
     """
     ends = np.array([0.0, *(end for _, end in found)])  # as if a pause had ended at boot
-    print(f"\n| mean latency of requests sent | {' | '.join(each.label for each in states)} |")
+    print(f"| mean latency of requests sent | {' | '.join(each.label for each in states)} |")
     print(f"|{(1 + len(states)) * '---|'}")
     *edges, (last, _) = pairwise(_AFTER_EDGES_S)
     labels = ["shortly before a pause, or in it"]
@@ -536,6 +536,7 @@ def main() -> None:
         for each in [each for state in states for each in state.slices]:
             each.near_pause = near(each.sent, found, before_s=_BEFORE_S, after_s=_AFTER_S)
         _print(states)
+        print(f"\n{summary(watched)}\n")
         _print_pauses(states, found)
 
 

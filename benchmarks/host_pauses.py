@@ -22,11 +22,11 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryDirectory
 from typing import Final, NoReturn
 
@@ -44,7 +44,6 @@ _SLOW_PIECES: Final = 3
 """A pause has at least this many slow pieces. An interrupt makes a single one slow."""
 _GAP_S: Final = 0.01
 """The longest time from one slow piece of a pause to the next one."""
-_SAMPLE: Final = Struct("dd")
 _EDGES: Final = (0, 0.5, 1.5, 2, 2.5, 3, 4, 6, 8, 12, np.inf)
 """Multiples of the median between which `main` counts pieces."""
 
@@ -66,7 +65,9 @@ def watching() -> Iterator[list[Floats]]:
             for path in paths:
                 watch = ["--watch", path.name, str(path)]
                 command = [sys.executable, "-m", "benchmarks.host_pauses", *watch]
-                stack.callback(Child(f"watcher of processor {path.name}", command).close)
+                child = Child(f"watcher of processor {path.name}", command)
+                stack.callback(child.close)
+                child.wait_until(path.exists)
             yield watched
         watched += [np.fromfile(path).reshape(-1, 2) for path in paths]
 
@@ -99,6 +100,19 @@ def _pauses(pieces: Floats) -> list[tuple[float, float]]:
     ]
 
 
+def summary(watched: Sequence[Floats]) -> str:
+    """Return how many pauses there were, and how long they were, as a sentence."""
+    lengths_ms = np.array([1000 * (end - begin) for begin, end in pauses(watched)])
+    if not lengths_ms.size:
+        return "The host made no pauses."
+    watched_s = watched[0][-1, 0] - watched[0][0, 0]
+    low, high = np.percentile(lengths_ms, (50, 90))
+    return (
+        f"The host made {lengths_ms.size} pauses in {watched_s:.0f} s. The median is {low:.0f} ms, "
+        f"90 % are below {high:.0f} ms, and the longest is {lengths_ms.max():.0f} ms."
+    )
+
+
 def near(
     moments: Floats, found: Sequence[tuple[float, float]], *, before_s: float, after_s: float
 ) -> npt.NDArray[np.bool_]:
@@ -123,13 +137,17 @@ def _watch(processor: int, path: str) -> NoReturn:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.disable()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    with Path(path).open("wb") as samples:
-        while True:
-            time.sleep(_INTERVAL_S)
-            began, before_s, total = time.monotonic(), time.thread_time(), 0
-            for number in _PIECE:
-                total += number
-            samples.write(_SAMPLE.pack(began, time.thread_time() - before_s))
+    samples = array("d")  # written at the end: a file system may be busy
+    with Path(path).open("wb") as file:
+        try:
+            while True:
+                time.sleep(_INTERVAL_S)
+                began, before_s, total = time.monotonic(), time.thread_time(), 0
+                for number in _PIECE:
+                    total += number
+                samples.extend((began, time.thread_time() - before_s))
+        finally:
+            samples.tofile(file)
 
 
 def main() -> None:
@@ -148,14 +166,7 @@ def main() -> None:
         bins = zip(pairwise(_EDGES), counts, strict=True)
         shown = ", ".join(f"{low:g} to {high:g}: {count}" for (low, high), count in bins)
         print(f"processor {processor}: {1e6 * np.median(took):.0f} us, {shown}")
-    found = pauses(watched)
-    lengths = np.array([end - begin for begin, end in found])
-    print(f"{len(found)} pauses, {lengths.sum() / given.seconds:.1%} of the time")
-    if found:
-        low, high = np.percentile(1000 * lengths, (50, 90))
-        print(
-            f"median {low:.0f} ms, 90 % below {high:.0f} ms, longest {1000 * lengths.max():.0f} ms"
-        )
+    print(summary(watched))
 
 
 if __name__ == "__main__":
