@@ -423,7 +423,8 @@ class _Resampled:
 
 def _ratio(mine: _Resampled, theirs: _Resampled, kind: str) -> tuple[float, float, float]:
     """Return the ratio of a kind of figures, and its interval."""
-    ratios = getattr(mine, kind) / getattr(theirs, kind)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = getattr(mine, kind) / getattr(theirs, kind)
     low, high = np.percentile(ratios[1:], (_TAIL_PERCENT, 100 - _TAIL_PERCENT))
     return float(ratios[0]), float(low), float(high)
 
@@ -481,7 +482,7 @@ def _figure(
     value = getattr(own, kind)[0]
     texts = {"cpu_s": f"{1e6 * value:.0f} us", "left_out": f"{value:.1%}"}
     text = texts.get(kind, f"{1000 * value:.1f} ms")
-    if without is None:
+    if without is None or not getattr(without, kind).all():  # a machine may have no pauses
         return text
     ratio, low, high = _ratio(own, without, kind)
     is_noise = low <= 1 <= high or noise[kind][1] <= ratio <= noise[kind][2]
@@ -537,7 +538,8 @@ def main() -> None:
             each.near_pause = near(each.sent, found, before_s=_BEFORE_S, after_s=_AFTER_S)
         _print(states)
         print(f"\n{summary(watched)}\n")
-        _print_pauses(states, found)
+        if found:
+            _print_pauses(states, found)
 
 
 if __name__ == "__main__":
