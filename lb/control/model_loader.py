@@ -22,7 +22,7 @@ from lb.control.record import BackendRecord, text
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
 from lb.domain.outcome import UNREACHED, Outcome
-from lb.placing.planner import Failure, ModelPlanner, Step
+from lb.placing.planner import Failure, FailureKind, ModelPlanner, Step
 from lb.telemetry.counts import LOAD_BOUNDS_S, PlacementCounts
 
 _log = logging.getLogger(__name__)
@@ -58,10 +58,9 @@ def _always() -> bool:
 class NotUnloadedError(Exception):
     """A model cannot be unloaded; the message says why."""
 
-    def __init__(self, why: str, *, is_gone: bool = False) -> None:
+    def __init__(self, why: str, kind: FailureKind = FailureKind.REFUSED) -> None:
         super().__init__(why)
-        self.is_gone = is_gone
-        """The backend was not there, or died meanwhile."""
+        self.kind = kind
 
 
 class ModelLoader:
@@ -152,7 +151,7 @@ class ModelLoader:
             # An idle model that cannot be unloaded is not asked for again and again, either.
             failed = step.model or model
             told = f"no room could be made: {error}"
-            self._planner.failed(failed, step.backend, told, self._clock(), is_gone=error.is_gone)
+            self._planner.failed(failed, step.backend, told, self._clock(), error.kind)
             return
         finally:
             self._directory.evict(record, frozenset())
@@ -167,7 +166,7 @@ class ModelLoader:
                 if model != step.model:
                     told = f"{text(model)}, which it calls, was not loaded: {failure.error}"
                     self._planner.failed(
-                        step.model, step.backend, told, self._clock(), is_gone=failure.is_gone
+                        step.model, step.backend, told, self._clock(), failure.kind
                     )
                 return
 
@@ -203,8 +202,9 @@ class ModelLoader:
         try:
             reply = await self._questions.unload(record, model)
         except UpstreamError as error:
-            is_gone = error.outcome is Outcome.LOST or error.outcome in UNREACHED
-            raise NotUnloadedError(error.detail, is_gone=is_gone) from error
+            if error.outcome is Outcome.LOST or error.outcome in UNREACHED:
+                raise NotUnloadedError(error.detail, FailureKind.ABSENT) from error
+            raise NotUnloadedError(error.detail) from error
         if not reply.is_ok:
             raise NotUnloadedError(reply.detail or f"status {reply.status}")
         give_up_at = self._clock() + _UNLOAD_S
@@ -231,7 +231,7 @@ class ModelLoader:
         fields = {"backend": record.backend.name, "model": text(model)}
         before = await self.memory_of(record)
         began = self._clock()
-        why, is_lost, is_gone = "", False, False
+        why, kind = "", FailureKind.REFUSED
         self._loading[record.backend.name] = model, began
         try:
             reply = await self._questions.load(record, model, LOAD_S)
@@ -239,8 +239,10 @@ class ModelLoader:
                 why = reply.detail or f"status {reply.status}"
         except UpstreamError as error:
             why = error.detail or "the connection was lost"
-            is_lost = error.outcome is Outcome.LOST and not await self._lives(record)
-            is_gone = error.outcome in UNREACHED
+            if error.outcome in UNREACHED:
+                kind = FailureKind.ABSENT
+            elif error.outcome is Outcome.LOST and not await self._lives(record):
+                kind = FailureKind.DIED
         finally:
             self._loading.pop(record.backend.name, None)
             self._overdue.discard(record.backend.name)
@@ -248,15 +250,7 @@ class ModelLoader:
         took_s = now - began
         if why:
             self._loads["failed"] += 1
-            failure = self._planner.failed(
-                model,
-                record.backend.name,
-                why,
-                now,
-                is_lost=is_lost,
-                took_s=took_s,
-                is_gone=is_gone,
-            )
+            failure = self._planner.failed(model, record.backend.name, why, now, kind, took_s)
             _log.warning("model not loaded", extra={**fields, "why": why})
             return failure
         self._loads["loaded"] += 1

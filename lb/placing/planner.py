@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final, NamedTuple
 
 from lb.domain.model import ModelUse
@@ -112,6 +113,19 @@ class Step(NamedTuple):
     """Models that it calls there, which are loaded before it."""
 
 
+class FailureKind(Enum):
+    """Why a model was not loaded."""
+
+    REFUSED = "refused"
+    """The backend did not load it, or did not make room for it."""
+    DIED = "died"
+    """The connection was lost while the backend loaded the model, and it did not answer after that:
+    it seems to have died."""
+    ABSENT = "absent"
+    """The backend was not there to load the model, or was lost while it made room. That says
+    nothing of the model: requests go on waiting for it."""
+
+
 class Failure(NamedTuple):
     """The last load of a model on a backend, which failed."""
 
@@ -119,21 +133,16 @@ class Failure(NamedTuple):
     at: float
     times: int
     """Failures in a row, without those of a backend that was not there."""
-    is_lost: bool = False
-    """The connection was lost while the backend loaded the model, and it did not answer after that:
-    it seems to have died."""
+    kind: FailureKind = FailureKind.REFUSED
     took_s: float = 0.0
     """How long it took to fail. The next one is begun no sooner than after as long again."""
-    is_gone: bool = False
-    """The backend was not there to load the model, or to make room for it. That says nothing of the
-    model: requests go on waiting for it."""
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
-        if self.is_lost:
+        if self.kind is FailureKind.DIED:
             return self.at + MAX_RETRY_AFTER_S
-        if self.is_gone:
+        if self.kind is FailureKind.ABSENT:
             return self.at + GONE_PAUSE_S
         pause_s = max(RETRY_AFTER_S * 2.0 ** (self.times - 1), self.took_s)
         return self.at + min(pause_s, MAX_RETRY_AFTER_S)
@@ -193,15 +202,15 @@ class ModelPlanner:
         backend: str,
         error: str,
         now: float,
-        *,
-        is_lost: bool = False,
+        kind: FailureKind = FailureKind.REFUSED,
         took_s: float = 0.0,
-        is_gone: bool = False,
     ) -> Failure:
         """A load failed; see `Failure`."""
         before = self.failures.get((model, backend))
         times = before.times if before is not None else 0
-        failure = Failure(error, now, times if is_gone else times + 1, is_lost, took_s, is_gone)
+        if kind is not FailureKind.ABSENT:
+            times += 1
+        failure = Failure(error, now, times, kind, took_s)
         self.failures[model, backend] = failure
         return failure
 
@@ -227,7 +236,8 @@ class ModelPlanner:
             key: each
             for key, each in self.failures.items()
             # A backend that a load has ended comes back.
-            if (key[0] in known and key[1] in names) or (each.is_lost and now < each.until)
+            if (key[0] in known and key[1] in names)
+            or (each.kind is FailureKind.DIED and now < each.until)
         }
         for memory in (self.load_s, self._used_at):
             for model in [each for each in memory if each not in known]:
@@ -248,13 +258,13 @@ class ModelPlanner:
             for host in hosts
             if model in host.catalogue
             and (failure := self.failures.get((model, host.name))) is not None
-            and not failure.is_gone
+            and failure.kind is not FailureKind.ABSENT
             and now < failure.until
         ]
         lost = [
             failure
             for (name, _), failure in self.failures.items()
-            if name == model and failure.is_lost and now < failure.until
+            if name == model and failure.kind is FailureKind.DIED and now < failure.until
         ]
         if len(lost) >= MAX_LOST:
             return max(lost, key=lambda each: each.at).error

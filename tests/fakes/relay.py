@@ -559,8 +559,7 @@ class Relay:
         """Writes what HTTP/2 connections have collected, as at the end of a loop iteration. Not a
         method, since benchmarks count calls."""
         self.queue = QueueView(dispatcher)
-        self._attempt_timeout = AttemptTimeout(AttemptTimes())
-        self._attempt_checks: list[AttemptCheck] = [self._attempt_timeout]
+        self._attempt_checks: list[AttemptCheck] = []
         self._watches_peers = False
         http1 = self.parts.http1
         self.monitor = Monitor(
@@ -937,10 +936,10 @@ class Relay:
         (connection,) = self.parts.http2.pool(self.backends[at]).connections
         connection.next_id = next_id
 
-    def limit_attempts(self, common_s: float = 0.0) -> None:
-        """Give an attempt up that has no response after so long; 0: none."""
-        self._attempt_timeout.times = AttemptTimes(common=common_s)
-        self.monitor.wake()
+    def limit_attempts(self, limit_s: float, at: int = 0) -> None:
+        """Give an attempt up that has no response from this backend after so long. The others may
+        be as slow as the machine is."""
+        self.check_attempts(_BackendTimeout(self.backends[at], limit_s))
 
     def check_attempts(self, check: AttemptCheck) -> None:
         """Have all attempts checked by one more."""
@@ -1133,6 +1132,17 @@ class _Judges:
     def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
         """See `PassiveHealthSink`."""
         self.judge.abandoned(backend, model, waited_s, now)
+
+
+class _BackendTimeout(AttemptTimeout):
+    """Finds the attempts at one backend that are late."""
+
+    def __init__(self, backend: Backend, limit_s: float) -> None:
+        super().__init__(AttemptTimes(common=limit_s))
+        self._backend = backend
+
+    def check(self, exchange: Exchange, since: float, now: float) -> bool:
+        return exchange.backend is self._backend and super().check(exchange, since, now)
 
 
 class _IgnoredOutcomes:

@@ -132,7 +132,6 @@ async def test_a_late_http_request_is_answered_by_another_backend(size: int) -> 
                     assert (answer.status, len(await answer.read())) == (200, size)
         assert backends[0].seen >= 1
         assert set(relay.outcomes.seen) == {("b0", Outcome.LATE)}
-        relay.limit_attempts()
 
 
 async def test_a_late_grpc_call_is_answered_by_another_backend() -> None:
@@ -143,7 +142,6 @@ async def test_a_late_grpc_call_is_answered_by_another_backend() -> None:
             ask = channel.unary_unary(_METHOD)
             assert [await ask(_MESSAGE) for _ in range(4)] == [_MESSAGE] * 4
         await eventually(lambda: backends[0].cancelled == backends[0].seen >= 1)
-        relay.limit_attempts()
 
 
 @pytest.mark.parametrize("size", [2, 100_000])
@@ -239,7 +237,6 @@ async def test_a_hedge_goes_on_alone_when_the_first_backend_is_late_or_silent(
     else:
         take_out(hedged, is_hung=True)
     await until_first_is_over(hedged)
-    hedged.relay.limit_attempts()
     hedged.gates[1].release()
     assert (await hedged.tasks[0]).code == hedged.ok
     assert hedged.seen == ["x", "x"], "there was no third attempt"
@@ -252,7 +249,6 @@ async def test_a_backend_that_dies_of_a_request_which_its_hedge_took_over_counts
 ) -> None:
     hedged.relay.limit_attempts(0.05)
     await until_first_is_over(hedged)
-    hedged.relay.limit_attempts()
     take_out(hedged, is_hung=False)
     second = hedged.relay.backends[1].port(hedged.protocol).address
     for transport in hedged.relay.upstream_transports:

@@ -17,6 +17,7 @@ from lb.placing.planner import (
     MIN_OVERDUE_S,
     OVERDUE_LOADS,
     RETRY_AFTER_S,
+    FailureKind,
     Host,
     ModelPlanner,
     ModelRules,
@@ -264,7 +265,7 @@ def test_backends_that_are_not_there_say_nothing_of_a_model() -> None:
     planner = ModelPlanner(RULES)
     hosts = host("a"), host("b")
     planner.failed(P, "a", "out of memory", 100.0)
-    planner.failed(P, "b", "refused the connection", 101.0, is_gone=True)
+    planner.failed(P, "b", "refused the connection", 101.0, FailureKind.ABSENT)
     assert planner.refusal(P, hosts, 101.0) == ""
     assert steps(planner, *hosts, now=101.0) == []
     later = 101.0 + GONE_PAUSE_S
@@ -277,9 +278,9 @@ def test_backends_that_are_not_there_say_nothing_of_a_model() -> None:
 
 def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:
     planner = ModelPlanner(RULES)
-    planner.failed(P, "a", "lost", 100.0, is_lost=True)
+    planner.failed(P, "a", "lost", 100.0, FailureKind.DIED)
     assert steps(planner, host("b"), host("c"), now=101.0) == [Step(P, "b", ())]
-    planner.failed(P, "b", "lost again", 102.0, is_lost=True)
+    planner.failed(P, "b", "lost again", 102.0, FailureKind.DIED)
     assert steps(planner, host("c"), now=103.0) == []
     assert planner.refusal(P, [host("c")], 103.0) == "lost again"
     assert steps(planner, host("c"), now=102.0 + MAX_RETRY_AFTER_S) == [Step(P, "c", ())]
