@@ -3,20 +3,31 @@ with one whose Triton is fine, ten times slower, hung or dead.
 
     python -m benchmarks.bench_shadow
 
-Run it on a machine without other work. With the defaults it takes nine minutes.
+Run it on a machine without other work. With the defaults it takes 13 minutes.
 
 **Load.** Two simulated Tritons have the model in service. Executions run one at a time and sleep
-for 10 ms. Requests come at 70 % of the rate that both can execute. Intervals are within a third of
-their mean, so that hardly any request waits for a Triton: else the p99 would be that wait, and
-would not show delays in the load balancer. With `--poisson` intervals are exponential. All
-inferences are to be copied, some to the model in service too, and answers are compared. The
-shadow's Triton hangs or dies when the measured part of a slice begins, with copies under way.
+for 10 ms. A Triton takes somewhat longer per execution, so this is measured first: from one answer
+to the next while requests wait. Requests come at 70 % of the rate that both can execute. Intervals
+are within a third of their mean, so that hardly any request waits for a Triton: else the p99 would
+be that wait, and would not show delays in the load balancer. With `--poisson` intervals are
+exponential. All inferences are to be copied, some to the model in service too, and answers are
+compared. The shadow's Triton hangs or dies when the measured part of a slice begins, with copies
+under way.
 
 **Comparison.** Every state has a load balancer of its own. A round has a slice of load for each
 state, in random order. Requests come at the same moments in all slices of a round. The latencies of
 all slices of a state are pooled. Figures are followed by their ratio to those without a shadow,
-with an interval of 99 % from a bootstrap over rounds. `none` and `again` have no shadow. The ratio
-of `again` to `none` is the noise; other ratios are to both of them together.
+with an interval of 99 % from a bootstrap over rounds. `none` and `none, again` have no shadow. The
+ratio of these is the noise; other ratios are to both of them together.
+
+**Pauses of the host.** A virtual machine's processors may be slow for tens of milliseconds
+(`host_pauses.py`). Requests are late then in every state. A state with copies needs more CPU, so it
+takes longer to catch up. That decides the p99, and is not what a shadow does to requests. So
+requests sent from 50 ms before a pause to 300 ms after it are left out, by the same rule in every
+state. "Left out" is their share, and "p99 of the others" is without them. All other figures are of
+all requests. A share in bold says that a state had other pauses than those without a shadow. The
+second table has mean latencies by the time since a pause: once they are usual again, the queue that
+the pause had made is drained.
 
 `twice` shows what a copy itself may cost: there is no shadow, and clients send each request to the
 shadow's model too. "CPU per copy" is what a copy, or such a second request, takes beyond what a
@@ -39,6 +50,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any, Final, cast
 from urllib.request import urlopen
@@ -49,6 +61,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from benchmarks.host_pauses import Floats, near, pauses, summary, watching
 from lb.kserve import inference_pb2 as pb
 from lb.simulator import __main__ as simulator
 from lb.simulator import models
@@ -64,24 +77,40 @@ _INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 _NUMBERS: Final = 1000
 _EXECUTION_S: Final = 0.01
 _TRITONS: Final = 2
-_RATE: Final = 0.7 * _TRITONS / _EXECUTION_S
+_UTILIZATION: Final = 0.7
+_CALIBRATION_S: Final = 2.0
+_IN_FLIGHT: Final = 4
+"""Requests at each Triton during the calibration, so that executions follow one another."""
 _SHADOW_INSTANCES: Final = 8
 """The shadow's Triton can execute all copies, unless it is slow."""
 _LEAD_S: Final = 0.5
 """Load before each measured slice: what is left of the last slice ends meanwhile."""
 _LIMIT_S: Final = 60.0
+_BEFORE_S: Final = 0.05
+"""Requests sent this shortly before a pause may be in flight when it begins."""
+_AFTER_S: Final = 0.3
+"""Requests sent this shortly after a pause may queue because of it.
+
+Simulated with pauses of up to 100 ms, the queue is drained after 200 ms.
+"""
+_AFTER_EDGES_S: Final = (0, 0.05, 0.1, 0.2, 0.3, 0.5, np.inf)
+"""Times since the last pause between which latencies are printed."""
 _WITHOUT: Final = ("none", "again")
 _STATES: Final = ("twice", "fine", "slow", "hung", "dead")
+_LABELS: Final = {
+    "again": "none, again",
+    "twice": "none, each request sent twice",
+    "slow": "ten times slower",
+}
+"""How the tables call states whose name says too little."""
 _MADE: Final = frozenset({"answered", "error", "failed", "timeout"})
 """What becomes of copies that were sent."""
 _RESAMPLES: Final = 2000
 _TAIL_PERCENT: Final = 0.5
 """On either side of an interval."""
 
-_KINDS: Final = ("p50_s", "p99_s", "cpu_s")
+_KINDS: Final = ("p50_s", "p99_s", "left_out", "calm_p99_s", "cpu_s")
 """The kinds of figures that `_Resampled` has."""
-
-_Floats = npt.NDArray[np.float64]
 
 
 # The Tritons
@@ -148,7 +177,11 @@ class _Triton:
 class _Slice:
     """What was measured of one state in one round."""
 
-    latencies: _Floats
+    sent: Floats
+    """When each request was sent (`time.monotonic`)."""
+    latencies: Floats
+    near_pause: npt.NDArray[np.bool_] = field(init=False)
+    """Which of these requests a pause may have lengthened, once the pauses are known."""
     requests: int
     """Those before the measured part, too."""
     more: int
@@ -171,6 +204,11 @@ class _State:
     balancer: Balancer
     channel: grpc.aio.Channel
     slices: list[_Slice] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return _LABELS.get(self.name, self.name)
 
     async def prepare(self) -> None:
         """Have the shadow as it is before each slice."""
@@ -210,12 +248,32 @@ def _message(model: str) -> bytes:
     return request.SerializeToString()
 
 
-def _arrivals(rng: Random, seconds: float, *, is_poisson: bool) -> list[float]:
+async def _execution_s(triton: _Triton) -> float:
+    """Return how long an execution takes beside others, with all that a Triton does for it.
+
+    It is the median of the time from one answer to the next one, so that pauses do not count.
+    """
+    message = _message("stable")
+    answered = []
+    async with grpc.aio.insecure_channel(triton.grpc) as channel:
+        infer = channel.unary_unary(_INFER)
+        end = time.monotonic() + _CALIBRATION_S
+
+        async def ask() -> None:
+            while time.monotonic() < end:
+                await infer(message, timeout=_LIMIT_S)
+                answered.append(time.monotonic())
+
+        await asyncio.gather(*(ask() for _ in range(_IN_FLIGHT)))
+    return float(np.median(np.diff(answered)))
+
+
+def _arrivals(rng: Random, rate: float, seconds: float, *, is_poisson: bool) -> list[float]:
     """Return when requests are sent in the slices of a round, in seconds from the beginning."""
     moments, now = [], 0.0
     while now < _LEAD_S + seconds:
         moments.append(now)
-        now += rng.expovariate(_RATE) if is_poisson else rng.uniform(2 / 3, 4 / 3) / _RATE
+        now += (rng.expovariate(1) if is_poisson else rng.uniform(2 / 3, 4 / 3)) / rate
     return moments
 
 
@@ -248,18 +306,20 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     """
     message, another = _message("name"), _message("shadow")
     infer = state.channel.unary_unary(_INFER)
+    sent: list[float] = []
     latencies: list[float] = []
     errors = more = 0
 
     async def ask(*, is_measured: bool) -> None:
         nonlocal errors, more
-        began = time.perf_counter()
+        began = time.monotonic()
         try:
             await infer(message, timeout=_LIMIT_S)
         except grpc.aio.AioRpcError:
             errors += 1
         if is_measured:
-            latencies.append(time.perf_counter() - began)
+            sent.append(began)
+            latencies.append(time.monotonic() - began)
         if state.name == "twice":
             more += 1
             await infer(another, timeout=_LIMIT_S)
@@ -267,9 +327,9 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     asked = []
     is_measured = False
     before = _Clocks(state.balancer.pid)
-    began = time.perf_counter()
+    began = time.monotonic()
     for moment in arrivals:
-        await asyncio.sleep(max(0.0, began + moment - time.perf_counter()))
+        await asyncio.sleep(max(0.0, began + moment - time.monotonic()))
         if not is_measured and moment >= _LEAD_S:
             is_measured = True
             at_window()
@@ -279,6 +339,7 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     passed_s = after.all_s - before.all_s
     busy_s = passed_s - (after.idle_s - before.idle_s)
     return _Slice(
+        sent=np.array(sent),
         latencies=np.array(latencies),
         requests=len(arrivals),
         more=more,
@@ -289,11 +350,11 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     )
 
 
-async def _play(states: list[_State], rounds: int, seconds: float, *, is_poisson: bool) -> None:
+async def _play(states: list[_State], rate: float, given: Any) -> None:
     """Play all rounds."""
     rng = Random(1)
-    for _ in range(rounds):
-        arrivals = _arrivals(rng, seconds, is_poisson=is_poisson)
+    for _ in range(given.rounds):
+        arrivals = _arrivals(rng, rate, given.seconds, is_poisson=given.poisson)
         for state in rng.sample(states, len(states)):
             await state.prepare()
             gc.collect()
@@ -308,6 +369,10 @@ async def _play(states: list[_State], rounds: int, seconds: float, *, is_poisson
 async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_State]:
     """Start everything and measure."""
     tritons = [_Triton(stack, f"triton-{number}", "stable") for number in range(_TRITONS)]
+    executions_s = await asyncio.gather(*map(_execution_s, tritons))
+    rate = _UTILIZATION * sum(1 / each for each in executions_s)
+    takes = " and ".join(f"{1000 * each:.1f} ms" for each in executions_s)
+    print(f"Executions take {takes}; {rate:.0f} requests per second are {_UTILIZATION:.0%} load.\n")
     idle = _Triton(stack, "shadow", "shadow")
     async with AsyncExitStack() as channels:
         states = []
@@ -320,7 +385,7 @@ async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_Stat
             channel = grpc.aio.insecure_channel(balancer.grpc)
             await channels.enter_async_context(channel)
             states.append(_State(name, shadow, balancer, channel))
-        await _play(states, given.rounds, given.seconds, is_poisson=given.poisson)
+        await _play(states, rate, given)
     return states
 
 
@@ -336,22 +401,30 @@ class _Resampled:
             picks: the rounds of each resample; the first row has every round once.
             states: whose slices are pooled.
         """
-        p50, p99, cpu = [], [], []
+        p50, p99, left_out, calm_p99, cpu = [], [], [], [], []
         for pick in picks:
             slices = [state.slices[number] for state in states for number in pick]
             pooled = np.concatenate([each.latencies for each in slices])
+            near_pause = np.concatenate([each.near_pause for each in slices])
             low, high = np.percentile(pooled, (50, 99))
             p50.append(low)
             p99.append(high)
+            left_out.append(near_pause.mean())
+            calm_p99.append(np.percentile(pooled[~near_pause], 99))
             cpu.append(sum(each.cpu_s for each in slices) / sum(each.requests for each in slices))
         self.p50_s, self.p99_s = np.array(p50), np.array(p99)
+        self.left_out = np.array(left_out)
+        """Share of the requests that a pause of the host may have lengthened."""
+        self.calm_p99_s = np.array(calm_p99)
+        """That of the other requests."""
         self.cpu_s = np.array(cpu)
         """That of the load balancer per request."""
 
 
 def _ratio(mine: _Resampled, theirs: _Resampled, kind: str) -> tuple[float, float, float]:
     """Return the ratio of a kind of figures, and its interval."""
-    ratios = getattr(mine, kind) / getattr(theirs, kind)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = getattr(mine, kind) / getattr(theirs, kind)
     low, high = np.percentile(ratios[1:], (_TAIL_PERCENT, 100 - _TAIL_PERCENT))
     return float(ratios[0]), float(low), float(high)
 
@@ -367,7 +440,7 @@ def _copies(balancer: Balancer) -> tuple[dict[str, int], int]:
 
 
 def _print(states: list[_State]) -> None:
-    """Print a table in Markdown."""
+    """Print what was measured, as a table in Markdown."""
     rounds = len(states[0].slices)
     drawn = np.random.default_rng(1).integers(rounds, size=(_RESAMPLES, rounds))
     picks = np.vstack([np.arange(rounds), drawn])
@@ -377,15 +450,16 @@ def _print(states: list[_State]) -> None:
     noise = {kind: _ratio(second, first, kind) for kind in _KINDS}
     bases = {"none": None, "again": first}
     request_s = without.cpu_s[0]
-    print("| shadow | requests | errors | p50 | p99 | CPU | CPU per copy | cores busy | copies |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ["shadow", "requests", "errors", "p50", "p99", "left out", "p99 of the others"]
+    columns += ["CPU", "CPU per copy", "cores busy", "copies"]
+    print(f"| {' | '.join(columns)} |\n|{len(columns) * '---|'}")
     for state in states:
         own, slices = _Resampled(picks, state), state.slices
         fates, made = _copies(state.balancer)
         made += sum(each.more for each in slices)
         extra_s = sum(each.cpu_s - request_s * each.requests for each in slices)
         columns = [
-            state.name,
+            state.label,
             f"{sum(each.latencies.size for each in slices)}",
             f"{sum(each.errors for each in slices)}",
             *(_figure(own, kind, bases.get(state.name, without), noise) for kind in _KINDS),
@@ -395,18 +469,20 @@ def _print(states: list[_State]) -> None:
             ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items())),
         ]
         print(f"| {' | '.join(columns)} |")
-    print(
-        "\n**Bold**: the interval excludes 1, and the ratio is outside of the interval of `again`."
-    )
+    print("\n**Bold**: the interval excludes 1, and the ratio is outside of that of `none, again`.")
 
 
 def _figure(
-    own: _Resampled, kind: str, without: _Resampled | None, noise: dict[str, tuple[float, ...]]
+    own: _Resampled,
+    kind: str,
+    without: _Resampled | None,
+    noise: dict[str, tuple[float, float, float]],
 ) -> str:
     """Return a figure of a state, and how many times that without a shadow it is."""
     value = getattr(own, kind)[0]
-    text = f"{1e6 * value:.0f} us" if kind == "cpu_s" else f"{1000 * value:.1f} ms"
-    if without is None:
+    texts = {"cpu_s": f"{1e6 * value:.0f} us", "left_out": f"{value:.1%}"}
+    text = texts.get(kind, f"{1000 * value:.1f} ms")
+    if without is None or not getattr(without, kind).all():  # a machine may have no pauses
         return text
     ratio, low, high = _ratio(own, without, kind)
     is_noise = low <= 1 <= high or noise[kind][1] <= ratio <= noise[kind][2]
@@ -414,10 +490,38 @@ def _figure(
     return f"{text}, {shown} ({low:.2f} to {high:.2f})"
 
 
+def _print_pauses(states: list[_State], found: Sequence[tuple[float, float]]) -> None:
+    """Print how long requests took by the time since the last pause, as a table in Markdown.
+
+    It shows whether `_AFTER_S` suffices.
+    """
+    ends = np.array([0.0, *(end for _, end in found)])  # as if a pause had ended at boot
+    print(f"| mean latency of requests sent | {' | '.join(each.label for each in states)} |")
+    print(f"|{(1 + len(states)) * '---|'}")
+    *edges, (last, _) = pairwise(_AFTER_EDGES_S)
+    labels = ["shortly before a pause, or in it"]
+    labels += [f"{1000 * low:g} to {1000 * high:g} ms after one" for low, high in edges]
+    labels += [f"more than {1000 * last:g} ms after one"]
+    rows = np.array([_means(state, found, ends) for state in states]).T
+    for label, row in zip(labels, rows, strict=True):
+        print(f"| {label} | {' | '.join(f'{1000 * each:.1f} ms' for each in row)} |")
+
+
+def _means(state: _State, found: Sequence[tuple[float, float]], ends: Floats) -> Floats:
+    """Return the mean latency of requests before or in a pause, and by time since the last one."""
+    sent = np.concatenate([each.sent for each in state.slices])
+    latencies = np.concatenate([each.latencies for each in state.slices])
+    since_s = sent - ends[np.searchsorted(ends, sent, side="right") - 1]
+    phases = np.digitize(since_s, _AFTER_EDGES_S)
+    phases[near(sent, found, before_s=_BEFORE_S, after_s=0)] = 0
+    groups = [latencies[phases == each] for each in range(len(_AFTER_EDGES_S))]
+    return np.array([each.mean() if each.size else np.nan for each in groups])
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=18)
+    parser.add_argument("--rounds", type=int, default=26)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a slice, measured")
     parser.add_argument("--states", nargs="+", choices=_STATES, default=list(_STATES))
     parser.add_argument("--poisson", action="store_true", help="requests come in bursts, too")
@@ -427,7 +531,15 @@ def main() -> None:
         _serve(*given.serve)
         return
     with ExitStack() as stack:
-        _print(asyncio.run(_run(stack, [*_WITHOUT, *given.states], given)))
+        with watching() as watched:
+            states = asyncio.run(_run(stack, [*_WITHOUT, *given.states], given))
+        found = pauses(watched)
+        for each in [each for state in states for each in state.slices]:
+            each.near_pause = near(each.sent, found, before_s=_BEFORE_S, after_s=_AFTER_S)
+        _print(states)
+        print(f"\n{summary(watched)}\n")
+        if found:
+            _print_pauses(states, found)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ async def test_what_all_clients_have_left_is_not_loaded() -> None:
         bench.ask(b"o")
         del bench.awaited[b"o"]
         gate.set()
-        await eventually(lambda: bench.serving("n"))
+        await eventually(lambda: bench.serving("n") and not bench.placement.status().steps)
         await bench.looked()
         assert bench.placement.status().wanted == ()
         assert bench.placement.status().steps == ()
@@ -658,7 +658,7 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
     hangs = asyncio.Event()
     async with placing(a=triton(slow={"n": hangs}), b=triton()) as bench:
         bench.ask(b"n")
-        await eventually(lambda: [step.backend for step in bench.placement.status().steps])
+        await eventually(lambda: any("Load" in path for path in bench.tritons["a"].asked))
         assert [step.backend for step in bench.placement.status().steps] == ["a"]
         bench.now += MIN_OVERDUE_S - 5.0
         await bench.looked()
