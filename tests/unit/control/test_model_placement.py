@@ -234,7 +234,10 @@ async def test_a_model_is_wanted_for_as_long_as_the_first_client_that_has_stayed
         assert waited_s < 500.0
 
 
-async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
+async def test_an_eviction_waits_for_what_runs_and_for_the_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     async with placing(a=triton("m")) as bench:
         (record,) = bench.directory.records
         asked: list[bool] = []
@@ -253,10 +256,14 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
         assert bench.serving("m") == []
         await eventually(lambda: any(e.state.value == "unloading" for e in record.models.entries))
         assert bench.tritons["a"].models["n"] == "UNAVAILABLE"
+        bench.now += 3.0
         bench.tritons["a"].models["m"] = "UNAVAILABLE"
         await bench.want("n")
         assert record.evicted == frozenset()
         assert bench.placement.counts().evictions == {"room": 1}
+    (told,) = [each.__dict__ for each in caplog.records if each.message == "model evicted"]
+    assert (told["backend"], told["model"], told["why"]) == ("a", "m", "room")
+    assert told["seconds"] >= 3.0
 
 
 async def test_what_is_in_use_is_not_evicted() -> None:
