@@ -306,6 +306,7 @@ async def test_requests_that_nobody_waits_for_keep_no_client_out() -> None:
                 client.reset()
             await eventually(lambda: not relay.connections)
         clients = [await stack.enter_async_context(raw_client(port)) for _ in range(_FEW.clients)]
+        await eventually(lambda: relay.connections == _FEW.clients)
         for client in clients:
             await client.send(GET)
             assert (await client.answer()).status == 200
