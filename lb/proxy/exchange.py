@@ -378,6 +378,17 @@ class Attempt:
     is_set_aside: bool
     """It counts against no limit, since its client is slow; see `lb.proxy.slow_clients`."""
 
+    def awaited_since(self) -> float:
+        """Find since when its answer is awaited: since it began, or since its client had sent all
+        of the request, which may be later. Infinite while the client still sends."""
+        return max(self.began_at, self.exchange.sent_at)
+
+    def took_s(self, at: float) -> float:
+        """Find how long its backend had taken at a time, without what its client took to send the
+        request. An answer that began before that counts from when the attempt began."""
+        since = self.awaited_since()
+        return at - (since if since <= at else self.began_at)
+
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value
         return f"<{type(self).__name__} {self.backend.name} {state}>"

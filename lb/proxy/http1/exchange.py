@@ -199,9 +199,9 @@ class Http1Exchange(Exchange):
             return
         size = sum(map(len, pieces))
         self.bytes_in += size
-        self.body.add(pieces, size, ended=ended)
         if ended:
             self.relay.dispatcher.queue.upload_ended(self, self.relay.clock())
+        self.body.add(pieces, size, ended=ended)
         if self._look is not None and (pieces or ended):
             self._look_later(self._look, pieces)
 
