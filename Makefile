@@ -174,7 +174,8 @@ soak: $(VENV)/.test triton
 split-chaos: $(VENV)/.test triton
 	SPLIT_BATCHES=$(or $(BATCHES),10000) TEST_LIMIT_S=1200 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=1300 tests/triton/test_split_chaos.py
 
-# Twenty models on three real Tritons with room for four each; SECONDS=60 is shorter.
+# Twenty models on three real Tritons with room for four each, beside other rules on the same requests; SECONDS=60
+# is shorter.
 placement: $(VENV)/.test triton
 	PLACEMENT_SECONDS=$(or $(SECONDS),600) TEST_LIMIT_S=3600 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=4000 tests/triton/test_placement.py tests/triton/test_placement_chaos.py
 

@@ -74,6 +74,42 @@ class Bypassed(Scheduled):
             super().ended(request, now)
 
 
+class Pausing(Scheduled):
+    """The balancer stands still for a moment now and then, and sees and does nothing meanwhile."""
+
+    def __init__(self, world: World, plan: QueuePlan, every_s: float, pause_s: float) -> None:
+        super().__init__(world, plan)
+        self._every_s = every_s
+        self._pause_s = pause_s
+
+    def _when_awake(self, call: Callable[[float], None]) -> None:
+        since_s = self.world.now % self._every_s
+        if since_s < self._pause_s:
+            at = self.world.now + self._pause_s - since_s
+            self.world.at(at, lambda: call(at))
+        else:
+            call(self.world.now)
+
+    def arrived(self, request: Request, now: float) -> None:
+        """Offer it once the balancer goes on."""
+        arrived = super().arrived
+        self._when_awake(lambda at: arrived(request, at))
+
+    def ended(self, request: Request, now: float) -> None:
+        """Pass its answer on once the balancer goes on."""
+        ended = super().ended
+
+        def end(at: float) -> None:
+            request.ended_at = at
+            ended(request, at)
+
+        self._when_awake(end)
+
+    def woken(self, now: float) -> None:
+        """Begin what is due once the balancer goes on."""
+        self._when_awake(super().woken)
+
+
 def _in_flight(backend: Backend) -> int:
     return backend.in_flight
 

@@ -18,6 +18,7 @@ from benchmarks.ablate.balancers import (
     Bypassed,
     Counting,
     Grown,
+    Pausing,
     Placed,
     Streamed,
     StreamedCounting,
@@ -487,30 +488,34 @@ def never_answered(seed: int) -> tuple[Figures, str]:
     return figures([each for each in load if not each.is_never_answered])
 
 
-def streams(seed: int) -> tuple[Figures, str]:
+def streams(gpus: Sequence[Gpu]) -> Callable[[int], tuple[Figures, str]]:
     """Twelve streams that send their next request when the last one is answered."""
-    world = World(UNEQUAL, seed)
-    balancer = Streamed(world, auto_plan(world))
-    rng = Random(seed)
-    load = []
-    for client in range(12):
-        request = Request(rng.random() * 0.05)
-        request.client = client
-        load.append(request)
-    load.sort(key=_at)
 
-    def again(last: Request, now: float) -> Request | None:
-        request = Request(now + rng.expovariate(50.0))
-        request.client = last.client
-        return request
+    def play(seed: int) -> tuple[Figures, str]:
+        world = World(gpus, seed)
+        balancer = Streamed(world, auto_plan(world))
+        rng = Random(seed)
+        load = []
+        for client in range(12):
+            request = Request(rng.random() * 0.05)
+            request.client = client
+            load.append(request)
+        load.sort(key=_at)
 
-    world.again = again
-    world.run(load, balancer, until=10.0)
-    found, mark = figures(world.done)
-    del found["answered"]
-    found["throughput"] = len(world.done) / 10.0
-    found["moved"] = (1 + balancer.moved) / len(world.done)
-    return found, mark
+        def again(last: Request, now: float) -> Request | None:
+            request = Request(now + rng.expovariate(50.0))
+            request.client = last.client
+            return request
+
+        world.again = again
+        world.run(load, balancer, until=10.0)
+        found, mark = figures(world.done)
+        del found["answered"]
+        found["throughput"] = len(world.done) / 10.0
+        found["moved"] = (1 + balancer.moved) / len(world.done)
+        return found, mark
+
+    return play
 
 
 def sequences(
@@ -621,6 +626,15 @@ def stream_instructions(seed: int) -> tuple[Figures, str]:
     )
 
 
+def balancer_pauses(seed: int) -> tuple[Figures, str]:
+    """The balancer itself stands still for 30 ms of each 300, before quick backends."""
+    world = World(QUICK, seed)
+    rate = 0.85 * capacity(QUICK)
+    load = poisson(rate, REQUESTS / rate, seed)
+    world.run(load, Pausing(world, auto_plan(world), 0.3, 0.03))
+    return figures(load)
+
+
 def with_slow(gpus: Sequence[Gpu], number: int, *slow: tuple[float, float, float]) -> list[Gpu]:
     """Backends of which one is slower at times."""
     found = list(gpus)
@@ -639,6 +653,17 @@ def _adaptive(gpu: Gpu) -> Capacity:
 def with_stalls(gpus: Sequence[Gpu], at_s: float, pause_s: float) -> list[Gpu]:
     """Backends on which nothing ends for a while."""
     return [replace(gpu, stalls=((at_s, pause_s),)) for gpu in gpus]
+
+
+def with_pauses(gpus: Sequence[Gpu], every_s: float, pause_s: float) -> list[Gpu]:
+    """Backends on which nothing ends for a moment now and then, on one after the other."""
+    return [
+        replace(
+            gpu,
+            stalls=tuple((every_s * (turn + number / len(gpus)), pause_s) for turn in range(1, 6)),
+        )
+        for number, gpu in enumerate(gpus)
+    ]
 
 
 def with_failures(gpus: Sequence[Gpu], count: int, part: float) -> list[Gpu]:
@@ -683,7 +708,7 @@ def _ordinary() -> Iterable[Scene]:
         sequence_scene = simulate_sequences.SCENES[number]
         seconds = 100.0 if sequence_scene.slow else 50.0
         yield Scene(f"sequences: {sequence_scene.name}", sequences(sequence_scene, seconds))
-    yield Scene("streams", streams)
+    yield Scene("streams", streams(UNEQUAL))
     yield Scene("priorities, equal", priorities(EQUAL))
     yield Scene("priorities, 5/10/40", priorities(UNEQUAL))
     starving = replace(RESERVED, max_starve_s=0.5)
@@ -778,6 +803,11 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("due in 25 or 200 ms, at 120%", gpus, rate, make=make, is_due=True)
     rate = 0.8 * capacity(BATCHED)
     yield at_load("due in 25 ms, batched, at 80%", BATCHED, rate, make=due_in(0.025), is_due=True)
+    gpus = with_slow(EQUAL, 0, (3.0, 7.0, 4.0))
+    yield Scene("streams, one of three slows down", streams(gpus))
+    gpus = with_pauses(EQUAL, 4.0, 0.8)
+    yield at_load("pauses of 0.8 s", gpus, 0.6 * capacity(EQUAL), seconds=24.0)
+    yield Scene("pauses of the balancer", balancer_pauses)
     gpus = [EQUAL[0], *with_stalls(EQUAL[1:], 3.0, 6.0)]
     make = due_in(5.0, 0.0)
     kinds = ("due", "patient")

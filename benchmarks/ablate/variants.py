@@ -21,7 +21,7 @@ UNUSUAL: Final[Mapping[str, tuple[float, float]]] = {
     "adaptive_step": (1.25, 2.0),
     "external_late_intervals": (1.25, 2.0),
     "negligible_penalty": (1.05, 1.2),
-    "penalty_per_failure": (1.25, 2.0),
+    "penalty_per_failure": (1.125, 1.5),
     "slow_ratio": (1.125, 1.5),
     "confirm_ratio": (1.25, 2.0),
     "same_work_ratio": (1.1, 1.4),

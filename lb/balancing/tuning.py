@@ -128,7 +128,7 @@ class Tuning:
     """Share of the estimate in the usual spread."""
     clip_s: float = 0.0002
     """Seconds in the usual spread: what event loops are late by."""
-    max_extrapolation: float = 8.0
+    max_extrapolation: float = 16.0
     """Ratio to a typical execution that no estimate exceeds: such sizes were never seen."""
     min_variation: float = 0.01
     """Squared coefficient of variation from which on rows or bytes explain times."""
@@ -177,7 +177,7 @@ class Tuning:
     are longer."""
     max_overdue_backoff: int = 4
     """Ratio by which further requests to a silent backend wait longer, at most."""
-    penalty_per_failure: float = 1.5
+    penalty_per_failure: float = 1.25
     """Ratio by which a failure makes a backend count as slower."""
     max_penalty: float = 8.0
     """The largest such ratio: larger ones made backends that all fail at times wait for each other.

@@ -187,7 +187,8 @@ class ModelLoader:
         """
         fields = {"backend": record.backend.name, "model": text(model)}
         self._directory.evict(record, frozenset({model}))
-        give_up_at = self._clock() + _IDLE_S
+        began = self._clock()
+        give_up_at = began + _IDLE_S
         while is_needed() and any(self._directory.model_use(record.backend, model)):
             if self._clock() >= give_up_at:
                 _log.info("model is not evicted: it is in use", extra=fields)
@@ -213,7 +214,8 @@ class ModelLoader:
             await asyncio.sleep(_POLL_S)
             await self._watch.listed(record)
         self._evictions[why] += 1
-        _log.info("model evicted", extra={**fields, "why": why})
+        took_s = round(self._clock() - began, 3)
+        _log.info("model evicted", extra={**fields, "why": why, "seconds": took_s})
         if before is not None:
             await self._note_shrunk(record, model, before)
         return True

@@ -39,21 +39,25 @@ ERROR_BYTES: Final = 4096
 """Longer answers are not looked into."""
 
 _STEP: Final = r"(?:in ensemble '[^']*', )?"
+_REQUEST: Final = r"(?:\[request id: .*\] )?"
+"""Before some texts. The id is the client's, and other texts quote what clients write: so what such
+a text says is all that there is."""
 _TEXTS: Final = (
     (
         Meaning.MODEL_NOT_READY,
-        re.compile(
-            r"(?:in ensemble '[^']*', )?Request for unknown model: .* is not at ready state"
-        ),
+        re.compile(_STEP + r"Request for unknown model: .* is not at ready state"),
     ),
     (Meaning.UNKNOWN_MODEL, re.compile(_STEP + r"Request for unknown model: ")),
     (Meaning.UNKNOWN_MODEL, re.compile(r"requested model '[^']*' is not available")),
-    (Meaning.QUEUE_FULL, re.compile(r".{0,256}Exceeds maximum queue size")),
+    (Meaning.QUEUE_FULL, re.compile(_STEP + _REQUEST + r"Exceeds maximum queue size\Z")),
     (
         Meaning.LEAVING,
         re.compile(
-            r"Server exiting|Server not ready|GRPC server is shutting down"
-            r"|.{0,256}Server is stopping, scheduler for model has stopped accepting new"
+            r"Server exiting|Server not ready|GRPC server is shutting down|"
+            + _STEP
+            + _REQUEST
+            + r"Server is stopping, scheduler for model has stopped accepting new inference"
+            + r" requests\Z"
         ),
     ),
     (Meaning.LOOP, re.compile(r"loop detected: ")),

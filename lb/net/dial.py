@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from socket import SOCK_STREAM
+from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, Final, TypeVar
 
 from lb.domain.backend import Address
@@ -26,6 +26,11 @@ _ProtocolT = TypeVar("_ProtocolT")
 
 _KNOWN_HOSTS: Final = 4096
 """Backends are dialled again and again, and to read an address takes as long as to connect."""
+
+_FIRST_PAUSE_S: Final = 0.001
+_LONGEST_PAUSE_S: Final = 0.2
+"""Between two tries of a Unix socket whose listen queue is full. Five hundred requests that wait
+for it cost a twentieth of a processor so."""
 
 
 async def dial(
@@ -161,10 +166,32 @@ async def _attempt(
     try:
         async with fair_timeout(loop, timeout_s):
             if host is None:
-                return await loop.create_unix_connection(factory, address.path)
+                return await _connect_unix(loop, address.path, factory)
             return await loop.create_connection(factory, host, address.port)
     except OSError as error:
         raise connect_failure(address, error) from error
+
+
+async def _connect_unix(
+    loop: asyncio.AbstractEventLoop, path: str, factory: Callable[[], Any]
+) -> tuple[asyncio.Transport, Any]:
+    """Connect to a Unix socket. While its listen queue is full the system refuses at once, where it
+    would send TCP's SYN again: so this tries again until it is cancelled."""
+    pause_s = _FIRST_PAUSE_S
+    sock = socket(AF_UNIX, SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        while True:
+            try:
+                sock.connect(path)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return await loop.create_unix_connection(factory, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def connect_failure(address: Address, error: OSError) -> UpstreamError:

@@ -48,14 +48,9 @@ class Predecessor:
         """
         self.channel = channel
         channel.settimeout(_GREETING_S)
-        data, fds, _, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_SOCKETS)
+        text, fds = receive_line(channel)
         sockets = [socket.socket(fileno=fd) for fd in fds]
-        while not data.endswith(b"\n"):
-            more = channel.recv(_MOST_BYTES)
-            if not more:
-                raise ConnectionError("the process before this one has gone")
-            data += more
-        greeting = json.loads(data)
+        greeting = json.loads(text)
         listeners = greeting["listeners"]
         self.operator: Mapping[str, Any] = greeting.get("operator", {})
         """What operators had said when it greeted, where that was short enough."""
@@ -72,6 +67,25 @@ class Predecessor:
             self.channel.sendall(line(event, value))
         except OSError:
             return
+
+
+def receive_line(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one message, and the descriptors that come with it. What follows it stays in the
+    socket, for whoever reads there next.
+
+    Raises:
+        OSError: the other process has gone, or says nothing.
+    """
+    parts, found = [b""], list[int]()
+    while not parts[-1].endswith(b"\n"):
+        ahead = channel.recv(_MOST_BYTES, socket.MSG_PEEK)
+        if not ahead:
+            raise ConnectionError("the process that started this one has gone")
+        size = ahead.find(b"\n") + 1 or len(ahead)
+        part, fds, _, _ = socket.recv_fds(channel, size, MOST_SOCKETS)
+        parts.append(part)
+        found += fds
+    return b"".join(parts), found
 
 
 def line(event: str, value: Any = True) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
+from typing import ClassVar
 
 from lb.domain.model import ModelUse
 from lb.placing.planner import Host, ModelPlanner, PlannerRules, Step
@@ -49,6 +50,9 @@ class SimulatedStores:
     Requests take `request_s`; each asserts that its model is ready where it runs.
     """
 
+    BEGIN: ClassVar = 1000.0
+    """The time at first."""
+
     def __init__(
         self,
         *,
@@ -63,7 +67,7 @@ class SimulatedStores:
         self.planner = ModelPlanner(rules)
         self.stores = {f"b{number}": Store(f"b{number}") for number in range(count)}
         self.models = models
-        self.now = 1000.0
+        self.now = self.BEGIN
         self.load_s, self.unload_s, self.request_s = load_s, unload_s, request_s
         self.fails = fails
         self.waiting: dict[bytes, list[float]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,6 +22,7 @@ from tests.wire.frames import (
     HEADER_TABLE_SIZE,
     HEADERS,
     INITIAL_WINDOW_SIZE,
+    INTERNAL_ERROR,
     MAX_CONCURRENT_STREAMS,
     NO_ERROR,
     OK_TRAILERS,
@@ -60,7 +61,7 @@ from tests.wire.http2 import (
 from tests.wire.waiting import eventually, stand_still
 
 BOTH_LOOPS = True
-UNAVAILABLE, EXHAUSTED = 14, 8
+UNAVAILABLE, EXHAUSTED, DEADLINE_EXCEEDED = 14, 8, 4
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 LOAD = b"/inference.GRPCInferenceService/RepositoryModelLoad"
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
@@ -306,16 +307,119 @@ async def test_losing_the_backend_before_a_message_is_a_status() -> None:
         assert relay.finished.records[0].reason is Reason.UPSTREAM_LOST
 
 
-async def test_losing_the_backend_within_the_answer_resets_the_stream() -> None:
-    async def dies(peer: Peer) -> None:
-        await peer.until(lambda f: f.ends_stream)
-        peer.send(headers(1, RESPONSE_FIELDS) + data(1, message(b"x")))
-
-    async with raw_backend(plays(dies)) as backend, one_client(backend) as (relay, client):
-        client.send(request(1))
+@pytest.mark.parametrize("path", [INFER, STREAM, HANG_PATH], ids=["unary", "stream", "unknown"])
+async def test_losing_the_backend_within_a_message_resets_the_stream(path: bytes) -> None:
+    async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
+        client.send(request(1, path))
+        await eventually(lambda: backend.peers and backend.peers[0].ended)
+        backend.peers[0].send(headers(1, RESPONSE_FIELDS), data(1, message(bytes(50_000))[:-1]))
+        await client.until_kind(DATA)
+        backend.peers[0].abort()
         await client.until_over(1)
-        assert client.resets[1] == 2
+        assert client.resets[1] == INTERNAL_ERROR
         assert await client.is_alive()
+        assert relay.finished.records[0].reason is Reason.UPSTREAM_LOST
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM], ids=["unary", "stream"])
+async def test_losing_the_backend_after_a_message_is_a_status(path: bytes) -> None:
+    async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
+        client.send(request(1, path))
+        await eventually(lambda: backend.peers and backend.peers[0].ended)
+        backend.peers[0].send(headers(1, RESPONSE_FIELDS), data(1, message(b"x")))
+        await client.until_kind(DATA)
+        backend.peers[0].abort()
+        assert await statuses(client, 1) == [UNAVAILABLE]
+        assert b"backend b0" in client.fields(1)[b"grpc-message"]
+        assert (bytes(client.bodies[1]), client.resets) == (message(b"x"), {})
+        (record,) = relay.finished.records
+        assert (record.reason, record.grpc_status) == (Reason.UPSTREAM_LOST, UNAVAILABLE)
+
+
+async def test_messages_that_wait_come_before_the_loss_of_their_backend() -> None:
+    many = message(bytes(20_000)) * 2
+    async with (
+        raw_backend(plays(listens)) as backend,
+        running_relay(backend.target) as relay,
+        raw_client(relay.port, {INITIAL_WINDOW_SIZE: 100}) as client,
+    ):
+        client.credits = False
+        client.send(headers(1, request_fields(path=STREAM)), data(1, named()))
+        await eventually(lambda: backend.peers and backend.peers[0].bodies.get(1))
+        backend.peers[0].send(headers(1, RESPONSE_FIELDS), data(1, many[:30_000]))
+        backend.peers[0].send(data(1, many[30_000:]))
+        await eventually(lambda: relay.memory_budget.held > 39_000)
+        backend.peers[0].abort()
+        await eventually(lambda: not relay.backends[0].in_flight)
+        client.send(data(1, named() * 100), window_update(1, len(many)))
+        assert await statuses(client, 1) == [UNAVAILABLE]
+        assert client.bodies[1] == many
+        await relay.until_clean()
+
+
+async def test_the_time_of_a_request_ends_a_stream_between_messages() -> None:
+    async def answers_once(peer: Peer) -> None:
+        await peer.until_kind(DATA, 1)
+        peer.send(headers(1, RESPONSE_FIELDS), data(1, message()))
+        await listens(peer)
+
+    async with (
+        raw_backend(plays(answers_once)) as backend,
+        one_client(backend, options={"request_timeout_s": 0.5}) as (relay, client),
+    ):
+        client.send(headers(1, request_fields(path=STREAM)), data(1, named()))
+        assert await statuses(client, 1) == [DEADLINE_EXCEEDED]
+        assert client.bodies == {1: message()}
+        assert relay.finished.records[0].reason is Reason.DEADLINE
+
+
+# A stream of which only a head has come
+
+
+_NO = [(b"grpc-status", b"3"), (b"grpc-message", b"no")]
+
+
+def _error(stream: int) -> bytes:
+    return headers(stream, [*RESPONSE_FIELDS, *_NO], end=True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "body"), [(answer, 0, message()), (_error, 3, b"")], ids=["answer", "error"]
+)
+async def test_a_stream_without_a_message_goes_again_after_its_head(
+    reply: Callable[[int], bytes], status: int, body: bytes
+) -> None:
+    async with (
+        raw_backend(plays(listens)) as dying,
+        raw_backend(plays(listens)) as other,
+        one_client(dying, other) as (relay, client),
+    ):
+        client.send(headers(1, request_fields(path=STREAM)), data(1, named()))
+        await eventually(lambda: dying.peers and dying.peers[0].bodies.get(1))
+        dying.peers[0].send(headers(1, RESPONSE_FIELDS))
+        await client.until_kind(HEADERS)
+        client.send(data(1, named(), end=True))
+        await eventually(lambda: dying.peers[0].ended)
+        dying.peers[0].abort()
+        await eventually(lambda: other.peers and other.peers[0].ended)
+        assert other.peers[0].bodies[1] == named() * 2
+        other.peers[0].send(reply(1))
+        assert await statuses(client, 1) == [status]
+        assert client.heads[1][0] == RESPONSE_FIELDS
+        assert client.heads[1][1][0] in (OK_TRAILERS[0], (b"grpc-status", b"3"))
+        assert (len(client.heads[1]), client.bodies.get(1, b"")) == (2, body)
+        assert relay.outcomes.seen == [("b0", Outcome.LOST)]
+
+
+async def test_a_stream_without_a_message_ends_with_a_status_where_nobody_else_is() -> None:
+    async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
+        client.send(headers(1, request_fields(path=STREAM)), data(1, named()))
+        await eventually(lambda: backend.peers and backend.peers[0].bodies.get(1))
+        backend.peers[0].send(headers(1, RESPONSE_FIELDS))
+        await client.until_kind(HEADERS)
+        backend.peers[0].abort()
+        assert await statuses(client, 1) == [UNAVAILABLE]
+        assert client.resets == {}
         assert relay.finished.records[0].reason is Reason.UPSTREAM_LOST
 
 

@@ -137,7 +137,8 @@ class GrpcAttempt(Attempt):
         self.connection: Http2Connection | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
-        """The head of the response to an inference, until a message comes."""
+        """The head of the response to an inference, or to a stream that may move, until a message
+        comes."""
         self.message_size = self.early_heads = 0
         self.sink = TO_CLIENT
         self.request = call.request
@@ -146,7 +147,7 @@ class GrpcAttempt(Attempt):
     call: Call
     """As `exchange`, which is only a part of it where a stream has several attempts at once."""
     begun: bool
-    """Some of its response has gone to the client, or waits for its turn."""
+    """Some of its response beside the head has gone to the client, or waits for its turn."""
     held_text: bytes
     """The beginning of that message; set with `held_head`."""
     message_size: int
@@ -183,17 +184,18 @@ class GrpcAttempt(Attempt):
                     self.held_head = head
                     self.held_text = b""
                 else:
+                    self.pass_head(head)
                     self._begin(head.status)
-                    call.server.send_head(call.client_id, head.block, end_stream=False)
                 return
             if self._withhold(head):
                 return
+            is_first = not call.begun
             self._begin(head.status)
             response = self.response
             response.ended = True
             self._answered(head.grpc_status)
             response.finished = True
-            block = head.block
+            block = head.block if is_first else _as_trailers(head)
             if head.not_run and call.head.facts.passed and not call.may_have_run:
                 block += not_run(head.not_run)
             if call.head.facts.discloses:
@@ -378,8 +380,8 @@ class GrpcAttempt(Attempt):
                 self.held_text = bytes(payload)
                 self.message_size = 0
                 return
+            self.pass_head(head)
             self._begin(head.status)
-            call.server.send_head(call.client_id, head.block, end_stream=False)
         call.bytes_out += len(payload)
         if end_stream:
             self.response.ended = True
@@ -404,12 +406,20 @@ class GrpcAttempt(Attempt):
         if not trailers.grpc_status:
             self.unusable_answer()
             return
-        call = self.call
+        self.pass_head(held)
         self._begin(held.status)
-        call.server.send_head(call.client_id, held.block, end_stream=False)
         if self.held_text:
             self.response_data(self.held_text, 0)
         self.response_head(trailers, end_stream)
+
+    def pass_head(self, head: ResponseHead) -> None:
+        """The head of the response goes to the client, unless that has the head of an earlier
+        attempt."""
+        call = self.call
+        if not call.begun:
+            call.begun = True
+            call.status = head.status
+            call.server.send_head(call.client_id, head.block, end_stream=False)
 
     def _begin(self, status: int) -> None:
         """The response goes to the client from now on: nobody waits for another attempt."""
@@ -496,6 +506,11 @@ class GrpcAttempt(Attempt):
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """Whether payload of the answer goes on as it comes, but for being counted."""
         return self.begun and self.sink is TO_CLIENT
+
+    @property
+    def is_between(self) -> bool:
+        """See `BackendSide`. Of one message it is known where it ends."""
+        return self.call.bytes_out in (0, self.message_size)
 
     def pipe_finished(self, pipe: Pipe[Any]) -> None:
         """END_STREAM went out on one side."""
@@ -731,6 +746,12 @@ class GrpcAttempt(Attempt):
             self.call.hedge = None
         self._drop_pipe(self.request)
         self._drop_pipe(self.response)
+
+
+def _as_trailers(head: ResponseHead) -> bytes:
+    """A response that is nothing but an error, to a client that has a head already."""
+    status = status_of_http(head.status) if head.grpc_status < 0 else head.grpc_status
+    return status_trailers(status, decode_message(head.grpc_message))
 
 
 def attempt_of(call: Call) -> GrpcAttempt | None:

@@ -27,6 +27,7 @@ from lb.proxy.http2.inspection import NAME_AT, SEQUENCE_ID, inspect_first
 from lb.proxy.http2.memory_guard import MemoryGuard, guard_of
 from lb.proxy.http2.replies import (
     ANSWER_HEAD,
+    BACKEND_FAILED,
     RESET_CODES,
     not_run,
     pushback,
@@ -70,6 +71,11 @@ class BackendSide(Protocol):
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
+        ...
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message of its response is under way to the client, as far as is known."""
         ...
 
 
@@ -627,10 +633,39 @@ class Call(Exchange):
             block = trailers_only(code, detail) + not_run(why) + self.facts()
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
+        if self._may_end_response(reason):
+            self._end_response(status_trailers(code, detail) + self.facts(), reason)
+            return
         self.response.clear()
         self.response.ended = True
         self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
+
+    def _may_end_response(self, reason: Reason) -> bool:
+        """Whether trailers can say why a response ends that has begun: between two messages. Only
+        where a backend has failed, its client still gets the messages that wait for it."""
+        response = self.response
+        if response.ended or (response.queue and reason not in BACKEND_FAILED):
+            return False
+        return (self.part or self).is_between
+
+    def _end_response(self, trailers: bytes, reason: Reason) -> None:
+        """End a response that has begun, after the messages that wait for the client."""
+        self.reason = reason
+        response = self.response
+        response.ended = True
+        response.trailers = trailers
+        self.server.end_stream(response)
+        request = self.request
+        waited = request.waiting
+        request.clear()
+        self.drop_upload(waited)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message is under way to the client, as far as is known."""
+        attempt = self.backend_side
+        return attempt is None or attempt.is_between
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Answer that the call is not placed. See also `Waiting`."""
@@ -723,7 +758,7 @@ class Call(Exchange):
             self.timer = None
         part = self.part
         if part is not None:
-            part.leave(reason)
+            part.leave(reason or self.reason)
         request, response = self.request, self.response
         request.ended = response.ended = True
         if request.held or request.retained is not None:
@@ -799,6 +834,11 @@ class CallPart:
     def merged_at(self) -> float:
         """When the first answer came, if it was merged with others; else 0.0."""
         return 0.0
+
+    @property
+    def is_between(self) -> bool:
+        """See `Call`."""
+        return self.call.is_between
 
     # What connections tell the owner of a pipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from lb.domain.outcome import Reason
+from lb.domain.outcome import OUTCOME_REASONS, Reason
 from lb.proxy.readiness import Readiness
 from lb.wire.grpc.status import GrpcStatus, encode_message
 from lb.wire.hops import NOT_RUN, READY_THROUGH
@@ -26,7 +26,11 @@ RESET_CODES: Final = {
     Reason.CLIENT_STALLED: ErrorCode.CANCEL,
     Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
 }
-"""How a stream ends whose response has begun; others are INTERNAL_ERROR."""
+"""How a stream is reset whose response has begun; others are INTERNAL_ERROR."""
+BACKEND_FAILED: Final = frozenset(OUTCOME_REASONS.values()) - {
+    Reason.DEADLINE, Reason.CLIENT_GONE, Reason.OVERTAKEN,
+}  # fmt: skip
+"""Why a response ends if its backend is to blame."""
 
 
 def trailers_only(status: GrpcStatus, detail: str) -> bytes:
@@ -51,7 +55,7 @@ def not_run(why: bytes) -> bytes:
     return encode_field(NOT_RUN, why) if why else b""
 
 
-def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:
+def status_trailers(status: int, detail: str = "") -> bytes:
     """The block of trailers."""
     block = encode_field(b"grpc-status", b"%d" % status)
     return block + encode_field(b"grpc-message", encode_message(detail)) if detail else block

@@ -1,8 +1,8 @@
 """The answers of a stream of inferences that one backend serves.
 
 An answer nearly always goes on as it came. The first one is looked at: an error that says that
-another backend may do better sends the whole stream there, since nothing has gone to the client.
-Errors are told to whoever judges backends.
+another backend may do better sends the whole stream there, since at most a head has gone to the
+client. Errors are told to whoever judges backends.
 """
 
 from __future__ import annotations
@@ -30,24 +30,13 @@ _EMPTY: Final = bytes(PREFIX_SIZE)
 """A message without content."""
 
 
-class HeldAnswer:
-    """The beginning of a response, of which nothing has gone to the client."""
-
-    __slots__ = ("head", "text")
-
-    def __init__(self, head: ResponseHead) -> None:
-        self.head = head
-        self.text = b""
-        """What has come of an error."""
-
-
 class StreamAnswers(ResponseSink):
     """The response of the one attempt of a stream: it goes to the client, errors are masked, and
     answers are counted."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_call", "_held", "_is_let_go", "_router",
-        "_single", "_times", "_told",
+        "_answer", "_answer_header", "_answer_size", "_call", "_is_let_go", "_router", "_single",
+        "_times", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +46,6 @@ class StreamAnswers(ResponseSink):
         self._single = single
         self._router = router
         self._times = times
-        self._held: HeldAnswer | None = None
         self._is_let_go = False
         """Nothing is held any more."""
         self._told = 0
@@ -73,8 +61,9 @@ class StreamAnswers(ResponseSink):
     # The beginning of a response
 
     def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
-        """See `ResponseSink`. A head waits for the first answer, if that comes along."""
-        if self._held is not None:
+        """See `ResponseSink`. A head waits for the first answer, if that comes along. The response
+        begins with that answer: until then another backend may take the stream."""
+        if attempt.held_head is not None:
             self.let_go(attempt)
         elif (
             not (self._is_let_go or attempt.begun or end_stream)
@@ -83,8 +72,9 @@ class StreamAnswers(ResponseSink):
             and attempt.request.retained is not None
             and self._router.may_move
         ):
-            self._held = HeldAnswer(head)
-            self._call.relay.loop.call_soon(self._wait_no_more, attempt, self._held)
+            attempt.held_head = head
+            attempt.held_text = b""
+            self._call.relay.loop.call_soon(self._wait_no_more, attempt)
             return True
         return False
 
@@ -93,27 +83,27 @@ class StreamAnswers(ResponseSink):
         """See `ResponseSink`."""
         return self._router.may_move
 
-    def _wait_no_more(self, attempt: GrpcAttempt, held: HeldAnswer) -> None:
+    def _wait_no_more(self, attempt: GrpcAttempt) -> None:
         """What came along with a head has come; a client may wait for the head alone."""
-        call = self._call
-        if self._held is held and not held.text and attempt.outcome is None and not call.finished:
-            call.relay.now = call.relay.clock()
-            self.let_go(attempt)
+        head = attempt.held_head
+        is_over = attempt.outcome is not None or self._call.finished
+        if not (head is None or attempt.held_text or is_over):
+            attempt.pass_head(head)
 
     def let_go(self, attempt: GrpcAttempt) -> None:
         """Pass on what is held."""
-        held, self._held = self._held, None
-        if held is None:
+        head, attempt.held_head = attempt.held_head, None
+        if head is None:
             return
         self._is_let_go = True
-        attempt.response_head(held.head, end_stream=False)
-        if held.text and not self._call.finished:
-            attempt.response_data(held.text, 0)
+        attempt.response_head(head, end_stream=False)
+        if attempt.held_text and not self._call.finished:
+            attempt.response_data(attempt.held_text, 0)
 
-    def _decide(self, attempt: GrpcAttempt, held: HeldAnswer) -> bool:
+    def _decide(self, attempt: GrpcAttempt) -> bool:
         """Whether what is held goes on: not when more of an error is to come, nor when the stream
         failed over because of it."""
-        text = held.text
+        text = attempt.held_text
         if len(text) < _ANSWER_START:
             return False
         size = int.from_bytes(text[1:PREFIX_SIZE], "big") + PREFIX_SIZE
@@ -129,7 +119,7 @@ class StreamAnswers(ResponseSink):
         self._told = 1
         known = meaning(text)
         if known is not None:
-            is_kept = attempt.request.retained is not None
+            is_kept = attempt.request.retained is not None and self._router.may_move
             if not relay.retry.take_failover(call, known, body_retained=is_kept):
                 return False
             attempt.detach(ErrorCode.CANCEL)
@@ -180,11 +170,10 @@ class StreamAnswers(ResponseSink):
 
     def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
         """See `ResponseSink`."""
-        held = self._held
-        if held is not None:
-            if not end_stream and (held.text or _may_be_error(payload)):
-                held.text += bytes(payload)
-                if self._decide(attempt, held):
+        if attempt.held_head is not None:
+            if not end_stream and (attempt.held_text or _may_be_error(payload)):
+                attempt.held_text += bytes(payload)
+                if self._decide(attempt):
                     self.let_go(attempt)
                 return None
             self.let_go(attempt)

@@ -443,6 +443,11 @@ class StreamSession(CallPart):
         """See `CallPart`."""
         return self.merge.begun_at if self.merge is not None else 0.0
 
+    @property
+    def is_between(self) -> bool:
+        """See `CallPart`."""
+        return self.single.mask.is_between
+
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`. Attempts whose answers are merged end with the merge."""
         if self.merge is None:

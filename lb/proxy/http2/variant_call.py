@@ -284,7 +284,6 @@ class VariantCall(CallPart):
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
         call, variant = self.call, self._variant
-        reason = reason or call.reason
         if self._recording is not None:
             self._copy(reason)
         if (

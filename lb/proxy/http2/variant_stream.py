@@ -342,6 +342,11 @@ class VariantStream(CallPart):
         return self._session.may_run_twice
 
     @property
+    def is_between(self) -> bool:
+        """See `CallPart`."""
+        return self._session.is_between
+
+    @property
     def merged_at(self) -> float:
         """See `CallPart`."""
         return self._session.merged_at

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
+from lb.net.tasks import TaskOwner
 from lb.runtime.predecessor import VARIABLE, line
 from lb.runtime.sockets import Listeners
 
@@ -27,6 +28,7 @@ _READY_S: Final = 60.0
 """How long the next service may take until it serves."""
 _STOP_S: Final = 5.0
 """How long one that is not wanted may take to end, before it is killed."""
+_STOPPED: Final = "this service shuts down"
 
 
 class NotReplaced(LoadBalancerError):
@@ -34,7 +36,10 @@ class NotReplaced(LoadBalancerError):
 
 
 async def start_next(
-    command: Sequence[str], listeners: Listeners, operator: Mapping[str, Any]
+    command: Sequence[str],
+    listeners: Listeners,
+    operator: Mapping[str, Any],
+    stop: asyncio.Event,
 ) -> int:
     """Start the next service and wait until it serves. Returns the id of its supervisor.
 
@@ -42,6 +47,7 @@ async def start_next(
         command: that starts it.
         listeners: whose sockets it gets.
         operator: what operators have said.
+        stop: this service was told to stop, and so the next one is to end.
 
     Raises:
         NotReplaced: it does not serve.
@@ -68,7 +74,7 @@ async def start_next(
     _log.info("next service started", extra={"pid": process.pid})
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
-        why = await _until_ready(reader)
+        why = await _until_ready(reader, stop)
         if not why:
             writer.write(line("handed_over"))
             await writer.drain()
@@ -98,21 +104,33 @@ def _greet(ours: socket.socket, listeners: Listeners, operator: Mapping[str, Any
     socket.send_fds(ours, [json.dumps(greeting).encode() + b"\n"], fds)
 
 
-async def _until_ready(reader: asyncio.StreamReader) -> str:
-    """Hear the next service until it serves. Returns why it does not."""
+async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str:
+    """Hear the next service until it serves, or this one is told to stop. Returns why it is not to
+    take over."""
+    tasks = TaskOwner()
     try:
-        async with asyncio.timeout(_READY_S):
+        async with asyncio.timeout(_READY_S) as limit:
+            tasks.spawn(_expire(limit, stop), name="stop during an upgrade")
             while (text := await reader.readline()).endswith(b"\n"):
                 for event, value in json.loads(text).items():
                     if event == "ready":
-                        return ""
+                        return _STOPPED if stop.is_set() else ""
                     if event == "failed":
                         return str(value)
     except TimeoutError:
+        if stop.is_set():
+            return _STOPPED
         return f"the next service does not serve after {_READY_S:g} s"
     except (OSError, ValueError) as error:
         return f"the next service is not understood: {error}"
+    finally:
+        await tasks.aclose()
     return "the next service has ended: its lines above say why"
+
+
+async def _expire(limit: asyncio.Timeout, stop: asyncio.Event) -> None:
+    await stop.wait()
+    limit.reschedule(0.0)
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lb.runtime.predecessor import MOST_SOCKETS, Inherited, line
+from lb.runtime.predecessor import Inherited, line, receive_line
 from lb.settings.model import Settings
 
 VARIABLE: Final = "TRITON_LB_SEAT_FD"
 CONTROL: Final = "control"
 WORKER: Final = "worker"
 _GREETING_S: Final = 30.0
-_MOST_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 16 << 20
 """The longest message: settings, or what operators have said."""
 
@@ -80,19 +79,11 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         return None
     channel = socket.socket(fileno=int(text))
     channel.settimeout(_GREETING_S)
-    data, fds, _, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_SOCKETS)
+    first, fds = receive_line(channel)
     for fd in fds:
         os.set_inheritable(fd, False)
-    parts = [data]
-    ends = data.count(b"\n")
-    while ends < 2:
-        more = channel.recv(_MOST_BYTES)
-        if not more:
-            raise ConnectionError("the supervisor has gone")
-        ends += more.count(b"\n")
-        parts.append(more)
-    first, second = b"".join(parts).split(b"\n", 1)
-    sent, greeting = json.loads(first), json.loads(second)
+    sent = json.loads(first)
+    greeting = json.loads(receive_line(channel)[0])
     free = iter(fds)
     listeners = tuple(
         Inherited(each["name"], each["wanted"], socket.socket(fileno=next(free)), is_ours=False)

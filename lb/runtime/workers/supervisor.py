@@ -157,8 +157,8 @@ class Supervisor:
         """Who asked for a reload that no control process has heard of yet."""
         self._has_failed = False
         """The service could not start."""
-        self._is_replacing = False
-        """The next service is being started."""
+        self._replacing = asyncio.Lock()
+        """Held while the next service is being started."""
         self._is_replaced = False
         """It serves."""
 
@@ -221,17 +221,16 @@ class Supervisor:
     async def _upgrade(self, by: str) -> tuple[int, str]:
         """Start the next service and give way to it. Returns the id of its supervisor, or why this
         service goes on."""
-        if not self._is_serving or self._is_replacing or self._stop.is_set():
+        if not self._is_serving or self._replacing.locked() or self._stop.is_set():
             return self._go_on(by, "another upgrade is under way, or the service does not serve")
-        self._is_replacing = True
-        reloading(os.environ)
-        try:
-            pid = await start_next(self._command, self._listeners, self._operator)
-        except NotReplaced as error:
-            ready(os.environ)
-            return self._go_on(by, str(error))
-        finally:
-            self._is_replacing = False
+        async with self._replacing:
+            reloading(os.environ)
+            try:
+                pid = await start_next(self._command, self._listeners, self._operator, self._stop)
+            except NotReplaced as error:
+                if not self._stop.is_set():
+                    ready(os.environ)
+                return self._go_on(by, str(error))
         _log.info("handed over to the next service", extra={"by": by, "pid": pid})
         self._is_replaced = True
         for bound in self._listeners.bound.values():
@@ -242,7 +241,9 @@ class Supervisor:
         return pid, ""
 
     def _go_on(self, by: str, why: str) -> tuple[int, str]:
-        _log.error("upgrade failed, this service goes on", extra={"by": by, "why": why})
+        is_over = self._stop.is_set()
+        message = "upgrade failed" if is_over else "upgrade failed, this service goes on"
+        _log.error(message, extra={"by": by, "why": why})
         return 0, why
 
     async def _upgrade_for_admin(self) -> None:
@@ -319,7 +320,7 @@ class Supervisor:
         reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
         child.writer.write(json.dumps(self._seat_of(child)).encode() + b"\n")
         if self._stop.is_set():  # told while it was being started
-            child.say("stop", self._force.is_set())
+            self._say_stop(child)
         try:
             while (text := await reader.readline()).endswith(b"\n"):
                 for event, value in json.loads(text).items():
@@ -420,14 +421,19 @@ class Supervisor:
         _log.info("stopping")
         self.control.say("draining")
         for worker in self.workers:
-            if self._is_replaced:
-                worker.say("give_way")
-            worker.say("stop", self._force.is_set())
+            self._say_stop(worker)
         shutdown = self._settings.shutdown
         limit_s = shutdown.pre_stop_delay + shutdown.drain + _MARGIN_S
         await self._gone(self.workers, limit_s)
         self.control.say("stop")
         await self._gone([self.control], _MARGIN_S)
+        async with self._replacing:
+            pass  # the next service has ended, if it was still being started
+
+    def _say_stop(self, child: Child) -> None:
+        if self._is_replaced:
+            child.say("give_way")
+        child.say("stop", self._force.is_set())
 
     async def _gone(self, children: Sequence[Child], limit_s: float) -> None:
         """Wait until processes have ended; those that take too long are killed."""

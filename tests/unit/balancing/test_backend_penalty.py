@@ -17,8 +17,8 @@ def penalty() -> BackendPenalty:
 def test_a_penalty_grows_by_each_failure_and_fades(penalty: BackendPenalty) -> None:
     for _ in range(3):
         penalty.on_failure(100.0)
-    assert penalty.factor_now(100.0) == pytest.approx(1.5**3)
-    assert penalty.factor_now(102.0) == pytest.approx(1.5**3 / 2)
+    assert penalty.factor_now(100.0) == pytest.approx(1.25**3)
+    assert penalty.factor_now(101.0) == pytest.approx(1.25**3 / 2**0.5)
     assert penalty.factor_now(130.0) == 1.0
 
 
@@ -29,10 +29,10 @@ def test_a_penalty_has_a_bound(penalty: BackendPenalty) -> None:
 
 
 def test_a_good_answer_halves_a_penalty_until_it_is_gone(penalty: BackendPenalty) -> None:
-    for _ in range(3):
+    for _ in range(4):
         penalty.on_failure(100.0)
     penalty.on_success(100.0)
-    assert penalty.factor_now(100.0) == pytest.approx(1.5**3 / 2)
+    assert penalty.factor_now(100.0) == pytest.approx(1.25**4 / 2)
     penalty.on_success(100.0)
     assert penalty.factor_now(100.0) == 1.0
 

@@ -7,6 +7,7 @@ import pytest
 from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
+from lb.balancing.cost import MAX_EXTRAPOLATION
 from lb.balancing.model_backend import LEAD_S, ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
@@ -147,7 +148,7 @@ def test_errors_make_a_backend_count_as_slower_for_a_while() -> None:
     model_backend = taught(Capacity(4), 0.01)
     for _ in range(3):
         end(model_backend, begin(model_backend, 100.0), 100.0, Ending.FAILED)
-    assert model_backend.estimate(1, 0, 100.0).ends_at == pytest.approx(100.0 + 0.01 * 1.5**3)
+    assert model_backend.estimate(1, 0, 100.0).ends_at == pytest.approx(100.0 + 0.01 * 1.25**3)
     assert model_backend.estimate(1, 0, 130.0).ends_at == pytest.approx(130.01)
 
 
@@ -177,9 +178,9 @@ def test_good_answers_end_a_penalty(limit: Capacity) -> None:
     )
     for _ in range(4):
         end(model_backend, begin(model_backend, 100.0), 100.0, Ending.FAILED)
-    assert model_backend.penalty.factor_now(100.0) == pytest.approx(1.5**4)
+    assert model_backend.penalty.factor_now(100.0) == pytest.approx(1.25**4)
     end(model_backend, begin(model_backend, 100.0), 100.0)
-    assert model_backend.penalty.factor_now(100.0) == pytest.approx(1.5**4 / 2)
+    assert model_backend.penalty.factor_now(100.0) == pytest.approx(1.25**4 / 2)
     for _ in range(3):
         end(model_backend, begin(model_backend, 100.0), 100.0)
     assert model_backend.penalty.factor_now(100.0) == 1.0
@@ -216,10 +217,11 @@ def test_nothing_is_refused_for_being_much_larger_than_all_that_ran() -> None:
     size = 100_000_000
     model_backend.estimate(1, size, 100.0)
     assert model_backend.cost.byte_s * size > 10.0
-    assert model_backend.predict(1, size) < 1.0
+    most_s = MAX_EXTRAPOLATION * model_backend.cost.mean_s
+    assert model_backend.predict(1, size) == pytest.approx(most_s)
     begin, own_s, usual_s = model_backend.least_end(1, size, 100.0)
     assert begin == 100.0
-    assert 0.02 < usual_s < own_s < 1.0
+    assert 0.02 < usual_s < own_s < most_s
 
 
 def test_the_least_that_requests_take_goes_by_the_quickest_recent_execution() -> None:

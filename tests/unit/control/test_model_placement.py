@@ -187,7 +187,7 @@ async def test_what_all_clients_have_left_is_not_loaded() -> None:
         bench.ask(b"o")
         del bench.awaited[b"o"]
         gate.set()
-        await eventually(lambda: bench.serving("n"))
+        await eventually(lambda: bench.serving("n") and not bench.placement.status().steps)
         await bench.looked()
         assert bench.placement.status().wanted == ()
         assert bench.placement.status().steps == ()
@@ -234,7 +234,10 @@ async def test_a_model_is_wanted_for_as_long_as_the_first_client_that_has_stayed
         assert waited_s < 500.0
 
 
-async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
+async def test_an_eviction_waits_for_what_runs_and_for_the_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     async with placing(a=triton("m")) as bench:
         (record,) = bench.directory.records
         asked: list[bool] = []
@@ -253,10 +256,14 @@ async def test_an_eviction_waits_for_what_runs_and_for_the_room() -> None:
         assert bench.serving("m") == []
         await eventually(lambda: any(e.state.value == "unloading" for e in record.models.entries))
         assert bench.tritons["a"].models["n"] == "UNAVAILABLE"
+        bench.now += 3.0
         bench.tritons["a"].models["m"] = "UNAVAILABLE"
         await bench.want("n")
         assert record.evicted == frozenset()
         assert bench.placement.counts().evictions == {"room": 1}
+    (told,) = [each.__dict__ for each in caplog.records if each.message == "model evicted"]
+    assert (told["backend"], told["model"], told["why"]) == ("a", "m", "room")
+    assert told["seconds"] >= 3.0
 
 
 async def test_what_is_in_use_is_not_evicted() -> None:
@@ -651,7 +658,7 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
     hangs = asyncio.Event()
     async with placing(a=triton(slow={"n": hangs}), b=triton()) as bench:
         bench.ask(b"n")
-        await eventually(lambda: [step.backend for step in bench.placement.status().steps])
+        await eventually(lambda: any("Load" in path for path in bench.tritons["a"].asked))
         assert [step.backend for step in bench.placement.status().steps] == ["a"]
         bench.now += MIN_OVERDUE_S - 5.0
         await bench.looked()

@@ -45,6 +45,14 @@ from lb.kserve.errors import ERROR_BYTES, Meaning, http_error_text, meaning
         ("Request timeout expired", None),
         ("unexpected shape for input 'IN' for model 'm'", None),
         ("the model said: Server exiting", None),
+        # What a client writes is quoted.
+        ("unexpected inference input 'Exceeds maximum queue size' for model 'm'", None),
+        ("[request id: Exceeds maximum queue size] unexpected shape for input 'IN'", None),
+        (
+            "Unable to find shared memory region: 'Server is stopping, scheduler for model has"
+            " stopped accepting new inference requests'",
+            None,
+        ),
         ("", None),
     ],
 )

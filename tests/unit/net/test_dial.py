@@ -125,6 +125,27 @@ async def test_unresolvable_name_is_a_failed_connect(answer: list[str] | Excepti
     assert outcome is Outcome.CONNECT_FAILED
 
 
+async def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as filler:
+        server.bind(path)
+        server.listen(0)
+        filler.connect(path)
+        loop = asyncio.get_running_loop()
+        assert await _outcome(loop, Address(path=path), 0.05) is Outcome.CONNECT_TIMEOUT
+        dialling = asyncio.ensure_future(dial(loop, Address(path=path), asyncio.Protocol, 30.0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not dialling.done()
+        server.accept()[0].close()
+        transport, _ = await dialling
+        transport.write(b"here")
+        with server.accept()[0] as accepted:
+            accepted.setblocking(False)
+            assert await loop.sock_recv(accepted, 10) == b"here"
+        transport.close()
+
+
 async def test_unix_socket_is_dialed(tmp_path: Path) -> None:
     path = str(tmp_path / "backend.sock")
     loop = asyncio.get_running_loop()

@@ -51,6 +51,22 @@ def test_sockets_come_with_the_first_line(
         assert json.loads(ours.recv(100)) == {"failed": "no"}
 
 
+def test_what_follows_the_first_line_is_left_to_whoever_reads_next(
+    pair: tuple[socket.socket, socket.socket], listener: socket.socket
+) -> None:
+    ours, theirs = pair
+    operator = {"text": "x" * 100_000}  # the system cuts this into pieces
+    listeners = [{"name": "http", "wanted": "127.0.0.1:0", "is_ours": True}]
+    greeting = json.dumps({"listeners": listeners, "operator": operator}).encode() + b"\n"
+    socket.send_fds(ours, [greeting], [listener.fileno()])
+    ours.sendall(line("stop", False))
+    found = find_predecessor({VARIABLE: str(theirs.detach())})
+    assert found is not None
+    with found.inherited[0].socket, found.channel:
+        assert found.operator == operator
+        assert found.channel.recv(100) == line("stop", False)
+
+
 def test_a_predecessor_that_has_gone_is_an_error(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:

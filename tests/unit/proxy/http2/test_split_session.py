@@ -94,7 +94,7 @@ class Bench:
         self.paper.flush()
         found = [each for each in self.client.gets() if each.stream and each.kind < f.RST_STREAM]
         assert found[-1].ends_stream
-        assert self.paper.is_clean()
+        await eventually(self.paper.is_clean)
         (record,) = self.paper.finished.records
         body = b"".join(each.payload for each in found if each.kind == f.DATA)
         return record.grpc_status, body or found[-1].payload
@@ -309,6 +309,7 @@ async def test_what_typed_contents_take_once_parsed_is_counted() -> None:
     await eventually(lambda: bench.paper.in_flight == 2)
     # Their characters are there three times: as they came, parsed, and in the parts.
     assert bench.paper.memory_budget.held >= 40 * 1000 * ROWS + 3 * len(message) - 1000
+    bench.paper.flush()
     for number in range(2):
         bench.answers(number, strings_reply)
     status, body = await bench.outcome()
