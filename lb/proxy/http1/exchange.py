@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
@@ -104,7 +105,7 @@ class Http1Exchange(Exchange):
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
         self.hints = self.permit = self.reason = self.trace = None
-        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.placed_at = self.ended_at = self.held_until = self.sent_at = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.finished = self.response_begun = self.may_have_run = self.is_part = False
@@ -173,6 +174,8 @@ class Http1Exchange(Exchange):
         if self.cut_if_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))
+        if not ended:
+            self.sent_at = inf
         if self.body.keep_first(head, pieces, size, ended=ended):
             self._look_and_place(pieces)
 
@@ -196,6 +199,8 @@ class Http1Exchange(Exchange):
             return
         size = sum(map(len, pieces))
         self.bytes_in += size
+        if ended:
+            self.relay.dispatcher.queue.upload_ended(self, self.relay.clock())
         self.body.add(pieces, size, ended=ended)
         if self._look is not None and (pieces or ended):
             self._look_later(self._look, pieces)
@@ -679,7 +684,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self.port = port
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
-        self.erred = self._begun = False
+        self.erred = self._begun = self.is_set_aside = False
         self.outcome = self.ticket = self.in_flight_messages = None
         self.plan = exchange.plan
         self.body = exchange.body
