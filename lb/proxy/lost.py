@@ -39,9 +39,10 @@ def abandoned_until(attempt: Attempt) -> float:
 
 
 def executed_until(attempt: Attempt) -> float:
-    """When a backend is expected to have executed an attempt; when it began where nobody knows."""
+    """When a backend is expected to have executed an attempt; when all of it was sent where nobody
+    knows."""
     ticket = attempt.ticket
-    return attempt.began_at + (0.0 if ticket is None else ticket.expected_s)
+    return attempt.awaited_since() + (0.0 if ticket is None else ticket.expected_s)
 
 
 def _report(backend: Backend, model: bytes, waited_s: float) -> None:
