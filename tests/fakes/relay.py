@@ -1136,15 +1136,23 @@ class _Judges:
         self.judge.abandoned(backend, model, waited_s, now)
 
 
-class _BackendTimeout(AttemptTimeout):
+class _BackendTimeout:
     """Finds the attempts at one backend that are late."""
 
+    may_rest = True
+
     def __init__(self, backend: Backend, limit_s: float) -> None:
-        super().__init__(AttemptTimes(common=limit_s))
         self._backend = backend
+        self._timeout = AttemptTimeout(AttemptTimes(common=limit_s))
+
+    def interval_s(self, now: float) -> float:
+        return self._timeout.interval_s(now)
+
+    def begin(self, now: float) -> None:
+        self._timeout.begin(now)
 
     def check(self, exchange: Exchange, since: float, now: float) -> bool:
-        return exchange.backend is self._backend and super().check(exchange, since, now)
+        return exchange.backend is self._backend and self._timeout.check(exchange, since, now)
 
 
 class _IgnoredOutcomes:
