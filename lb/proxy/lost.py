@@ -38,6 +38,12 @@ def abandoned_until(attempt: Attempt) -> float:
     return attempt.awaited_since() + wait_s
 
 
+def executed_until(attempt: Attempt) -> float:
+    """When a backend is expected to have executed an attempt; when it began where nobody knows."""
+    ticket = attempt.ticket
+    return attempt.began_at + (0.0 if ticket is None else ticket.expected_s)
+
+
 def _report(backend: Backend, model: bytes, waited_s: float) -> None:
     backend.lost_requests += 1
     _log.warning(

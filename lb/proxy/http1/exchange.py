@@ -49,7 +49,7 @@ from lb.proxy.http1.request_body import PORTION, HeldBody, RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.short_response import ShortResponse
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
-from lb.proxy.lost import abandoned_until, report_abandoned
+from lb.proxy.lost import abandoned_until, executed_until, report_abandoned
 from lb.proxy.retry import Next
 from lb.proxy.variants import VariantHints, VariantHolder
 from lb.telemetry.meter import AnswerTimes
@@ -725,6 +725,8 @@ class Http1Attempt(Attempt, AnswerSink):
     async def _dial(self, relay: Http1Shared) -> None:
         backend, port = self.backend, self.port
         connection: Http1ClientConnection | None
+        relay.find_descriptor()
+        relay.dialling += 1
         try:
             _, connection = await dial(
                 relay.loop,
@@ -742,6 +744,8 @@ class Http1Attempt(Attempt, AnswerSink):
         else:
             port.connects += 1
             outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
+        finally:
+            relay.dialling -= 1
         is_wanted = self.outcome is None
         if connection is None or connection.transport is None:
             if is_wanted:
@@ -807,11 +811,29 @@ class Http1Attempt(Attempt, AnswerSink):
         ):
             connection.set_reading(True)
             relay = self.owner.relay
+            relay.abandoned[self] = outcome
             left_s = abandoned_until(self) - relay.clock()
             give_up = partial(self._give_up, outcome)
             self._abandoned = relay.timers.after(max(left_s, 0.0), give_up)
         else:
             self.end(outcome)
+
+    def disconnect(self, outcome: Outcome) -> None:
+        """It is abandoned, and others need its descriptor. A Triton executes it all the same, so it
+        stays in flight until it is expected to be executed, and ends with `outcome`."""
+        relay = self.owner.relay
+        connection = self.connection
+        self.connection = self.body.connection = None
+        if connection is not None:
+            relay.upstreams.drop(connection)
+        left_s = executed_until(self) - relay.clock()
+        if left_s <= 0.0 or self._begun:
+            self.end(outcome)
+            return
+        del relay.abandoned[self]
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+        self._abandoned = relay.timers.after(left_s, partial(self.end, outcome))
 
     def _give_up(self, outcome: Outcome) -> None:
         """Nobody waits for the answer, and it will probably never come."""
@@ -832,6 +854,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if self._abandoned is not None:
             self._abandoned.cancel()
             self._abandoned = None
+            self.owner.relay.abandoned.pop(self, None)
         if self.owner.hedge is self:
             self.owner.hedge = None
 
