@@ -161,7 +161,7 @@ def until_counted(balancer: Balancer, in_flight: int, set_aside: int) -> None:
     """Wait until `/api/v1/queue` says that so many requests are in flight at all Tritons, and that
     so many of them count against no limit."""
     found = -1, -1
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + 4 * _PATIENCE_S
     with closing(HTTPConnection(balancer.admin, timeout=_PATIENCE_S)) as connection:
         while found != (in_flight, set_aside):
             assert time.monotonic() < deadline, found

@@ -69,14 +69,17 @@ class _GrpcUpload(Upload):
 
 @asynccontextmanager
 async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
-    """Send half of a request, which is placed."""
-    backend = side.relay.backends[0]
-    before = backend.in_flight
+    """Send half of a request, until its backend awaits the rest."""
+    uploads = side.relay.parts.dispatcher.queue.uploads
+
+    def is_awaited() -> bool:
+        return any(each.is_uploading for each in uploads)
+
     if isinstance(side, HttpSide):
         request = side.request(name, size=_SIZE)
         async with raw_client(side.relay.port) as client:
             await client.send(request[: _SIZE // 2])
-            await until(lambda: backend.in_flight == before + 1, "it is placed")
+            await until(is_awaited, "the rest is awaited")
             yield _HttpUpload(client, request[_SIZE // 2 :])
         return
     content = pb.ModelInferRequest(model_name="m", id=name, raw_input_contents=[bytes(_SIZE)])
@@ -86,7 +89,7 @@ async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
         peer.send(headers(1, request_fields()))
         for at in range(0, 3 * 16384, 16384):
             peer.send(data(1, body[at : at + 16384]))
-        await until(lambda: backend.in_flight == before + 1, "it is placed")
+        await until(is_awaited, "the rest is awaited")
         yield _GrpcUpload(peer, body[3 * 16384 :])
 
 
