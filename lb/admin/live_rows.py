@@ -280,7 +280,7 @@ class BackendRows:
             "since_s": round(now - record.since, 1),
             "past": _past(record, now),
             "in_flight": backend.in_flight,
-            "limit": backend.max_in_flight,
+            "limit": backend.spec.max_in_flight,
             "requests": round(row.requests, 1) if row.is_complete else None,
             "share": round(row.requests / all_requests, 3) if all_requests else None,
             "errors": round(row.errors, 2) if row.is_complete else None,

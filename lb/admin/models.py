@@ -175,6 +175,10 @@ class Backend(View):
     share: Amount = Field(
         description="Fraction of the weight in effect, 0 to 1; below 1 during a slow start."
     )
+    set_aside: Count = Field(
+        description="Attempts under way that count against no limit, since their clients are slow "
+        "to send requests or to read responses."
+    )
     max_requests: Count = Field(description="Limit of attempts under way; 0: no limit.")
     empty: bool = Field(
         description="Whether no attempt is under way and no sequence is open. A draining backend "
@@ -293,6 +297,13 @@ class ModelBackend(View):
     name: str = Field(description="Name of the backend.")
     in_flight: Count = Field(description="Attempts of the model under way there.")
     limit: Count = Field(description="Limit of those attempts; 0: no limit.")
+    backend_in_flight: Count = Field(
+        description="Attempts of all models under way on the backend, which `max_requests` limits."
+    )
+    backend_set_aside: Count = Field(
+        description="Those of them that count against no limit, since their clients are slow to "
+        "send requests or to read responses. They are not part of the model's `in_flight`."
+    )
     expected_ms: Amount | None = Field(
         description="Expected duration in milliseconds of a request of one row on the idle "
         "backend; null: not learnt yet."

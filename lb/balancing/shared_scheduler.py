@@ -66,8 +66,9 @@ class _SharedBackend:
 
     @property
     def own_count(self) -> int:
-        """Requests of this worker, with those that are to begin."""
-        return self.penalty.backend.in_flight + self.penalty.due - self.count
+        """Requests of this worker that count, with those that are to begin."""
+        backend = self.penalty.backend
+        return backend.in_flight - backend.set_aside + self.penalty.due - self.count
 
 
 class _SharedQueue:

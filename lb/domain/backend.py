@@ -244,11 +244,19 @@ class Backend:
 
     __slots__ = (
         "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "lost_requests",
-        "max_in_flight", "name", "open_sequences", "ports", "reports_due", "share", "spec",
+        "max_in_flight", "name", "open_sequences", "ports", "reports_due", "set_aside", "share",
+        "spec",
     )  # fmt: skip
+
+    max_in_flight: int
+    """How high `in_flight` may be before nothing more begins: `max_requests`, and one more for each
+    attempt set aside. 0: there is no limit."""
 
     def __init__(self, spec: BackendSpec) -> None:
         self.in_flight = 0
+        self.set_aside = 0
+        """Attempts of `in_flight` that do not count against `max_requests`, since the backend
+        executes nothing of them: their clients are slow."""
         self.last_pick = 0
         """Sequence number of the last pick: ties go to whoever waited longest."""
         self.open_sequences = 0
@@ -274,7 +282,21 @@ class Backend:
         self.spec = spec
         self.name = spec.name
         self.inverse_weight = 1.0 / (spec.weight * self.share)
-        self.max_in_flight = spec.max_in_flight
+        self._limit()
+
+    def _limit(self) -> None:
+        limit = self.spec.max_in_flight
+        self.max_in_flight = limit + self.set_aside if limit else 0
+
+    def count_no_more(self) -> None:
+        """Set an attempt in flight aside."""
+        self.set_aside += 1
+        self._limit()
+
+    def count_again(self) -> None:
+        """Count an attempt that was set aside, or that is not in flight any more."""
+        self.set_aside -= 1
+        self._limit()
 
     def set_share(self, share: float) -> None:
         """Let only a part of its weight count, between 0 (exclusive) and 1."""

@@ -129,6 +129,8 @@ class Accounts:
         port = attempt.port
         backend.in_flight -= 1
         port.in_flight -= 1
+        if attempt.is_set_aside:
+            backend.count_again()
         if exchange.finished and attempt is exchange.attempt:
             exchange.attempt = None  # they point at each other
             if exchange.permit is not None:
@@ -187,6 +189,8 @@ class Accounts:
         attempt.outcome = _ANSWERED
         backend.in_flight -= 1
         port.in_flight -= 1
+        if attempt.is_set_aside:
+            backend.count_again()
         if not are_bytes_counted:
             port.bytes_sent += exchange.bytes_in
             port.bytes_received += exchange.bytes_out

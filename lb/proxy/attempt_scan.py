@@ -39,36 +39,6 @@ class AttemptCheck(Protocol):
         ...
 
 
-class SentTimes:
-    """Since when the answers of attempts are awaited, as far as one knows who sees them now and
-    then."""
-
-    def __init__(self) -> None:
-        self._before: dict[Attempt, float] = {}
-        self._seen: dict[Attempt, float] = {}
-        """When requests were still being sent, of those that were seen so."""
-
-    def begin(self) -> None:
-        """A scan begins."""
-        self._before, self._seen = self._seen, {}
-
-    def end(self) -> None:
-        """Forget what this scan did not find under way any more."""
-        self._before = {}
-
-    def since(self, exchange: Exchange, attempt: Attempt, now: float) -> float | None:
-        """Since when the answer to an attempt is awaited, in monotonic seconds; None while the
-        client still sends the request."""
-        if not exchange.is_sent:
-            self._seen[attempt] = now
-            return None
-        sending_at = self._before.get(attempt)
-        if sending_at is None:
-            return attempt.began_at
-        self._seen[attempt] = sending_at
-        return max(attempt.began_at, sending_at)
-
-
 class AttemptScan:
     """Looks after the attempts of both relays."""
 
@@ -84,7 +54,6 @@ class AttemptScan:
         self._checks = checks
         self._wanted: list[AttemptCheck] = []
         """The checks of this scan."""
-        self._sent = SentTimes()
         self._done: set[tuple[AttemptCheck, Attempt]] = set()
         """What needs no more checks."""
         self._still_done: set[tuple[AttemptCheck, Attempt]] = set()
@@ -104,7 +73,6 @@ class AttemptScan:
         self._wanted = [check for check in self._checks if check.interval_s(now) < inf]
         for check in self._wanted:
             check.begin(now)
-        self._sent.begin()
         return tuple(self._under_way())
 
     def check(self, exchange: Exchange, now: float) -> None:
@@ -112,9 +80,9 @@ class AttemptScan:
         attempt = exchange.attempt
         if attempt is None or attempt.outcome is not None or exchange.finished:
             return  # it ended since the scan began, or its client is gone
-        since = self._sent.since(exchange, attempt, now)
-        if since is None:
+        if not exchange.is_sent:
             return
+        since = attempt.awaited_since()
         for check in self._wanted:
             if exchange.attempt is not attempt or not exchange.is_under_way:
                 return  # the check before this one has ended it
@@ -124,5 +92,4 @@ class AttemptScan:
 
     def end(self) -> None:
         """See `Check`."""
-        self._sent.end()
         self._done, self._still_done = self._still_done, set()

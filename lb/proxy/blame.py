@@ -102,7 +102,7 @@ class Blame:
             return False
         now = self._clock()
         self._passive_health.failed(
-            attempt.backend, exchange.model, fault, now - attempt.began_at, now
+            attempt.backend, exchange.model, fault, attempt.took_s(now), now
         )
         attempt.erred = True
         return fault is Fault.DEVICE
@@ -125,7 +125,7 @@ class Blame:
         exchange = attempt.exchange
         if attempt.outcome is None and _is_judged(exchange):
             now = self._clock()
-            took = now - attempt.began_at
+            took = attempt.took_s(now)
             self._passive_health.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
 
     # What accounts and retry tell
@@ -142,13 +142,17 @@ class Blame:
         exchange = attempt.exchange
         if not _is_judged(exchange):
             return
-        took = now - attempt.began_at
+        took = attempt.took_s(now)
         fault = _FAULTS.get(outcome)
         if outcome in _PERHAPS_THE_REQUEST[exchange.protocol] and not attempt.first_byte_at:
             self.suspect(attempt, fault, took, now)
         elif fault is not None:
             self._passive_health.failed(attempt.backend, exchange.model, fault, took, now)
-        elif outcome in _ABANDONED and not attempt.first_byte_at:
+        elif (
+            outcome in _ABANDONED
+            and not attempt.first_byte_at
+            and attempt.awaited_since() <= now  # a backend need not answer half of a request
+        ):
             self._passive_health.abandoned(attempt.backend, exchange.model, took, now)
 
     def mended(self, exchange: Exchange, code: int, now: float) -> None:
@@ -163,7 +167,7 @@ class Blame:
 
     def _answered_well(self, attempt: Attempt, now: float) -> None:
         model = attempt.exchange.model
-        took_s = (attempt.first_byte_at or now) - attempt.began_at
+        took_s = attempt.took_s(attempt.first_byte_at or now)
         self.durations.add(model, took_s)
         self._passive_health.answered(attempt.backend, model, took_s, now)
 

@@ -167,6 +167,7 @@ class Exchange(RequestRecord):
         "loss",
         "may_have_run",
         "permit",
+        "sent_at",
         "suspicion",
         "ticket",
         "trace",
@@ -198,7 +199,7 @@ class Exchange(RequestRecord):
         self.hints: RoutingHints | None = None
         self.ticket: Ticket | None = None
         """Once it was offered to the scheduler. It belongs to the queue."""
-        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.placed_at = self.ended_at = self.held_until = self.sent_at = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
@@ -214,6 +215,9 @@ class Exchange(RequestRecord):
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
     where it does not."""
+    sent_at: float
+    """When its client had sent all of it; infinite while it still sends, 0.0 where all of it was
+    there when it was first placed. Calls that may be streams have no such time."""
     held_for: str
     """Why it waited for any backend: `no_backend`, `loading` or `activating`; empty where it did
     not."""
@@ -347,6 +351,7 @@ class Attempt:
         "exchange",
         "first_byte_at",
         "in_flight_messages",
+        "is_set_aside",
         "outcome",
         "port",
         "ticket",
@@ -362,7 +367,7 @@ class Attempt:
         self.connected_at = self.first_byte_at = 0.0
         self.outcome: Outcome | None = None
         """How it ended; None while it is under way."""
-        self.erred = False
+        self.erred = self.is_set_aside = False
         self.ticket: Ticket | None = None
         """What it is counted by, where its model is scheduled; None while it does not count."""
         self.in_flight_messages: Closing | None = None
@@ -370,6 +375,19 @@ class Attempt:
 
     erred: bool
     """It failed though it was answered, and those who judge backends know."""
+    is_set_aside: bool
+    """It counts against no limit, since its client is slow; see `lb.proxy.slow_clients`."""
+
+    def awaited_since(self) -> float:
+        """Find since when its answer is awaited: since it began, or since its client had sent all
+        of the request, which may be later. Infinite while the client still sends."""
+        return max(self.began_at, self.exchange.sent_at)
+
+    def took_s(self, at: float) -> float:
+        """Find how long its backend had taken at a time, without what its client took to send the
+        request. An answer that began before that counts from when the attempt began."""
+        since = self.awaited_since()
+        return at - (since if since <= at else self.began_at)
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

@@ -27,7 +27,7 @@ def report_abandoned(attempt: Attempt, now: float) -> None:
     """Count and log an attempt that is ended because no client and no answer is left of it."""
     ticket = attempt.ticket
     if ticket is None or ticket.model_backend is not None:
-        _report(attempt.backend, attempt.exchange.model, now - attempt.began_at)
+        _report(attempt.backend, attempt.exchange.model, attempt.took_s(now))
 
 
 def abandoned_until(attempt: Attempt) -> float:
@@ -35,7 +35,14 @@ def abandoned_until(attempt: Attempt) -> float:
     before."""
     ticket = attempt.ticket
     wait_s = UNSCHEDULED_S if ticket is None else overdue_after_s(ticket.expected_s)
-    return attempt.began_at + wait_s
+    return attempt.awaited_since() + wait_s
+
+
+def executed_until(attempt: Attempt) -> float:
+    """When a backend is expected to have executed an attempt; when all of it was sent where nobody
+    knows."""
+    ticket = attempt.ticket
+    return attempt.awaited_since() + (0.0 if ticket is None else ticket.expected_s)
 
 
 def _report(backend: Backend, model: bytes, waited_s: float) -> None:

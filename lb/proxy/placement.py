@@ -8,6 +8,7 @@ Invariant: from its placement on an attempt is counted in flight on its backend 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final, TypeVar
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -154,6 +155,8 @@ class Placer:
                 attempt.ticket = ticket
         exchange.attempt = attempt
         exchange.backend = backend
+        if exchange.sent_at == inf:
+            self._queue.uploads[exchange] = None
         if exchange.attempts:
             exchange.attempts += 1
             trace = exchange.whole.trace

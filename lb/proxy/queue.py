@@ -167,6 +167,7 @@ class Queue:
         "request_class",
         "scheduler",
         "turn",
+        "uploads",
         "wait_reasons",
     )  # fmt: skip
 
@@ -199,6 +200,9 @@ class Queue:
         self._later = later or _on_the_loop
         self.turn: Ticket | None = None
         """The one whose turn has come, until its exchange is placed at `Ticket.backend`."""
+        self.uploads: dict[Exchange, None] = {}
+        """Requests that were placed while their clients still sent them, until they have sent all
+        or `SlowClients` finds that the attempt has ended."""
         self._waiting: dict[Ticket, _Held] = {}
         self._held = 0
         """Bytes that those which wait may come to hold."""
@@ -509,18 +513,29 @@ class Queue:
         """Whether a request waits for its turn."""
         return bool(self._waiting)
 
-    def set_aside(self, attempt: Attempt, now: float) -> bool:
+    def upload_ended(self, exchange: Exchange, now: float) -> None:
+        """The client of an exchange has sent all of it."""
+        exchange.sent_at = now
+        self.uploads.pop(exchange, None)
+        attempt = exchange.attempt
+        if attempt is not None and attempt.is_set_aside and not attempt.first_byte_at:
+            self.count_again(exchange, attempt, now)
+
+    def set_aside(self, attempt: Attempt, now: float) -> None:
         """Count an attempt no more whose client is slow to send its request or to read its
-        response. False: it did not count."""
+        response: neither against the limit of its backend nor against that of its model there."""
+        attempt.is_set_aside = True
+        attempt.backend.count_no_more()
         ticket, attempt.ticket = attempt.ticket, None
-        if ticket is None:
-            return False
-        self.scheduler.complete(ticket, now, Ending.NEITHER)
-        return True
+        if ticket is not None:
+            self.scheduler.complete(ticket, now, Ending.NEITHER)
 
     def count_again(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
-        """Count an attempt that was set aside: all of its request has come. It stays uncounted
-        where the backend is not eligible for the model any more."""
+        """Count an attempt that was set aside, be there room or not: all of its request has come,
+        and it may be executed. It does not count for its model where the backend is not eligible
+        for that any more."""
+        attempt.is_set_aside = False
+        attempt.backend.count_again()
         ticket, hints = exchange.ticket, exchange.hints
         if ticket is None or hints is None:
             return

@@ -160,7 +160,7 @@ class RelayRole:
         self.hedger = Hedger(dispatcher, begin=self._begin_hedge, cancel=self._cancel_hedge)
         checks = (
             AttemptScan(self._under_way, (self.attempt_timeout, self.hedger)),
-            SlowClients(dispatcher.queue, self._under_way),
+            SlowClients(dispatcher.queue, control.pool, self._under_way),
             DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
             self.http1.paused_clients,
         )

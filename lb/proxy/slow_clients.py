@@ -1,9 +1,13 @@
 """Clients that are slow to send their requests, or to read responses, take no capacity from others.
 
 A Triton executes nothing of a request before all of it has come, and nothing more once the response
-of a unary inference has begun. So while requests are queued, an attempt stops counting against the
-capacity of its backend if its client takes longer than `SLOW_S` for either. After a slow upload it
-counts again once all of the request has come. After a slow download it does not.
+of a unary inference has begun. An attempt whose client takes longer than `SLOW_S` for either is set
+aside: it counts against no limit, neither `max_requests` of its backend nor that of its model.
+
+- A slow upload is always set aside. It counts again once all of the request has come
+  (`Queue.upload_ended`), be there room or not: it is at the backend already. That also keeps
+  it from being taken for a lost request, and has execution times learnt without it.
+- A slow download is set aside while others wait for a place. It never counts again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from lb.domain.pool import PoolRef
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.queue import Queue
 
@@ -22,25 +27,25 @@ _INTERVAL_S: Final = 0.05
 
 
 class SlowClients:
-    """A check of the monitor: finds slow clients while requests are queued."""
+    """A check of the monitor: finds slow clients."""
 
-    def __init__(self, queue: Queue, under_way: Callable[[], Iterable[Exchange]]) -> None:
+    def __init__(
+        self, queue: Queue, pool: PoolRef, under_way: Callable[[], Iterable[Exchange]]
+    ) -> None:
         """
         Args:
-            queue: of the scheduled requests.
+            queue: knows of uploads, and counts attempts.
+            pool: the published pool.
             under_way: gives requests with an attempt that has not ended.
         """
         self._queue = queue
+        self._pool = pool
         self._under_way = under_way
-        self._set_aside: set[Attempt] = set()
-        """Attempts that do not count."""
-        self._still: set[Attempt] = set()
-        """The attempts of that set that this scan has found."""
 
     @property
     def may_rest(self) -> bool:
         """See `Check`."""
-        return not self._set_aside
+        return not self._queue.uploads
 
     def interval_s(self, _now: float) -> float:
         """See `Check`."""
@@ -48,24 +53,25 @@ class SlowClients:
 
     def begin(self, _now: float) -> Sequence[Exchange]:
         """See `Check`."""
-        return tuple(self._under_way()) if self._set_aside or self._queue.has_queued else ()
+        queue = self._queue
+        if queue.has_queued or not all(each.has_room for each in self._pool.current.backends):
+            return (*queue.uploads, *self._under_way())
+        return tuple(queue.uploads)
 
     def check(self, exchange: Exchange, now: float) -> None:
         """See `Check`."""
         attempt = exchange.attempt
         if attempt is None or attempt.outcome is not None:
-            return
-        if attempt in self._set_aside:
-            if exchange.is_uploading or attempt.first_byte_at:
-                self._still.add(attempt)
-            else:
-                self._queue.count_again(exchange, attempt, now)
-        elif _is_slow(exchange, attempt, now) and self._queue.set_aside(attempt, now):
-            self._still.add(attempt)
+            self._queue.uploads.pop(exchange, None)
+        elif not attempt.is_set_aside:
+            if _is_slow(exchange, attempt, now):
+                self._queue.set_aside(attempt, now)
+        elif not (attempt.first_byte_at or exchange.is_uploading):
+            # The backend does not read: it is the one who is slow.
+            self._queue.count_again(exchange, attempt, now)
 
     def end(self) -> None:
         """See `Check`."""
-        self._set_aside, self._still = self._still, set()
 
 
 def _is_slow(exchange: Exchange, attempt: Attempt, now: float) -> bool:

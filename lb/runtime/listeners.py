@@ -38,8 +38,8 @@ from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 _OWN_CONNECTIONS: Final = 48
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors. Three
 times as many as may read events of the page: a browser has a few more beside that one."""
-_IDLE_CLOSED: Final = 32
-"""Idle connections to backends that are closed at once when descriptors get short."""
+_CLOSED_AT_ONCE: Final = 32
+"""Connections to backends that nobody waits for, closed at once when descriptors get short."""
 _ANY: Final = ("0.0.0.0", "::")
 
 
@@ -75,6 +75,7 @@ class ListenerSet:
         """Whose connections may not have reached their protocols yet."""
         self._use = DescriptorUse()
         self.budget = self._plan()
+        balancer.relay.http1.free_descriptors = self._free_descriptors
 
     async def open_own(self) -> None:
         """Accept at the metrics port and for the admin API."""
@@ -228,8 +229,14 @@ class ListenerSet:
         found = self.budget.room(clients, balancer.relay.upstream_connections)
         if found <= 0 and clients < self.budget.clients:
             # What is missing is held by connections to backends.
-            balancer.relay.http1.upstreams.close_idle(_IDLE_CLOSED)
+            balancer.relay.http1.close_unneeded(_CLOSED_AT_ONCE - found)
+            found = self.budget.room(clients, balancer.relay.upstream_connections)
         return found
+
+    def _free_descriptors(self) -> int:
+        """How many connections to backends may be opened beside those that are being made."""
+        relay = self._balancer.relay
+        return self.budget.all - self.clients - relay.upstream_connections - relay.http1.dialling
 
 
 def _came_through(transport: asyncio.BaseTransport | None, listener: Any) -> bool:

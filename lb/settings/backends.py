@@ -182,7 +182,8 @@ class BackendSettings(Section):
     same share."""
     max_requests: Count = 0
     """Requests in flight at once, HTTP and gRPC together; 0 is no limit. When every backend is
-    full, clients get 503 or RESOURCE_EXHAUSTED.
+    full, clients get 503 or RESOURCE_EXHAUSTED. An upload that takes longer than 100 ms counts
+    only once it is complete.
 
     Set this when a server fails under too many requests; otherwise only the limits per model
     hold."""

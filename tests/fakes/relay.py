@@ -75,6 +75,7 @@ from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import RerunLimits
 from lb.proxy.retry import Misplaced
 from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
+from lb.proxy.slow_clients import SlowClients
 from lb.proxy.sniff import Sniffer
 from lb.proxy.split import SplitRule
 from lb.proxy.steps import SequenceRules
@@ -568,6 +569,7 @@ class Relay:
             dispatcher,
             (
                 AttemptScan(self._under_way, self._attempt_checks),
+                SlowClients(dispatcher.queue, self.pool, self._under_way),
                 DeadPeerDetector(self._owing),
                 http1.paused_clients,
             ),

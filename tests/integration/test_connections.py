@@ -3,6 +3,7 @@ clients than descriptors, one client with too many."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,16 +12,20 @@ import socket
 import ssl
 import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
+from lb.runtime.limits import Budget
 from lb.simulator.process import Ports
+from tests.fakes.balancer import running_balancer
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.proxy_headers import binary_header, text_header
 from tests.fakes.tls import World
-from tests.wire.http1 import GET
+from tests.wire.http1 import GET, Peer, post, raw_client, reply, scripted_backend
+from tests.wire.waiting import eventually
 
 
 class Balancer:
@@ -257,3 +262,55 @@ def test_one_client_with_too_many_connections_loses_the_newest(
             client.close()
     finally:
         balancer.close()
+
+
+_FEW: Final = Budget(clients=4, all=8)
+_LIMIT_S: Final = 20.0
+
+
+async def _never_answer_inferences(peer: Peer) -> None:
+    while b"/infer" not in (await peer.request()).target:
+        await peer.send(reply())
+    await peer.closed()
+
+
+async def test_requests_that_nobody_waits_for_keep_no_client_out() -> None:
+    async with (
+        asyncio.timeout(_LIMIT_S),
+        scripted_backend(_never_answer_inferences) as backend,
+        running_balancer(
+            {
+                "listen": {"http": "127.0.0.1:0", "grpc": None},
+                "backends": [{"name": "only", "http": backend.target}],
+                "balancing": {"policy": "least_requests"},
+            }
+        ) as balancer,
+        AsyncExitStack() as stack,
+    ):
+        balancer.listener_set.budget = _FEW
+        relay = balancer.product.relay
+        port = int(balancer.address("http").rpartition(":")[2])
+
+        async def until_sent(count: int) -> None:
+            def is_sent() -> bool:
+                sent = sum(b"/infer" in each.target for each in backend.requests)
+                assert relay.connections + relay.upstream_connections <= _FEW.all
+                return sent == count
+
+            await eventually(is_sent)
+
+        for number in range(_FEW.all + _FEW.clients):
+            async with raw_client(port) as client:
+                await client.send(post())
+                await until_sent(number + 1)
+                client.reset()
+            await eventually(lambda: not relay.connections)
+        clients = [await stack.enter_async_context(raw_client(port)) for _ in range(_FEW.clients)]
+        await eventually(lambda: relay.connections == _FEW.clients)
+        for client in clients:
+            await client.send(GET)
+            assert (await client.answer()).status == 200
+        # Each of them needs a connection to the backend as well, all at once.
+        for client in clients:
+            await client.send(post())
+        await until_sent(_FEW.all + 2 * _FEW.clients)

@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from http.client import HTTPConnection
+from typing import Any
 
 import h2.config
 import h2.connection
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from lb.testing import Balancer, running, simulated
+from lb.testing import Balancer, Triton, running, simulated
 
 _ELEMENTS = 100_000
 """The size of an FP32 tensor: 400 KB, more than is held back before a request begins."""
@@ -141,14 +143,51 @@ def slow_grpc(balancer: Balancer) -> Iterator[Finish]:
         yield finish
 
 
+_MAX_REQUESTS = 4
+"""What each Triton gets at once, of all models. Half-sent requests are many more."""
+
+
+def limited(tritons: Sequence[Triton]) -> dict[str, Any]:
+    """Settings that give each Triton a limit of its own."""
+    return {
+        "backends": [
+            {"name": each.name, "http": each.http, "grpc": each.grpc, "max_requests": _MAX_REQUESTS}
+            for each in tritons
+        ]
+    }
+
+
+def until_counted(balancer: Balancer, in_flight: int, set_aside: int) -> None:
+    """Wait until `/api/v1/queue` says that so many requests are in flight at all Tritons, and that
+    so many of them count against no limit."""
+    found = -1, -1
+    deadline = time.monotonic() + _PATIENCE_S
+    with closing(HTTPConnection(balancer.admin, timeout=_PATIENCE_S)) as connection:
+        while found != (in_flight, set_aside):
+            assert time.monotonic() < deadline, found
+            connection.request("GET", "/api/v1/queue")
+            (model,) = json.loads(connection.getresponse().read())["models"]
+            rows = model["backends"]
+            found = (
+                sum(row["backend_in_flight"] for row in rows),
+                sum(row["backend_set_aside"] for row in rows),
+            )
+
+
 @pytest.mark.parametrize("slow", [slow_http, slow_grpc])
 def test_half_sent_requests_keep_nobody_waiting(
-    slow: Callable[[Balancer], Iterator[Finish]],
+    slow: Callable[[Balancer], AbstractContextManager[Finish]],
 ) -> None:
-    with simulated(2) as tritons, running(tritons) as balancer, slow(balancer) as finish:
+    with (
+        simulated(2) as tritons,
+        running(tritons, limited(tritons)) as balancer,
+        slow(balancer) as finish,
+    ):
         for _ in range(5):
             assert infers_well(balancer)
+        until_counted(balancer, _CLIENTS, _CLIENTS)
         assert finish() == _CLIENTS
+        until_counted(balancer, 0, 0)
 
 
 _RESPONSE_ELEMENTS = 1_000_000

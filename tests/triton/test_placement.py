@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random
-from time import perf_counter, time
+from time import monotonic, perf_counter, time
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.eviction import Recording, comparison
+from lb.placing.planner import RETRY_AFTER_S
 from tests.fakes.model_store import lru_hits, zipf
 from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
@@ -213,6 +214,7 @@ async def test_no_request_is_lost_while_models_replace_each_other(
 async def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(
     balancer: RunningBalancer, tritons: Sequence[RealTriton]
 ) -> None:
+    began = monotonic()
     async with client_of(balancer) as infer:
         with pytest.raises(InferenceServerException, match="no weights"):
             await infer(BROKEN)
@@ -227,8 +229,9 @@ async def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(
     # A load that failed makes a Triton say that it is not ready; it serves its other models.
     async with client_of(balancer) as infer:
         await infer(name_of(0))
-    # Nothing was tried again for these.
-    assert {each["failures"] for each in failures} == {1}
+    # Nothing was tried again for these before its time.
+    most = 1 + int((monotonic() - began) / RETRY_AFTER_S)
+    assert all(1 <= each["failures"] <= most for each in failures)
 
 
 async def test_a_model_whose_only_triton_dies_is_loaded_by_another_one(

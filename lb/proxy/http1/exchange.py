@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
@@ -48,7 +49,7 @@ from lb.proxy.http1.request_body import PORTION, HeldBody, RequestBody
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.short_response import ShortResponse
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
-from lb.proxy.lost import abandoned_until, report_abandoned
+from lb.proxy.lost import abandoned_until, executed_until, report_abandoned
 from lb.proxy.retry import Next
 from lb.proxy.variants import VariantHints, VariantHolder
 from lb.telemetry.meter import AnswerTimes
@@ -104,7 +105,7 @@ class Http1Exchange(Exchange):
         self.tried = ()
         self.backend = self.attempt = self.hedge = self.loss = self.suspicion = self.ticket = None
         self.hints = self.permit = self.reason = self.trace = None
-        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.placed_at = self.ended_at = self.held_until = self.sent_at = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.finished = self.response_begun = self.may_have_run = self.is_part = False
@@ -173,6 +174,8 @@ class Http1Exchange(Exchange):
         if self.cut_if_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))
+        if not ended:
+            self.sent_at = inf
         if self.body.keep_first(head, pieces, size, ended=ended):
             self._look_and_place(pieces)
 
@@ -196,6 +199,8 @@ class Http1Exchange(Exchange):
             return
         size = sum(map(len, pieces))
         self.bytes_in += size
+        if ended:
+            self.relay.dispatcher.queue.upload_ended(self, self.relay.clock())
         self.body.add(pieces, size, ended=ended)
         if self._look is not None and (pieces or ended):
             self._look_later(self._look, pieces)
@@ -679,7 +684,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self.port = port
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
-        self.erred = self._begun = False
+        self.erred = self._begun = self.is_set_aside = False
         self.outcome = self.ticket = self.in_flight_messages = None
         self.plan = exchange.plan
         self.body = exchange.body
@@ -720,6 +725,8 @@ class Http1Attempt(Attempt, AnswerSink):
     async def _dial(self, relay: Http1Shared) -> None:
         backend, port = self.backend, self.port
         connection: Http1ClientConnection | None
+        relay.find_descriptor()
+        relay.dialling += 1
         try:
             _, connection = await dial(
                 relay.loop,
@@ -737,6 +744,8 @@ class Http1Attempt(Attempt, AnswerSink):
         else:
             port.connects += 1
             outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
+        finally:
+            relay.dialling -= 1
         is_wanted = self.outcome is None
         if connection is None or connection.transport is None:
             if is_wanted:
@@ -802,11 +811,29 @@ class Http1Attempt(Attempt, AnswerSink):
         ):
             connection.set_reading(True)
             relay = self.owner.relay
+            relay.abandoned[self] = outcome
             left_s = abandoned_until(self) - relay.clock()
             give_up = partial(self._give_up, outcome)
             self._abandoned = relay.timers.after(max(left_s, 0.0), give_up)
         else:
             self.end(outcome)
+
+    def disconnect(self, outcome: Outcome) -> None:
+        """It is abandoned, and others need its descriptor. A Triton executes it all the same, so it
+        stays in flight until it is expected to be executed, and ends with `outcome`."""
+        relay = self.owner.relay
+        connection = self.connection
+        self.connection = self.body.connection = None
+        if connection is not None:
+            relay.upstreams.drop(connection)
+        left_s = executed_until(self) - relay.clock()
+        if left_s <= 0.0 or self._begun:
+            self.end(outcome)
+            return
+        del relay.abandoned[self]
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+        self._abandoned = relay.timers.after(left_s, partial(self.end, outcome))
 
     def _give_up(self, outcome: Outcome) -> None:
         """Nobody waits for the answer, and it will probably never come."""
@@ -827,6 +854,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if self._abandoned is not None:
             self._abandoned.cancel()
             self._abandoned = None
+            self.owner.relay.abandoned.pop(self, None)
         if self.owner.hedge is self:
             self.owner.hedge = None
 

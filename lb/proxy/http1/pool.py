@@ -122,21 +122,28 @@ class UpstreamPool(Generic[AnyConnection]):
             if connection.backend is backend:
                 connection.backend = _NOBODY  # whose connections nobody keeps
 
-    def close_idle(self, count: int) -> None:
+    def close_idle(self, count: int) -> int:
         """Close connections that wait for a request, the oldest of the longest lists first, since
-        their descriptors are needed."""
-        for _ in range(count):
+        their descriptors are needed. Returns how many there were."""
+        for closed in range(count):
             longest = max(self._idle.values(), key=len, default=None)
             if not longest:
-                return
-            longest.pop(0).close()
+                return closed
+            self.drop(longest.pop(0))
+        return count
+
+    def drop(self, connection: AnyConnection) -> None:
+        """Close a connection whose descriptor is needed: it counts as open no more, although its
+        transport reports that only in the next iteration of the loop."""
+        connection.close()
+        self.open.discard(connection)
 
     def make_room(self, backend: Backend) -> None:
         """A new connection is dialled: close the oldest idle one to that backend, if there is one,
         so that retries do not make the list grow."""
         idle = self._idle.get(backend)
         if idle:
-            idle.pop(0).close()
+            self.drop(idle.pop(0))
 
     def close(self) -> None:
         """Close everything now, requests under way included."""

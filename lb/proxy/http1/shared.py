@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from lb.domain.backend import BackendKind
+from lb.domain.outcome import Outcome
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.paused_clients import PausedClients
@@ -50,11 +53,31 @@ class Http1Shared:
             dispatcher.pool.current, parts.timers, self.clock, options.upstream_idle_s
         )
         """Connections to backends."""
+        self.abandoned: dict[Any, Outcome] = {}
+        """Attempts for whose answers nobody waits but their connections, the longest abandoned
+        first, and how they end without an answer."""
+        self.dialling = 0
+        """Connections to backends that are being made."""
+        self.free_descriptors: Callable[[], int] = _no_limit
+        """How many connections may be opened beside those that are open or being made."""
         self.unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
         """Ends that these follow the pool."""
         self.draining = False
         self.draw: Draw | None = None
         """Whether the request at hand is traced, if nothing else says so; None: none is."""
+
+    def find_descriptor(self) -> None:
+        """Have one free for a connection to a backend that is about to be dialled."""
+        free = self.free_descriptors()
+        if free < 1:
+            self.close_unneeded(1 - free)
+
+    def close_unneeded(self, count: int) -> None:
+        """Close connections to backends whose descriptors are needed: idle ones, and then those of
+        abandoned attempts, the longest abandoned first."""
+        count -= self.upstreams.close_idle(count)
+        for attempt, outcome in tuple(islice(self.abandoned.items(), count)):
+            attempt.disconnect(outcome)
 
     def _set(self, options: Http1Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
@@ -90,6 +113,10 @@ class Http1Shared:
             server.configured()
         for connection in self.upstreams.open:
             connection.configured()
+
+
+def _no_limit() -> int:
+    return sys.maxsize
 
 
 def know_nothing(_head: bytes) -> RequestPlan | None:

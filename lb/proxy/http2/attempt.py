@@ -132,7 +132,7 @@ class GrpcAttempt(Attempt):
         self.port = port
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
-        self.erred = self.begun = False
+        self.erred = self.begun = self.is_set_aside = False
         self.outcome = self.ticket = self.in_flight_messages = None
         self.connection: Http2Connection | None = None
         """The connection, once it has a stream there."""

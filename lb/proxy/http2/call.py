@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 from lb.access.gate import Credentials
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import ModelIn
+from lb.domain.operation import ModelIn, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import MODEL_INFER, answers_once
 from lb.proxy import failure
@@ -48,6 +48,8 @@ from lb.wire.trace_context import TraceContext
 _GRPC: Final = AppProtocol.GRPC
 _DEPTHS: Final = {ModelIn.MESSAGE: 0, ModelIn.SPEC: 1, ModelIn.TASK: 2}
 """How many messages deep the name of the model stands; TF Serving has it in one of its own."""
+_MAY_STREAM: Final = frozenset({OperationKind.STREAM, OperationKind.OTHER})
+"""A backend may execute these calls before their clients have sent all of them."""
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
 
@@ -112,7 +114,7 @@ class Call(Exchange):
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
-        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.placed_at = self.ended_at = self.held_until = self.sent_at = 0.0
         self.finished = self.begun = self.held_back = self.may_have_run = self.is_part = False
         options = relay.options
         self.relay = relay
@@ -317,6 +319,8 @@ class Call(Exchange):
             request.ended = True
             if not self.check_length():
                 return
+            if self.sent_at:
+                self.upload_ended()
         sink = request.sink
         if sink is not None:
             sink.send_data(request, payload)
@@ -449,6 +453,8 @@ class Call(Exchange):
         request.ended = True
         if not self.check_length():
             return
+        if self.sent_at:
+            self.upload_ended()
         if self.held_back:
             self.held_back = False
             self._place()
@@ -463,7 +469,17 @@ class Call(Exchange):
         return cast("BackendSide | None", self.attempt)
 
     def _place(self) -> None:
+        self.expect_rest()
         self.relay.place(self)
+
+    def expect_rest(self) -> None:
+        """Note that it is placed before its client has sent all of it, where that is so."""
+        if not self.request.ended and self.operation.kind not in _MAY_STREAM:
+            self.sent_at = inf
+
+    def upload_ended(self) -> None:
+        """The client has sent the last of a request that was placed before."""
+        self.relay.dispatcher.queue.upload_ended(self, self.relay.now)
 
     def place_anew(self) -> None:
         """Begin the next attempt."""
@@ -518,7 +534,7 @@ class Call(Exchange):
     def is_uploading(self) -> bool:
         """See `Exchange`."""
         request = self.request
-        return request.window > 0 and not (request.ended or self.begun or self.finished)
+        return request.window > 0 and self.sent_at == inf and not (self.begun or self.finished)
 
     @property
     def is_downloading(self) -> bool:

@@ -220,6 +220,8 @@ class VariantCall(CallPart):
         request.ended = bool(end_stream)
         if request.ended and not call.check_length():
             return
+        if request.ended and call.sent_at:
+            call.upload_ended()
         if request.push(payload):
             self._look()
 
@@ -247,6 +249,7 @@ class VariantCall(CallPart):
         if self._choice is not None and self._choice.follow():
             self._change(self._choice.variant)
             return
+        call.expect_rest()
         try:
             attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
         except RequestRefused as refusal:

@@ -31,9 +31,9 @@ _PORT: Final = (
     "in_flight", "connections", "attempts", "bytes_sent", "bytes_received", "connects",
     "connect_failures",
 )  # fmt: skip
-_BACKEND: Final = ("in_flight", "lost_requests")
+_BACKEND: Final = ("in_flight", "lost_requests", "set_aside")
 _MODEL: Final = ("durations", "first_answers", "intervals")
-_GAUGES: Final = frozenset({"in_flight", "connections", "open", "held"})
+_GAUGES: Final = frozenset({"in_flight", "set_aside", "connections", "open", "held"})
 _NUMBER_AT: Final[Mapping[str | int, int]] = {"backend": 1, "port": 1, "answers": 2, "own calls": 2}
 """Where a path has the number of a backend, by how it begins."""
 _NOBODY: Final = -1
