@@ -18,7 +18,8 @@ _BAD_SHARE: Final = 0.05
 OF_CLIENTS: Final = frozenset(
     each.value
     for each in (
-        Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED,
+        Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.ANSWER_HEAD_TOO_LARGE,
+        Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED,
         Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.CLIENT_STALLED, Reason.FLOOD,
         Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED, Reason.RATE_LIMITED,
         Reason.CONCURRENCY_LIMITED, Reason.SEQUENCE_ID, Reason.DEADLINE,

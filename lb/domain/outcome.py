@@ -32,6 +32,9 @@ class Outcome(Enum):
     """The backend shuts down, and ended it: before it began, or while it ran."""
     PROTOCOL_ERROR = "protocol_error"
     """The backend broke HTTP framing."""
+    HEAD_TOO_LARGE = "head_too_large"
+    """The head of the answer, or its trailers, are larger than we take: most likely they repeat
+    what the request says."""
     STALLED = "stalled"
     """The backend stopped taking the request."""
     LATE = "late"
@@ -59,6 +62,8 @@ class Reason(Enum):
     UPSTREAM_LOST = "upstream_lost"
     UPSTREAM_RESET = "upstream_reset"
     UPSTREAM_PROTOCOL = "upstream_protocol"
+    ANSWER_HEAD_TOO_LARGE = "answer_head_too_large"
+    """The head of its answer, or the trailers, are larger than we take."""
     UPSTREAM_STALLED = "upstream_stalled"
     UPSTREAM_BROKEN = "upstream_broken"
     UPSTREAM_LATE = "upstream_late"
@@ -127,6 +132,7 @@ OUTCOME_REASONS = {
     Outcome.RESET: Reason.UPSTREAM_RESET,
     Outcome.CUT_OFF: Reason.UPSTREAM_RESET,
     Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
+    Outcome.HEAD_TOO_LARGE: Reason.ANSWER_HEAD_TOO_LARGE,
     Outcome.STALLED: Reason.UPSTREAM_STALLED,
     Outcome.LATE: Reason.UPSTREAM_LATE,
     Outcome.DEADLINE: Reason.DEADLINE,

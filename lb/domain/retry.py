@@ -57,7 +57,8 @@ class Row:
     counts_against_backend: bool
     """Whether the failure says something about the backend's health."""
     mends_elsewhere: bool = True
-    """Whether another attempt has a better chance; not where it is the client that ended it."""
+    """Whether another attempt has a better chance; not where the client ended it, or caused
+    it."""
 
 
 REPLAY_TABLE: dict[Outcome, Row] = {
@@ -77,6 +78,8 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     # Servers on gRPC's own core say the same of what they did not begin.
     Outcome.CUT_OFF: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
+    # Another backend would repeat as much of the request.
+    Outcome.HEAD_TOO_LARGE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),

@@ -24,10 +24,11 @@ LINES_AT_ONCE: Final = 1000
 """Of requests that failed through their client's fault, for each reason: whoever can send bad
 requests must not fill the disk. In the mode `all` there is no such limit."""
 CLIENTS_FAULT: Final = frozenset({
-    Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.BODY_TOO_LARGE,
-    Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.CLIENT_STALLED,
-    Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED, Reason.RATE_LIMITED,
-    Reason.CONCURRENCY_LIMITED, Reason.FLOOD, Reason.LOOP, Reason.SEQUENCE_ID,
+    Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.ANSWER_HEAD_TOO_LARGE,
+    Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT,
+    Reason.CLIENT_STALLED, Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED,
+    Reason.RATE_LIMITED, Reason.CONCURRENCY_LIMITED, Reason.FLOOD, Reason.LOOP,
+    Reason.SEQUENCE_ID,
 })  # fmt: skip
 
 

@@ -7,16 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from tests.fakes.passive_health import Told
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.wire.frames import (
     INTERNAL_ERROR,
     METHOD_PATH,
+    RESPONSE_FIELDS,
     answer,
     call,
+    continuation,
     data,
     headers,
+    literals,
+    message,
     named,
     request_fields,
     rst,
@@ -161,6 +165,94 @@ async def test_a_connection_that_every_server_closes_over_one_request_counts_aga
                 async with http1_client(relay.port) as client:
                     await client.send(content)
                     assert (await client.answer("POST")).status == status
+        assert told.failures.total() == 0
+        await eventually(relay.is_clean)
+
+
+LONG = (b"grpc-message", b"x" * 70_000)
+_EXHAUSTED = 8
+
+
+def long_head(stream: int) -> bytes:
+    """An error in one frame."""
+    return headers(stream, [*RESPONSE_FIELDS, (b"grpc-status", b"5"), LONG], end=True)
+
+
+def long_trailers(stream: int) -> bytes:
+    """An error in frames as long as peers must take, behind a head."""
+    block = literals([(b"grpc-status", b"5"), LONG])
+    pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
+    return (
+        headers(stream, RESPONSE_FIELDS)
+        + headers(stream, pieces[0], end=True, done=False)
+        + b"".join([continuation(stream, piece, done=False) for piece in pieces[1:-1]])
+        + continuation(stream, pieces[-1])
+    )
+
+
+def long_trailers_behind_a_message(stream: int) -> bytes:
+    """An error that comes when some of the answer has gone to the client."""
+    begun = headers(stream, RESPONSE_FIELDS) + data(stream, message())
+    return begun + headers(stream, [(b"grpc-status", b"5"), LONG], end=True)
+
+
+@pytest.mark.parametrize("reply", [long_head, long_trailers, long_trailers_behind_a_message])
+async def test_an_answer_with_too_large_a_head_ends_its_own_call_only(
+    reply: Callable[[int], bytes],
+) -> None:
+    """Servers repeat names in their errors: whoever sends long ones must not end the calls of
+    others, at one backend after the other."""
+    held: list[tuple[Peer, int]] = []
+
+    async def play(peer: Peer) -> None:
+        while True:
+            stream = (await peer.until(lambda frame: frame.ends_stream)).stream
+            if not is_malformed(peer.fields(stream)):
+                held.append((peer, stream))
+                continue
+            peer.send(reply(stream))
+            for other, waiting in held:
+                other.send(answer(waiting))
+
+    async with (
+        raw_backend(plays(play)) as one,
+        raw_backend(plays(play)) as two,
+        running_relay(one.target, two.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        relay.judge = told = watched(relay.backends)
+        client.send(call(1), call(3))
+        await eventually(lambda: len(held) == 2)
+        client.send(call(5, None, BAD))
+        for stream, status in ((5, _EXHAUSTED), (1, 0), (3, 0)):
+            await client.until_over(stream)
+            assert client.status(stream) == status
+        assert client.fields(5)[b"grpc-message"].endswith(b"that are too large")
+        assert [record.attempts for record in relay.finished.records] == [1, 1, 1]
+        assert [len(backend.peers) for backend in (one, two)] == [1, 1]
+        failures = [backend.ports[AppProtocol.GRPC].failures for backend in relay.backends]
+        assert sorted(failures, key=len) == [{}, {"answer_head_too_large": 1}]
+        assert told.failures.total() == 0
+        await relay.until_clean()
+
+
+async def test_an_http_answer_with_too_large_a_head_is_asked_for_once() -> None:
+    async def script(peer: Http1Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 400 Bad Request\r\nX: " + b"x" * 70_000 + b"\r\n\r\n")
+
+    async with (
+        scripted_backend(script) as one,
+        scripted_backend(script) as two,
+        running_http1_relay(one.target, two.target) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        async with http1_client(relay.port) as client:
+            await client.send(
+                b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+            )
+            assert (await client.answer("POST")).status == 502
+        assert [record.attempts for record in relay.finished.records] == [1]
         assert told.failures.total() == 0
         await eventually(relay.is_clean)
 

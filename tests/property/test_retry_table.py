@@ -12,7 +12,8 @@ OUTCOMES = st.sampled_from(Outcome)
 NEVER_SENT = {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
 SURELY_DID_NOT_RUN = NEVER_SENT | {Outcome.REFUSED, Outcome.NOT_HERE}
 NOT_MENDED_ELSEWHERE = {
-    Outcome.ANSWERED, Outcome.DEADLINE, Outcome.CANCELLED, Outcome.OVERTAKEN,
+    Outcome.ANSWERED, Outcome.HEAD_TOO_LARGE, Outcome.DEADLINE, Outcome.CANCELLED,
+    Outcome.OVERTAKEN,
 }  # fmt: skip
 
 

@@ -305,7 +305,10 @@ class GrpcClientCall:
             self._block += payload
         elif kind == frames.DATA:
             self._data += payload
-        if len(self._block) > _HEADS_LIMIT or len(self._data) > self._limit + PREFIX_SIZE:
+        if len(self._block) > _HEADS_LIMIT:
+            detail = "the head or the trailers of the answer are too large"
+            raise UpstreamError(Outcome.HEAD_TOO_LARGE, detail)
+        if len(self._data) > self._limit + PREFIX_SIZE:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "endless answer")
         if kind in (frames.HEADERS, frames.CONTINUATION) and flags & frames.END_HEADERS:
             self._take_block()

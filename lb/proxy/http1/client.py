@@ -43,6 +43,8 @@ PIECE_COST: Final = 2
 """Units of `IterationBudget` for a chunk."""
 _REST_BYTES: Final = 1 << 20
 """Bytes of an answer that is read after writing the request has failed."""
+_TOO_LARGE: Final = 431
+"""What the codec says of fields, in a head or in trailers, beyond its limits."""
 _WAITING_BYTES: Final = 16 * 1024
 """Bytes that are read into the transport of what is not in memory, to wait until the socket takes
 more."""
@@ -357,7 +359,8 @@ class Http1ClientConnection(Pooled):
             most = PIECES_AT_ONCE if iteration.left > 0 else FEW
             end = 0 if decoder.ended else decoder.decode(data, 0, pieces, most)
         except MessageError as error:
-            self._fail(Outcome.PROTOCOL_ERROR, error.text)
+            is_large = error.status == _TOO_LARGE
+            self._fail(Outcome.HEAD_TOO_LARGE if is_large else Outcome.PROTOCOL_ERROR, error.text)
             return
         if head is not None:
             is_empty = not (decoder.ended or any(pieces))

@@ -344,6 +344,11 @@ class GrpcAttempt(Attempt):
         self.detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
         self.failed(Outcome.PROTOCOL_ERROR, _FOREIGN, status_of_http(head.status))
 
+    def large_response_head(self, end_stream: bool) -> None:
+        """The head of the response is too large, or its trailers are; they are skipped."""
+        self.detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
+        self.failed(Outcome.HEAD_TOO_LARGE)
+
     def early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""
         if not head.status or end_stream:

@@ -292,6 +292,17 @@ class Http2ClientConnection(Http2Connection):
         head = self.blocks.known_response(block) or self.blocks.response(block)
         pipe.owner.response_head(head, end_stream)
 
+    def on_large_block(self, stream_id: int, end_stream: bool) -> None:
+        """A response begins, or its trailers came, and is larger than what we take. Servers repeat
+        what requests say: it ends that one call (RFC 9113 10.5.1)."""
+        if not self.blocks.is_stateless:
+            super().on_large_block(stream_id, end_stream)
+        pipe = self.streams.get(stream_id)
+        if pipe is None or pipe.ended:
+            self.admit_frame(fr.HEADERS, stream_id)
+            return
+        pipe.owner.large_response_head(end_stream)
+
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         """A unary answer that came in one read: see `Http2Codec.take_whole`."""
         # HOT PATH (benchmarks/bench_http2_relay.py). Head and trailers that are known around one

@@ -25,6 +25,7 @@ RESET_CODES: Final = {
     Reason.DEADLINE: ErrorCode.CANCEL,
     Reason.CLIENT_STALLED: ErrorCode.CANCEL,
     Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
+    Reason.ANSWER_HEAD_TOO_LARGE: ErrorCode.ENHANCE_YOUR_CALM,
 }
 """How a stream is reset whose response has begun; others are INTERNAL_ERROR."""
 BACKEND_FAILED: Final = frozenset(OUTCOME_REASONS.values()) - {

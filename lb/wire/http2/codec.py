@@ -34,6 +34,8 @@ _NOT_GREETED: Final = -1
 """In place of a stream id: SETTINGS must come before any other frame (RFC 9113 3.4)."""
 _LAST_IDS: Final = 2**31 - 2**20
 """From here on a peer is running out of stream ids (RFC 9113 5.1.1)."""
+_MAX_PADDING: Final = 256
+"""Bytes of a HEADERS frame."""
 _HEAD_UNIT: Final = 9
 """Binary logarithm: 512 bytes of a header block cost as much as a frame, or more."""
 _HEAD_UNIT_BYTES: Final = (1 << _HEAD_UNIT) - 1
@@ -46,11 +48,11 @@ class Http2Codec(Http2Endpoint):
     """Framing and connection state of one side of an HTTP/2 connection."""
 
     __slots__ = (
-        "_block", "_block_end", "_block_frames", "_block_id", "_credited_in", "_header_limit",
-        "_postponed", "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip", "_tail", "acked",
-        "blocks", "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
-        "inspected", "last_peer_id", "left", "owed", "peer_frame_size",
-        "peer_max_streams", "peer_ready", "peer_window",
+        "_block", "_block_end", "_block_frames", "_block_id", "_block_size", "_credited_in",
+        "_header_limit", "_postponed", "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip",
+        "_tail", "acked", "blocks", "credit", "credited", "data_sent", "frame_limit",
+        "frames_at_once", "going_away", "inspected", "last_peer_id", "left", "owed",
+        "peer_frame_size", "peer_max_streams", "peer_ready", "peer_window",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +113,8 @@ class Http2Codec(Http2Endpoint):
         """Stream whose header block is under way; 0 when none is."""
         self._block_end = False
         self._block_frames = 0
+        self._block_size = 0
+        """Bytes that have come of it; above `_header_limit` the block is skipped."""
 
     # Receiving
 
@@ -270,12 +274,16 @@ class Http2Codec(Http2Endpoint):
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "frame larger than advertised")
         if self._block_id or kind == fr.CONTINUATION:
             self._check_turn(kind, flags, stream_id)
-        check_shape(kind, stream_id, length, self._header_limit)
+        check_shape(kind, stream_id, length)
         if kind == fr.DATA:
             return self._begin_data(data, pos, size)
         start = pos + 9
         if kind > fr.CONTINUATION:
             self.spend(Spending.PRIORITY if kind == _PRIORITY_UPDATE else Spending.FAULT)
+            self._skip = length
+            return self._go_on(data, size, start)
+        if kind in {fr.HEADERS, fr.CONTINUATION} and self._is_block_too_large(kind, length):
+            self._skip_header_frame(kind, flags, stream_id, length)
             self._skip = length
             return self._go_on(data, size, start)
         stop = start + length
@@ -434,23 +442,19 @@ class Http2Codec(Http2Endpoint):
             self.spend(Spending.FAULT)
 
     def _header_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        done = flags & fr.END_HEADERS
         if kind == fr.HEADERS:
             payload = strip(flags, payload)
-            self._block = [payload]
-            self._block_id = stream_id
-            self._block_end = bool(flags & fr.END_STREAM)
-            self._block_frames = 0
+            if len(payload) > self._header_limit:
+                self._skip_header_frame(kind, flags, stream_id, len(payload))
+                return
+            self._begin_block(flags, stream_id)
         else:
-            self._block.append(payload)
-            self._block_frames += 1
-            if self._block_frames > _MAX_CONTINUATIONS:
-                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames")
+            self._count_continuation()
         if not payload:
             self.spend(Spending.FAULT)
-        if sum(map(len, self._block)) > self._header_limit:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
-        if not done:
+        self._block.append(payload)
+        self._block_size += len(payload)
+        if not flags & fr.END_HEADERS:
             self.on_unfinished()
             return
         block = b"".join(self._block)
@@ -462,6 +466,45 @@ class Http2Codec(Http2Endpoint):
             self.on_stream_error(stream_id, error)
         if stream_id >= _LAST_IDS:
             self.on_last_ids()
+
+    def _begin_block(self, flags: int, stream_id: int) -> None:
+        self._block = []
+        self._block_id = stream_id
+        self._block_end = bool(flags & fr.END_STREAM)
+        self._block_frames = 0
+        self._block_size = 0
+
+    def _count_continuation(self) -> None:
+        self._block_frames += 1
+        if self._block_frames > _MAX_CONTINUATIONS:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames")
+
+    def _is_block_too_large(self, kind: int, length: int) -> bool:
+        """Whether a header block is larger than the limit with one more frame. HEADERS may turn
+        out to be so without their padding only."""
+        if kind == fr.HEADERS:
+            return length > self._header_limit + _MAX_PADDING
+        return self._block_size + length > self._header_limit
+
+    def _skip_header_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
+        """Account for a frame with which a header block is too large; its payload is not kept. How
+        long a block may go on so is limited by time, see `on_unfinished`."""
+        if kind == fr.HEADERS:
+            self._begin_block(flags, stream_id)
+        elif length < fr.MIN_FRAME_SIZE:
+            self._count_continuation()  # what is longer counts by its bytes
+        if not length:
+            self.spend(Spending.FAULT)
+        is_news = self._block_size <= self._header_limit
+        self._block_size += length
+        if is_news:
+            self._block[:] = [b""]  # one is under way, see `begun`
+            self.on_large_block(stream_id, self._block_end)
+        if flags & fr.END_HEADERS:
+            self._block = []
+            self._block_id = 0
+        else:
+            self.on_unfinished()
 
     @property
     def is_within_block(self) -> bool:

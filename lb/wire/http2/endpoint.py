@@ -61,6 +61,14 @@ class Http2Endpoint(metaclass=ABCMeta):
     def on_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         """A complete header block arrived: a request, a response, or trailers."""
 
+    def on_large_block(self, stream_id: int, end_stream: bool) -> None:
+        """A header block turns out to be too large. Where this returns, the block is skipped.
+
+        Raises:
+            Http2Error: the connection is lost.
+        """
+        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         """Handle a whole small message at once: `block` and the frames behind it, from `pos` on.
 

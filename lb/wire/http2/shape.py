@@ -13,7 +13,6 @@ TINY: Final = 5
 """DATA below this many bytes holds no message of gRPC, whose prefix alone is as long."""
 _MAX_CONTROL_FRAME: Final = 16_384
 """Frames other than DATA and header blocks; the longest that makes sense is GOAWAY's text."""
-_PADDING: Final = 256
 
 
 class _Shape(NamedTuple):
@@ -29,7 +28,7 @@ class _Shape(NamedTuple):
 _ANY_SIZE: Final = 2**24
 _SHAPES: Final = (
     _Shape(0, _ANY_SIZE, True),  # DATA: the frame size that we advertise is its limit
-    _Shape(0, _ANY_SIZE, True),  # HEADERS: limited below
+    _Shape(0, _ANY_SIZE, True),  # HEADERS: the codec limits header blocks
     _Shape(0, _MAX_CONTROL_FRAME, True),  # PRIORITY: another length than 5 is its stream's error
     _Shape(4, 4, True),  # RST_STREAM
     _Shape(0, _MAX_CONTROL_FRAME, False),  # SETTINGS: limited below
@@ -37,13 +36,13 @@ _SHAPES: Final = (
     _Shape(8, 8, False),  # PING
     _Shape(0, _MAX_CONTROL_FRAME, False),  # GOAWAY
     _Shape(4, 4, None),  # WINDOW_UPDATE
-    _Shape(0, _ANY_SIZE, True),  # CONTINUATION: limited below
+    _Shape(0, _ANY_SIZE, True),  # CONTINUATION: likewise
 )
 """By kind."""
 
 
-def check_shape(kind: int, stream_id: int, length: int, header_limit: int) -> None:
-    """Check what can be told from nine bytes (RFC 9113 6).
+def check_shape(kind: int, stream_id: int, length: int) -> None:
+    """Check what can be told from nine bytes (RFC 9113 6), but for the size of header blocks.
 
     Raises:
         Http2Error: the frame must not be.
@@ -59,8 +58,6 @@ def check_shape(kind: int, stream_id: int, length: int, header_limit: int) -> No
         if most == _MAX_CONTROL_FRAME:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "control frame too large")
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "wrong frame length")
-    if kind in {fr.HEADERS, fr.CONTINUATION} and length > header_limit + _PADDING:
-        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
     if kind == fr.SETTINGS and length > 6 * MAX_SETTINGS and not length % 6:
         raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many settings")
 

@@ -158,7 +158,7 @@ def test_a_server_that_leaves_after_this_call_is_heard_out() -> None:
         (b"\0\0\0\x04\0\0\0\0\0" + 20 * (b"\0\x40\0\0\0\0\0\0\x01" + 16384 * b"x"),
          "endless answer"),
         (b"\0\0\0\x04\0\0\0\0\0" + 20 * (b"\0\x40\0\x09\0\0\0\0\x01" + 16384 * b"x"),
-         "endless answer"),
+         "the head or the trailers of the answer are too large"),
     ],
 )  # fmt: skip
 def test_a_broken_answer_is_an_error(reply: bytes, detail: str) -> None:

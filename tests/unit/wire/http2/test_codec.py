@@ -260,6 +260,74 @@ def test_broken_frames_end_the_connection_however_they_are_cut(name: str, step: 
     assert error.code is code
 
 
+class SkippingCodec(NotingCodec):
+    """Notes blocks that are too large, and skips them."""
+
+    def on_large_block(self, stream_id: int, end_stream: bool) -> None:
+        self.events.append(("large", stream_id, end_stream))
+
+
+LARGE = {
+    "in one frame": headers(1, bytes(2 * HEADER_LIMIT), end=True),
+    "in one frame that its padding leaves": headers(1, bytes(HEADER_LIMIT + 1), end=True, pad=9),
+    "in the second frame": (
+        headers(1, bytes(HEADER_LIMIT), end=True, done=False) + continuation(1, b"x")
+    ),
+    "in the first of three frames": (
+        headers(1, bytes(HEADER_LIMIT + 300), end=True, done=False)
+        + continuation(1, b"x", done=False)
+        + continuation(1, b"x")
+    ),
+    "in many long frames": (
+        headers(1, b"", end=True, done=False)
+        + continuation(1, bytes(FRAME_LIMIT), done=False) * 20
+        + continuation(1, b"")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("step", [1, 9, 10**6])
+def test_a_block_that_is_too_large_may_be_skipped(name: str, step: int) -> None:
+    codec = SkippingCodec()
+    codec.open(1)
+    codec.open(3)
+    rest = data(3, b"abc") + headers(3, bytes(HEADER_LIMIT), end=True)
+    frames = LARGE[name] + rest
+    assert codec.feed(frames, *range(step, len(frames), step)) is None
+    assert codec.events == [
+        ("large", 1, True),
+        ("data", 3, b"abc", False),
+        ("head", 3, bytes(HEADER_LIMIT), True),
+    ]
+    assert codec.owed == 3
+    assert not codec.is_within_block
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        (ping(), P),
+        (data(1, b"x"), P),
+        (headers(3, b"x"), P),
+        (continuation(3, b"x"), P),
+        (continuation(1, b"x", done=False) * 8, E),
+    ],
+)
+def test_a_block_that_is_skipped_is_still_a_block(frames: bytes, code: ErrorCode) -> None:
+    codec = SkippingCodec()
+    codec.open(1)
+    assert codec.feed(headers(1, bytes(HEADER_LIMIT), done=False)) is None
+    begun = codec.begun()
+    assert codec.feed(continuation(1, b"x", done=False)) is None
+    assert codec.is_within_block
+    assert codec.is_still_begun(*begun)
+    assert sum(map(len, begun[1])) == 0
+    error = codec.feed(frames)
+    assert error is not None
+    assert error.code is code
+
+
 @pytest.mark.parametrize("first", [ping(), fr.SETTINGS_ACK, headers(1, b"x"), data(1, b"x")])
 def test_settings_come_first(first: bytes) -> None:
     """RFC 9113 3.4: PING, an acknowledgement, a head or data before them."""
