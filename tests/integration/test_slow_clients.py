@@ -72,7 +72,10 @@ def slow_http(balancer: Balancer) -> Iterator[Finish]:
         def finish() -> int:
             for each in connections:
                 each.send(body[len(body) // 2 :])
-            return sum(each.getresponse().status == 200 for each in connections)
+            answers = [each.getresponse() for each in connections]
+            for each in answers:
+                each.read()
+            return sum(each.status == 200 for each in answers)
 
         yield finish
 
