@@ -201,7 +201,7 @@ CONNECTIONS = [
     lost("U-17g", "an undecodable head", headers(1, b"\xff" * 9), "RFC 9113 4.3"),
     lost("U-17h", "a bomb", headers(1, literals(RESPONSE_FIELDS) + literal(b"x", bytes(4000), 0x40) + 24_000 * b"\xbe"), "RFC 9113 10.5.1"),
     BackendRow("U-17i", "a head of 70 kB", headers(1, [*RESPONSE_FIELDS, (b"x", b"x" * 70_000)]), Status(EXHAUSTED), "RFC 9113 10.5.1", keeps=True),
-    BackendRow("U-17C", "a head of 70 kB that may use a table", headers(1, [*RESPONSE_FIELDS, (b"x", b"x" * 70_000)]), BROKEN, "RFC 9113 10.5.1", acknowledges=False),
+    BackendRow("U-17D", "a head of 70 kB that may use a table", headers(1, [*RESPONSE_FIELDS, (b"x", b"x" * 70_000)]), BROKEN, "RFC 9113 10.5.1", acknowledges=False),
     lost("U-17j", "twenty CONTINUATIONs", headers(1, b"", done=False) + 20 * continuation(1, b"", done=False), "RFC 9113 10.5.1"),
     lost("U-17k", "PING inside a head", headers(1, b"", done=False) + ping(), "RFC 9113 6.10"),
     lost("U-17l", "a frame above our limit", b"\x10\0\1" + frame(DATA, 0, 1)[3:], "RFC 9113 4.2"),

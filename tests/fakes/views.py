@@ -20,6 +20,7 @@ def backend(name: str, **changed: Any) -> dict[str, Any]:
         latency=Latency(p50_ms=None, p99_ms=None),
         weight=1.0,
         share=1.0,
+        set_aside=0,
         max_requests=0,
         empty=True,
         origin="configuration",
