@@ -938,6 +938,11 @@ class Relay:
         (connection,) = self.parts.http2.pool(self.backends[at]).connections
         connection.next_id = next_id
 
+    @property
+    def awaits_uploads(self) -> bool:
+        """Whether a backend has begun to get a request whose client still sends it."""
+        return any(each.is_uploading for each in self.parts.dispatcher.queue.uploads)
+
     def limit_attempts(self, limit_s: float, at: int = 0) -> None:
         """Give an attempt up that has no response from this backend after so long. The others may
         be as slow as the machine is."""

@@ -70,10 +70,9 @@ class _GrpcUpload(Upload):
 @asynccontextmanager
 async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
     """Send half of a request, until its backend awaits the rest."""
-    uploads = side.relay.parts.dispatcher.queue.uploads
 
     def is_awaited() -> bool:
-        return any(each.is_uploading for each in uploads)
+        return side.relay.awaits_uploads
 
     if isinstance(side, HttpSide):
         request = side.request(name, size=_SIZE)
