@@ -173,18 +173,12 @@ def closed(
     def play(seed: int) -> tuple[Figures, str]:
         world = World(gpus, seed)
         rng = Random(seed)
-
-        def again(last: Request, now: float) -> Request | None:
-            request = Request(now + 0.0003)
-            request.client = last.client
-            return request
-
         load = []
         for client in range(clients):
             request = Request(rng.random() * 0.01)
             request.client = client
             load.append(request)
-        world.again = again
+        world.again = _again_after(lambda: 0.0003)
         load.sort(key=_at)
         world.run(load, Scheduled(world, plan_of(world, limit)), until=seconds)
         latencies = [each.latency_s for each in world.done]
@@ -192,6 +186,17 @@ def closed(
         return found, fingerprint(world.done)
 
     return Scene(name, play)
+
+
+def _again_after(pause_s: Callable[[], float]) -> Callable[[Request, float], Request | None]:
+    """What a client sends after an answer: one request more, after a pause."""
+
+    def again(last: Request, now: float) -> Request | None:
+        request = Request(now + pause_s())
+        request.client = last.client
+        return request
+
+    return again
 
 
 def _at(request: Request) -> float:
@@ -502,12 +507,7 @@ def streams(gpus: Sequence[Gpu]) -> Callable[[int], tuple[Figures, str]]:
             load.append(request)
         load.sort(key=_at)
 
-        def again(last: Request, now: float) -> Request | None:
-            request = Request(now + rng.expovariate(50.0))
-            request.client = last.client
-            return request
-
-        world.again = again
+        world.again = _again_after(lambda: rng.expovariate(50.0))
         world.run(load, balancer, until=10.0)
         found, mark = figures(world.done)
         del found["answered"]
@@ -614,12 +614,7 @@ def stream_instructions(seed: int) -> tuple[Figures, str]:
     for client, request in enumerate(load):
         request.client = client
 
-    def again(last: Request, now: float) -> Request | None:
-        request = Request(now + rng.expovariate(50.0))
-        request.client = last.client
-        return request
-
-    world.again = again
+    world.again = _again_after(lambda: rng.expovariate(50.0))
     world.run(load, balancer, until=4.0)
     return {"instructions": balancer.instructions / (len(world.done) - 300)}, fingerprint(
         world.done

@@ -938,7 +938,6 @@ class Relay:
         (connection,) = self.parts.http2.pool(self.backends[at]).connections
         connection.next_id = next_id
 
-    @property
     def awaits_uploads(self) -> bool:
         """Whether a backend has begun to get a request whose client still sends it."""
         return any(each.is_uploading for each in self.parts.dispatcher.queue.uploads)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from http.client import HTTPConnection
@@ -18,6 +17,7 @@ import pytest
 
 from lb.kserve import inference_pb2 as pb
 from lb.testing import Balancer, Triton, running, simulated
+from tests.fakes.process import wait_until
 
 _ELEMENTS = 100_000
 """The size of an FP32 tensor: 400 KB, more than is held back before a request begins."""
@@ -163,18 +163,19 @@ def limited(tritons: Sequence[Triton]) -> dict[str, Any]:
 def until_counted(balancer: Balancer, in_flight: int, set_aside: int) -> None:
     """Wait until `/api/v1/queue` says that so many requests are in flight at all Tritons, and that
     so many of them count against no limit."""
-    found = -1, -1
-    deadline = time.monotonic() + 4 * _PATIENCE_S
+
+    def is_so() -> bool:
+        connection.request("GET", "/api/v1/queue")
+        (model,) = json.loads(connection.getresponse().read())["models"]
+        rows = model["backends"]
+        return (in_flight, set_aside) == (
+            sum(row["backend_in_flight"] for row in rows),
+            sum(row["backend_set_aside"] for row in rows),
+        )
+
+    what = f"{in_flight} in flight, {set_aside} of them set aside"
     with closing(HTTPConnection(balancer.admin, timeout=_PATIENCE_S)) as connection:
-        while found != (in_flight, set_aside):
-            assert time.monotonic() < deadline, found
-            connection.request("GET", "/api/v1/queue")
-            (model,) = json.loads(connection.getresponse().read())["models"]
-            rows = model["backends"]
-            found = (
-                sum(row["backend_in_flight"] for row in rows),
-                sum(row["backend_set_aside"] for row in rows),
-            )
+        wait_until(is_so, timeout_s=4 * _PATIENCE_S, what=what)
 
 
 @pytest.mark.parametrize("slow", [slow_http, slow_grpc])

@@ -71,14 +71,11 @@ class _GrpcUpload(Upload):
 async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
     """Send half of a request, until its backend awaits the rest."""
 
-    def is_awaited() -> bool:
-        return side.relay.awaits_uploads
-
     if isinstance(side, HttpSide):
         request = side.request(name, size=_SIZE)
         async with raw_client(side.relay.port) as client:
             await client.send(request[: _SIZE // 2])
-            await until(is_awaited, "the rest is awaited")
+            await until(side.relay.awaits_uploads, "the rest is awaited")
             yield _HttpUpload(client, request[_SIZE // 2 :])
         return
     content = pb.ModelInferRequest(model_name="m", id=name, raw_input_contents=[bytes(_SIZE)])
@@ -88,7 +85,7 @@ async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
         peer.send(headers(1, request_fields()))
         for at in range(0, 3 * 16384, 16384):
             peer.send(data(1, body[at : at + 16384]))
-        await until(is_awaited, "the rest is awaited")
+        await until(side.relay.awaits_uploads, "the rest is awaited")
         yield _GrpcUpload(peer, body[3 * 16384 :])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, serialized_byte_size
 from tritonclient.utils import shared_memory as shm
 
+from tests.fakes.process import wait_until
 from tests.triton.flows.kit import Kit
 from tests.triton.tensors import Array, numbers, texts
 
@@ -22,7 +22,6 @@ PAGE = 4096
 """Where a part of a region may begin."""
 MANY = 12
 """Enough uses of a region to reach every server behind the balancer."""
-RELEASE_LIMIT_S = 30.0
 
 
 class Region:
@@ -50,16 +49,17 @@ class Region:
 def unregister(kit: Kit, name: str = "") -> None:
     """Unregister a region, or all, once the server lets go: it may do so only a moment after it has
     sent its response to the last request that used the region."""
-    end = time.monotonic() + RELEASE_LIMIT_S
-    while True:
+
+    def is_unregistered() -> bool:
         try:
             kit.client.unregister_system_shared_memory(name)
         except InferenceServerException as error:
-            if "nregister" not in str(error) or time.monotonic() > end:
+            if "nregister" not in str(error):
                 raise
-            time.sleep(0.05)
-        else:
-            return
+            return False
+        return True
+
+    wait_until(is_unregistered, what="the server lets go of its regions")
 
 
 @pytest.fixture
