@@ -27,8 +27,9 @@ _SHARE_BAD: Final = 10.0
 """Bad samples without which a share means nothing."""
 _STALE_S: Final = 60.0
 """A standing says nothing any more after so long without an answer."""
-_USUAL_SAMPLES: Final = 20
-_USUAL_SAMPLES_ELSEWHERE: Final = 10
+_USUAL_SAMPLES: Final = 10
+"""Good answers that tell how long answers usually take. With 20, a backend that became slow before
+it had given them, was thought to be as slow as ever."""
 _EXCESS_S: Final = 0.005
 """Less than this is no reason to call an answer slow."""
 
@@ -94,7 +95,7 @@ class Rest:
         times = [
             each.usual.seconds
             for each in self.serving
-            if each.usual.count >= _USUAL_SAMPLES_ELSEWHERE
+            if each.usual.count >= _USUAL_SAMPLES
         ]
         return median_low(times) if times else 0.0
 

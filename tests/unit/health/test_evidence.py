@@ -91,7 +91,7 @@ def test_a_share_deviates_when_it_is_larger_than_that_of_the_rest() -> None:
 def test_an_answer_is_slow_by_what_is_usual_here_and_elsewhere() -> None:
     assert may_be_slow(outlier_state(), 0.11, 5.0)
     assert not may_be_slow(outlier_state(), 0.09, 5.0)
-    assert not may_be_slow(outlier_state(good=10), 1.0, 5.0)
+    assert not may_be_slow(outlier_state(good=9), 1.0, 5.0)
     assert not may_be_slow(outlier_state(took_s=0.0005), 0.004, 5.0)
     assert is_slow_beside(rest(outlier_state()), 0.11, 5.0)
     assert not is_slow_beside(rest(outlier_state(took_s=0.1)), 0.11, 5.0)

@@ -112,6 +112,19 @@ def test_one_that_becomes_twenty_times_slower_is_out_within_three_seconds() -> N
     assert pool.outliers.is_quiet
 
 
+def test_one_with_little_traffic_that_becomes_slow_is_out() -> None:
+    assert sum(map(_is_found_slow, range(20))) > 15
+
+
+def _is_found_slow(seed: int) -> bool:
+    """Whether that one is out, and no other, in a play with some chance in it."""
+    pool = FakePool(rate=6.0, seed=seed)
+    slow = pool.backends[1]
+    pool.run(9.0, pool.good)
+    pool.run(12.0, lambda backend: pool.good(backend) * (8 if backend is slow else 1))
+    return {(each[0], each[2]) for each in pool.ejections} == {(slow, Fault.LATENCY)}
+
+
 def test_nobody_is_out_for_being_slow_when_all_are() -> None:
     pool = warm()
     pool.run(20.0, lambda backend: 20 * pool.good(backend))
