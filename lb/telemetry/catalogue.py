@@ -387,7 +387,8 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_attempt_duration_seconds",
         _HISTOGRAM,
-        "From the start of an attempt, or the end of a later upload, to the end of the backend's answer.",
+        "From the start of an attempt, or the end of a later upload, to the end of the backend's "
+        "answer.",
         _PORT,
     ),
     MetricSpec(
