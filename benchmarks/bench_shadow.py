@@ -15,8 +15,9 @@ compared. The shadow's Triton hangs or dies when the measured part of a slice be
 under way.
 
 **Comparison.** Every state has a load balancer of its own. A round has a slice of load for each
-state, in random order. Requests come at the same moments in all slices of a round. The latencies of
-all slices of a state are pooled. Figures are followed by their ratio to those without a shadow,
+state, in random order. Requests come at the same moments in all slices of a round. The first round
+is not counted, since the process that compares starts in it. The latencies of all other slices of a
+state are pooled. Figures are followed by their ratio to those without a shadow,
 with an interval of 99 % from a bootstrap over rounds. `none` and `none, again` have no shadow. The
 ratio of these is the noise; other ratios are to both of them together.
 
@@ -379,7 +380,7 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
 async def _play(states: list[_State], rate: float, apart: Collection[int], given: Any) -> None:
     """Play all rounds. Answers are compared on processors that are apart, if there are any."""
     rng = Random(1)
-    for _ in range(given.rounds):
+    for number in range(given.rounds + 1):
         arrivals = _arrivals(rng, rate, given.seconds, is_poisson=given.poisson)
         for state in rng.sample(states, len(states)):
             await state.prepare()
@@ -388,10 +389,12 @@ async def _play(states: list[_State], rate: float, apart: Collection[int], given
             gc.collect()
             gc.disable()  # its pauses would be counted as latency
             try:
-                state.slices.append(await _load(state, arrivals, state.break_shadow))
+                played = await _load(state, arrivals, state.break_shadow)
             finally:
                 gc.enable()
                 state.mend_shadow()
+            if number:
+                state.slices.append(played)
 
 
 async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_State]:
