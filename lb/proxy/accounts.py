@@ -151,7 +151,7 @@ class Accounts:
                 self.blame.mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
-            took = now - attempt.began_at
+            took = attempt.took_s(now)
             latency = port.latency
             latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
             latency.sum += took
@@ -198,7 +198,7 @@ class Accounts:
             self.blame.mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
-        took = now - attempt.began_at
+        took = attempt.took_s(now) if exchange.sent_at else now - attempt.began_at
         latency = port.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         latency.sum += took
