@@ -379,7 +379,6 @@ class Http2ClientConnection(Http2Connection):
         if not self.acked and self._timer is None:
             timeout_s = self.relay.options.head_timeout_s
             self._timer = self.relay.timers.after(timeout_s, self._check_acknowledged)
-        super().on_settings()
         if not self.greeted.done():
             self.greeted.set_result(True)
         else:

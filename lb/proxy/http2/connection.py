@@ -609,9 +609,3 @@ class Http2Connection(Http2Codec):
             self.waiting[pipe] = None
         if self.waiting:
             self.mark()
-
-    def on_settings(self) -> None:
-        """The initial window may have grown: look at every stream that waits."""
-        for inbound in tuple(self.streams.values()):
-            if inbound.opposite.queue:
-                self.drain(inbound.opposite, _BURST)

@@ -39,6 +39,10 @@ _MAX_PADDING: Final = 256
 _HEAD_UNIT: Final = 9
 """Binary logarithm: 512 bytes of a header block cost as much as a frame, or more."""
 _HEAD_UNIT_BYTES: Final = (1 << _HEAD_UNIT) - 1
+_SHIFT_UNIT: Final = 7
+"""Binary logarithm: to move the windows of 128 streams costs as much as a frame."""
+_CREDIT_UNIT: Final = 3
+"""Binary logarithm: to send what 8 streams may send then costs as much as a frame."""
 _PRIORITY_UPDATE: Final = 0x10
 """RFC 9218; unknown to us but no fault."""
 
@@ -70,7 +74,8 @@ class Http2Codec(Http2Endpoint):
         self.frames_at_once = 1 << 60
         """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
         self.inspected = 0
-        """What inspecting payload cost since the last frame, counted in frames."""
+        """What the last frame cost beside itself, counted in frames: payload was inspected, or the
+        windows of all streams moved."""
         self.left = self.frames_at_once
         """How many frames more the last `receive` would have handled. Zero and less: it came to
         that limit, so call it again, with nothing or with more."""
@@ -562,12 +567,18 @@ class Http2Codec(Http2Endpoint):
         self.on_credit(None)
 
     def _shift_windows(self, delta: int) -> None:
-        """RFC 9113 6.9.2: open streams move with the initial window and may go negative."""
+        """RFC 9113 6.9.2: open streams move with the initial window and may go negative. The frame
+        costs as much as that takes."""
+        credited = 0
         for pipe in self.streams.values():
             outbound = pipe.opposite
-            outbound.credit += delta
-            if outbound.credit > fr.MAX_WINDOW:
+            outbound.credit = credit = outbound.credit + delta
+            if credit > fr.MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "window above 2^31-1")
+            if credit > 0 and outbound.queue and delta > 0:
+                credited += 1
+                self.on_credit(outbound)
+        self.inspected += (len(self.streams) >> _SHIFT_UNIT) + (credited >> _CREDIT_UNIT)
 
     def _window_update(self, stream_id: int, increment: int) -> None:
         if not stream_id:

@@ -182,3 +182,17 @@ async def test_a_transport_that_is_gone_stops_no_other_connection() -> None:
     assert len(other.gets()) == 1
     other.sends(ping())
     assert len(other.gets()) == 1
+
+
+async def test_initial_windows_that_go_up_and_down_leave_others_their_turn() -> None:
+    """Each moves the windows of all streams."""
+    relay = PaperRelay()
+    client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    start_answers(relay, client, *[bytes(6)] * 1000)
+    client.gets()
+    up_and_down = [settings({INITIAL_WINDOW_SIZE: size}) for size in (1, 0) * 40]
+    assert client.sends(*up_and_down) > 4
+    client.sends(settings({INITIAL_WINDOW_SIZE: 6}))
+    sent = sizes(client)
+    assert {stream for stream, _ in sent} == set(range(1, 2001, 2))
+    assert sum(size for _, size in sent) == 6000
