@@ -15,8 +15,9 @@ compared. The shadow's Triton hangs or dies when the measured part of a slice be
 under way.
 
 **Comparison.** Every state has a load balancer of its own. A round has a slice of load for each
-state, in random order. Requests come at the same moments in all slices of a round. The latencies of
-all slices of a state are pooled. Figures are followed by their ratio to those without a shadow,
+state, in random order. Requests come at the same moments in all slices of a round. The first round
+is not counted, since the process that compares starts in it. The latencies of all other slices of a
+state are pooled. Figures are followed by their ratio to those without a shadow,
 with an interval of 99 % from a bootstrap over rounds. `none` and `none, again` have no shadow. The
 ratio of these is the noise; other ratios are to both of them together.
 
@@ -35,7 +36,9 @@ request takes without a shadow, as a part of the latter.
 
 "Cores busy" is the mean share of all cores that was used, and the part of it that processes outside
 of this benchmark had. All processes here share the machine: a state in which it is nearly busy is
-slower through no fault of the load balancer.
+slower through no fault of the load balancer. With `--apart` the shadow's Triton and the process
+that compares have the last processor to themselves, as if they were on another machine. All others
+share the rest. So that these are not busy, executions take twice as long.
 """
 
 from __future__ import annotations
@@ -43,11 +46,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -76,6 +80,7 @@ from lb.testing.tritons import Triton
 _INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 _NUMBERS: Final = 1000
 _EXECUTION_S: Final = 0.01
+_SPEED_APART: Final = 0.5
 _TRITONS: Final = 2
 _UTILIZATION: Final = 0.7
 _CALIBRATION_S: Final = 2.0
@@ -121,8 +126,9 @@ async def _echo(request: InferRequest, respond: Respond) -> None:
     await respond((Tensor("OUTPUT0", "FP32", tensor.shape, tensor.data),))
 
 
-def _serve(name: str, speed: str, ports: str) -> None:
+def _serve(name: str, speed: str, ports: str, processors: str) -> None:
     """Be a simulated Triton with one model."""
+    os.sched_setaffinity(0, map(int, processors.split(",")))
     cast("dict[str, Model]", models.MODELS)[name] = Model(
         name=name,
         inputs=(TensorSpec("INPUT0", "FP32", (-1,)),),
@@ -142,11 +148,27 @@ class _Triton:
     """A simulated Triton as a process, which can be started again at its ports. It has what
     `running` asks of a Triton."""
 
-    def __init__(self, stack: ExitStack, name: str, model: str, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        name: str,
+        model: str,
+        speed: float = 1.0,
+        processors: Collection[int] = (),
+    ) -> None:
+        """
+        Args:
+            stack: ends it.
+            name: to tell it from others.
+            model: that it has.
+            speed: 0.5 has executions take twice as long.
+            processors: that it may use; none are those of this process.
+        """
         self.name = name
         self._stack = stack
         self._model = model
         self._speed = speed
+        self._processors = ",".join(map(str, processors or os.sched_getaffinity(0)))
         self._start("0,0,0")
         ports = Ports.from_json(self._child.output.splitlines()[0])
         numbers = [ports.http_port, ports.grpc_port, ports.metrics_port]
@@ -154,7 +176,7 @@ class _Triton:
         self._ports = ",".join(map(str, numbers))
 
     def _start(self, ports: str) -> None:
-        serve = ["--serve", self._model, str(self._speed), ports]
+        serve = ["--serve", self._model, str(self._speed), ports, self._processors]
         command = [sys.executable, "-m", "benchmarks.bench_shadow", *serve]
         self._child = Child(self.name, command)
         self._stack.callback(self._child.close)
@@ -214,6 +236,11 @@ class _State:
         """Have the shadow as it is before each slice."""
         await asyncio.to_thread(self.shadow.ensure_running)
         await asyncio.to_thread(self.balancer.wait_ready)
+
+    def compare_on(self, processors: Collection[int]) -> None:
+        """Have the process that compares, where there is one, use these processors."""
+        for each in psutil.Process(self.balancer.pid).children():
+            each.cpu_affinity(list(processors))
 
     def break_shadow(self) -> None:
         """Let the shadow's Triton hang or die, if it does so in this state."""
@@ -350,42 +377,51 @@ async def _load(state: _State, arrivals: Sequence[float], at_window: Callable[[]
     )
 
 
-async def _play(states: list[_State], rate: float, given: Any) -> None:
-    """Play all rounds."""
+async def _play(states: list[_State], rate: float, apart: Collection[int], given: Any) -> None:
+    """Play all rounds. Answers are compared on processors that are apart, if there are any."""
     rng = Random(1)
-    for _ in range(given.rounds):
+    for number in range(given.rounds + 1):
         arrivals = _arrivals(rng, rate, given.seconds, is_poisson=given.poisson)
         for state in rng.sample(states, len(states)):
             await state.prepare()
+            if apart:
+                state.compare_on(apart)
             gc.collect()
             gc.disable()  # its pauses would be counted as latency
             try:
-                state.slices.append(await _load(state, arrivals, state.break_shadow))
+                played = await _load(state, arrivals, state.break_shadow)
             finally:
                 gc.enable()
                 state.mend_shadow()
+            if number:
+                state.slices.append(played)
 
 
 async def _run(stack: ExitStack, names: Sequence[str], given: Any) -> list[_State]:
     """Start everything and measure."""
-    tritons = [_Triton(stack, f"triton-{number}", "stable") for number in range(_TRITONS)]
+    apart = sorted(os.sched_getaffinity(0))[-1:] if given.apart else []
+    speed = _SPEED_APART if given.apart else 1.0
+    if apart:
+        os.sched_setaffinity(0, os.sched_getaffinity(0) - set(apart))
+    tritons = [_Triton(stack, f"triton-{each}", "stable", speed) for each in range(_TRITONS)]
     executions_s = await asyncio.gather(*map(_execution_s, tritons))
     rate = _UTILIZATION * sum(1 / each for each in executions_s)
     takes = " and ".join(f"{1000 * each:.1f} ms" for each in executions_s)
     print(f"Executions take {takes}; {rate:.0f} requests per second are {_UTILIZATION:.0%} load.\n")
-    idle = _Triton(stack, "shadow", "shadow")
+    idle = _Triton(stack, "shadow", "shadow", speed, apart)
     async with AsyncExitStack() as channels:
         states = []
         for name in names:
             shadow = idle
             if name in _STATES and name != "twice":
-                shadow = _Triton(stack, "shadow", "shadow", 0.1 if name == "slow" else 1.0)
+                slower = 0.1 if name == "slow" else 1.0
+                shadow = _Triton(stack, "shadow", "shadow", slower * speed, apart)
             backends = cast("list[Triton]", [*tritons, shadow])
             balancer = stack.enter_context(running(backends, _settings(name)))
             channel = grpc.aio.insecure_channel(balancer.grpc)
             await channels.enter_async_context(channel)
             states.append(_State(name, shadow, balancer, channel))
-        await _play(states, rate, given)
+        await _play(states, rate, apart, given)
     return states
 
 
@@ -524,8 +560,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=26)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a slice, measured")
     parser.add_argument("--states", nargs="+", choices=_STATES, default=list(_STATES))
+    parser.add_argument("--apart", action="store_true", help="a processor for the shadow alone")
     parser.add_argument("--poisson", action="store_true", help="requests come in bursts, too")
-    parser.add_argument("--serve", nargs=3, metavar=("MODEL", "SPEED", "PORTS"), help="be a Triton")
+    parser.add_argument(
+        "--serve", nargs=4, metavar=("MODEL", "SPEED", "PORTS", "PROCESSORS"), help="be a Triton"
+    )
     given = parser.parse_args()
     if given.serve:
         _serve(*given.serve)

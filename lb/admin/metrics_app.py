@@ -13,9 +13,11 @@ from codecs import getincrementaldecoder
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from math import inf
 from ssl import SSLContext
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet, ref
 
 import aiohttp
@@ -73,12 +75,16 @@ pages that it reads."""
 _MAX_ROUNDS: Final = 2
 """Rounds of pages in memory: one that slow readers still read, and the last one. While both are
 read, no newer one is made."""
+_SHARE: Final = 0.25
+"""The part of the time that goes into making pages at most, while some are asked for."""
+_SAVED_S: Final = 2.0
+"""Time for pages that is saved up while none are asked for: so usual readers do not wait."""
 _PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
 _TYPE_LINE: Final = re.compile(rb"^# TYPE (\S+) ", re.MULTILINE)
 
 
-class _Page:
+class _BackendPage:
     """What came of one page, and what was made of it. A holder on the account of its round."""
 
     def __init__(self, target: Target, memory_budget: MemoryBudget) -> None:
@@ -193,7 +199,7 @@ class BackendPages:
         reads = []
         async with asyncio.TaskGroup() as group:
             for target in targets:
-                reads.append(group.create_task(self._read_one(_Page(target, memory_budget))))
+                reads.append(group.create_task(self._read_one(_BackendPage(target, memory_budget))))
                 await asyncio.sleep(0)  # to begin one takes half a millisecond
         pages = [page for read in reads if (page := read.result()) is not None]
         for page in pages:
@@ -216,7 +222,7 @@ class BackendPages:
             for name in counts.keys() - names:
                 del counts[name]
 
-    async def _read_one(self, page: _Page) -> _Page | None:
+    async def _read_one(self, page: _BackendPage) -> _BackendPage | None:
         """Fill the page of one backend; None, and counted, when there is none."""
         name = page.target.name
         try:
@@ -244,7 +250,7 @@ class BackendPages:
                 },
             )
 
-    def _note_cut(self, page: _Page) -> None:
+    def _note_cut(self, page: _BackendPage) -> None:
         """Count and log a page that is not shown whole."""
         name = page.target.name
         if not page.why_cut:
@@ -256,7 +262,7 @@ class BackendPages:
             fields = {"backend": name, "address": page.target.address, "why": page.why_cut}
             _log.warning("metrics of a backend are not shown whole", extra=fields)
 
-    async def _get(self, page: _Page) -> None:
+    async def _get(self, page: _BackendPage) -> None:
         """Read one page.
 
         Raises:
@@ -310,18 +316,90 @@ async def _encode(family: Metric, encoder: Encoder) -> list[bytes]:
     return pieces
 
 
-class _Pages:
+class _Page(NamedTuple):
+    """A page as it is sent."""
+
+    pieces: list[bytes | bytearray]
+    source: MergedPages | None = None
+    """What the pieces are of: as long as somebody has it, it counts as a round in memory."""
+
+
+class _PageMaker:
+    """Makes one page at a time, for all who wait for it.
+
+    Who asks while a page is made gets the next one, which is no older than the question. Making
+    them takes a part of the time at most, so that whoever asks without end slows down others who
+    ask, and hardly any request.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._made: dict[str, tuple[float, _Page]] = {}
+        """By kind: when it was begun, and the page. Only while somebody waits."""
+        self._saved_s = _SAVED_S
+        """Time for making pages, up to `_saved_at`."""
+        self._saved_at = 0.0
+
+    async def get(self, kind: str, make: Callable[[], Awaitable[_Page]]) -> _Page:
+        """Return a page that was begun after this was called.
+
+        Args:
+            kind: pages of one kind are the same.
+            make: makes one.
+        """
+        now = asyncio.get_running_loop().time
+        asked_at = now()
+        self._waiting += 1
+        try:
+            async with self._lock:
+                begun_at, page = self._made.get(kind, (-inf, None))
+                if page is None or begun_at < asked_at:
+                    await self._wait_for_time(now())
+                    begun_at = now()
+                    try:
+                        page = await make()
+                    finally:
+                        self._saved_s -= now() - begun_at
+                    self._made[kind] = begun_at, page
+                return page
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._made.clear()
+
+    async def _wait_for_time(self, now: float) -> None:
+        self._saved_s = min(_SAVED_S, self._saved_s + _SHARE * (now - self._saved_at))
+        self._saved_at = now
+        if self._saved_s < 0.0:
+            await asyncio.sleep(-self._saved_s / _SHARE)
+
+
+class _Handlers:
     """The handlers of the metrics port."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._maker = _PageMaker()
         self.backends: BackendPages | None = None
 
     async def show_all(self, request: web.Request) -> web.StreamResponse:
         """Ours and theirs; in the plain text format, because theirs is in no other."""
-        if self.backends is None:
+        backends = self.backends
+        if backends is None:
             return await self.show_own(request)
-        theirs = (await self.backends.read()).families
+        page = await self._maker.get("all", partial(self._all, backends))
+        return await _send(request, page)
+
+    async def show_own(self, request: web.Request) -> web.StreamResponse:
+        """Ours alone, in the format that the client asks for."""
+        encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
+        page = await self._maker.get(content_type, partial(self._own, encoder, content_type))
+        return await _send(request, page, content_type)
+
+    async def _all(self, backends: BackendPages) -> _Page:
+        source = await backends.read()
+        theirs = source.families
         ours: set[bytes] = set()
         page: list[bytes | bytearray] = []
         for family in self._registry.collect():
@@ -336,33 +414,29 @@ class _Pages:
                 page += lines.lines()
             if at % _FAMILIES_PER_PIECE == 0:
                 await asyncio.sleep(0)
-        return await _send(request, page)
+        return _Page(page, source)
 
-    async def show_own(self, request: web.Request) -> web.Response:
-        """Ours alone, in the format that the client asks for."""
-        encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-        page: list[bytes] = []
+    async def _own(self, encoder: Encoder, content_type: str) -> _Page:
+        page: list[bytes | bytearray] = []
         for family in self._registry.collect():
             page += await _encode(family, encoder)
         if content_type.startswith("application/openmetrics-text"):
             page.append(_END_OF_OPENMETRICS)
-        return _page(page, content_type)
+        return _Page(page)
 
 
-def _page(pieces: list[bytes], content_type: str) -> web.Response:
-    return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type})
-
-
-async def _send(request: web.Request, page: list[bytes | bytearray]) -> web.StreamResponse:
-    """Send a page in plain text, as fast as its reader takes it."""
-    response = web.StreamResponse(headers={"Content-Type": _PLAIN_TEXT})
-    response.content_length = sum(map(len, page))
+async def _send(
+    request: web.Request, page: _Page, content_type: str = _PLAIN_TEXT
+) -> web.StreamResponse:
+    """Send a page, as fast as its reader takes it."""
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    response.content_length = sum(map(len, page.pieces))
     await response.prepare(request)
     if request.method == "HEAD":
         return response
     try:
         async with asyncio.timeout(_SEND_S):
-            for block in _blocks(page):
+            for block in _blocks(page.pieces):
                 await response.write(block)
                 await asyncio.sleep(0)
             await response.write_eof()
@@ -414,22 +488,22 @@ def make_metrics_app(
         include_backends: whether `/metrics` shows the metrics of the backends too.
         is_live: whether the process should go on; decides `/livez`.
     """
-    pages = _Pages(registry)
+    handlers = _Handlers(registry)
 
     async def session(_: web.Application) -> AsyncIterator[None]:
         async with _make_session() as client:
-            pages.backends = BackendPages(targets, client)
-            registry.register(pages.backends)
+            handlers.backends = BackendPages(targets, client)
+            registry.register(handlers.backends)
             yield
-            registry.unregister(pages.backends)
-            pages.backends = None
+            registry.unregister(handlers.backends)
+            handlers.backends = None
 
     app = web.Application(middlewares=[let_go])
     if include_backends:
         app.cleanup_ctx.append(session)
     for path in ("/metrics", "/metrics/"):  # Triton answers both
-        app.router.add_get(path, pages.show_all)
-    app.router.add_get("/metrics/own", pages.show_own)
+        app.router.add_get(path, handlers.show_all)
+    app.router.add_get("/metrics/own", handlers.show_own)
     app.router.add_get("/livez", _life_sign(is_live))
     app.router.add_get("/readyz", _life_sign(is_ready))
     return app

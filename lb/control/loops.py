@@ -19,6 +19,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.health.lateness import Lateness, is_excused
 from lb.health.port import Finding
 from lb.net.iteration import IterationBudget
+from lb.net.steps import have_turn
 from lb.net.tasks import TaskOwner
 from lb.net.timeouts import fair_timeout
 from lb.net.tls.client import ClientTlsBook
@@ -39,6 +40,8 @@ _BEGUN_AT_ONCE: Final = 16
 """Loops that are started in one iteration of the event loop while requests are served: a
 millisecond."""
 _BETWEEN_S: Final = 0.005
+_PROBE_UNITS: Final = 300
+"""Of `IterationBudget` for a probe, with what its answer costs later."""
 
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
@@ -101,14 +104,24 @@ class ProbeLoops:
         self,
         directory: BackendDirectory,
         rng: Random,
+        iteration: IterationBudget,
         *,
         make_probe: ProbeFactory = network_probe,
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        """
+        Args:
+            directory: whose ports are probed; it is told what is found.
+            rng: spreads probes over their interval.
+            iteration: the budget that probes share with other costly work.
+            make_probe: makes the probe of a port.
+            clock: monotonic seconds.
+        """
         self._directory = directory
         self._rng = rng
         self._make_probe = make_probe
         self._clock = clock
+        self._iteration = iteration
         self._lateness = Lateness(LOOK_INTERVAL_S, clock())
         self._tasks = TaskOwner()
         self._running: dict[PortRecord, _Running] = {}
@@ -197,6 +210,8 @@ class ProbeLoops:
         nap = _Nap(asyncio.get_running_loop())
         port.wake = nap.end
         while True:
+            # After a stall all are due at once.
+            await have_turn(self._iteration, _PROBE_UNITS)
             sent_at = self._clock()
             late_before_s = self._lateness.total(sent_at)
             self._directory.probe_sent(port, sent_at)

@@ -121,7 +121,7 @@ class ControlRole:
         make_probe = partial(
             network_probe, tls=parts.tls, identity=parts.identity, iteration=parts.iteration
         )
-        self.probes = ProbeLoops(directory, parts.rng, make_probe=make_probe)
+        self.probes = ProbeLoops(directory, parts.rng, parts.iteration, make_probe=make_probe)
         self.backend_client = BackendClient(
             parts.tls,
             answer_bytes=READ_BYTES,

@@ -78,7 +78,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     # Servers on gRPC's own core say the same of what they did not begin.
     Outcome.CUT_OFF: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
-    # Another backend would repeat as much of the request.
+    # Most likely another backend would repeat as much of the request.
     Outcome.HEAD_TOO_LARGE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),

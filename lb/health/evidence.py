@@ -92,11 +92,7 @@ class Rest:
     @property
     def usual_s(self) -> float:
         """The time that answers usually take there; 0 where that is not known."""
-        times = [
-            each.usual.seconds
-            for each in self.serving
-            if each.usual.count >= _USUAL_SAMPLES
-        ]
+        times = [each.usual.seconds for each in self.serving if each.usual.count >= _USUAL_SAMPLES]
         return median_low(times) if times else 0.0
 
 

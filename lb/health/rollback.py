@@ -12,7 +12,7 @@ that is as good as the first.
 from __future__ import annotations
 
 from collections import deque
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Final
 
 _ALARM_ERRORS: Final = 12.0
@@ -59,12 +59,14 @@ _LAST_REQUESTS: Final = 20.0
 class Counts:
     """What the requests of a variant came to since the last look."""
 
-    __slots__ = ("errors", "latencies", "requests")
+    __slots__ = ("errors", "latencies", "requests", "waits")
 
     def __init__(self) -> None:
         self.requests = self.errors = 0
         self.latencies: list[float] = []
         """Seconds, of good answers."""
+        self.waits: list[float] = []
+        """Seconds that clients waited in vain until they gave up. They are no requests yet."""
 
     def add(self, latency_s: float | None, *, is_error: bool) -> None:
         """Count a request, which took so long if it is known."""
@@ -72,6 +74,14 @@ class Counts:
         self.errors += is_error
         if latency_s is not None and not is_error:
             self.latencies.append(latency_s)
+
+    def judge_waits(self, patience_s: float) -> None:
+        """Count requests as errors whose clients gave up after more than so long. Who gives up
+        sooner says nothing: a good variant would not have answered in time either."""
+        failed = _slower(self.waits, patience_s)
+        self.requests += failed
+        self.errors += failed
+        self.waits.clear()
 
 
 class _Excess:
@@ -154,7 +164,7 @@ class _Lately:
 class Baseline:
     """What the first variant shows lately."""
 
-    __slots__ = ("_errors", "_latencies", "_new", "quantiles_s")
+    __slots__ = ("_errors", "_latencies", "_new", "patience_s", "quantiles_s")
 
     def __init__(self) -> None:
         self._errors = _Lately()
@@ -163,6 +173,9 @@ class Baseline:
         """Latencies since the quantiles were taken."""
         self.quantiles_s: tuple[float, ...] = ()
         """Its latencies at `_QUANTILES`; empty while they are not known."""
+        self.patience_s = inf
+        """Nearly all of its answers come within this time: so few of them take longer that, counted
+        as errors, they are always allowed. Infinite while latencies are not known."""
 
     def add(self, counts: Counts) -> None:
         """A look's worth of requests."""
@@ -173,6 +186,7 @@ class Baseline:
             self._new = 0
             ordered = sorted(self._latencies)
             self.quantiles_s = tuple(ordered[int(len(ordered) * each)] for each in _QUANTILES)
+            self.patience_s = ordered[int(len(ordered) * (1.0 - _LEAST_ERRORS))]
 
     def allowed_errors(self, factor: float) -> float:
         """The share of errors that a variant may have."""

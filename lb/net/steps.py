@@ -32,12 +32,9 @@ async def between_others(work: Steps[ResultT]) -> ResultT:
 async def in_turns(work: Steps[ResultT], budget: IterationBudget) -> ResultT:
     """Do the work a step at a time, and return its result. All such work shares the budget of each
     loop iteration, so that many pieces of it hold the loop no longer than one."""
-    loop = asyncio.get_running_loop()
     try:
         while True:
-            turn: asyncio.Future[None] = loop.create_future()
-            budget.later(partial(_take_turn, turn, budget))
-            await turn
+            await _next_turn(budget, _STEP_UNITS)
             try:
                 next(work)
             except StopIteration as stop:
@@ -47,10 +44,24 @@ async def in_turns(work: Steps[ResultT], budget: IterationBudget) -> ResultT:
         work.close()
 
 
-def _take_turn(turn: asyncio.Future[None], budget: IterationBudget) -> None:
+async def have_turn(budget: IterationBudget, units: int) -> None:
+    """Wait for an iteration whose budget has something left for work of so many units."""
+    if budget.left > 0:
+        budget.spend(units)
+    else:
+        await _next_turn(budget, units)
+
+
+async def _next_turn(budget: IterationBudget, units: int) -> None:
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    budget.later(partial(_take_turn, turn, budget, units))
+    await turn
+
+
+def _take_turn(turn: asyncio.Future[None], budget: IterationBudget, units: int) -> None:
     """A step can be done, unless nobody waits for it any more."""
     if not turn.done():
-        budget.spend(_STEP_UNITS)  # now: others are asked before the step is done
+        budget.spend(units)  # now: others are asked before the step is done
         turn.set_result(None)
 
 

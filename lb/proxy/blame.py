@@ -34,8 +34,10 @@ _FAULTS: Final = {
     Outcome.PROTOCOL_ERROR: Fault.CONNECTION,
     Outcome.STALLED: Fault.CONNECTION,
     Outcome.RESET: Fault.ERROR,
+    Outcome.HEAD_TOO_LARGE: Fault.ERROR,
 }
-"""What speaks against a backend. A refused connection takes it out anyway."""
+"""What speaks against a backend. A refused connection takes it out anyway. A request can cause a
+head that is too large, since errors repeat what it says."""
 _PERHAPS_THE_REQUEST: Final = (
     frozenset({Outcome.STALE, Outcome.LOST}),
     frozenset({Outcome.RESET}),

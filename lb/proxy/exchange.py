@@ -216,8 +216,9 @@ class Exchange(RequestRecord):
     """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
     where it does not."""
     sent_at: float
-    """When its client had sent all of it; infinite while it still sends, 0.0 where all of it was
-    there when it was first placed. Calls that may be streams have no such time."""
+    """When its client had sent all of it; infinite while it still sends. 0.0 where all of it was
+    there when it was first placed, unless a variant serves it. Calls that may be streams have no
+    such time."""
     held_for: str
     """Why it waited for any backend: `no_backend`, `loading` or `activating`; empty where it did
     not."""
@@ -245,6 +246,11 @@ class Exchange(RequestRecord):
 
     def retell(self, span: int) -> None:
         """Have the next attempt tell its backend that it is this span of the trace."""
+
+    def took_s(self, at: float) -> float:
+        """Find how long it had taken at a time, since its client had sent all of it; 0.0 while the
+        client still sends."""
+        return max(at - max(self.started_at, self.sent_at), 0.0)
 
     @property
     def context(self) -> TraceContext | None:
@@ -386,8 +392,8 @@ class Attempt:
     def took_s(self, at: float) -> float:
         """Find how long its backend had taken at a time, without what its client took to send the
         request. An answer that began before that counts from when the attempt began."""
-        since = self.awaited_since()
-        return at - (since if since <= at else self.began_at)
+        began_at, sent_at = self.began_at, self.exchange.sent_at
+        return at - (sent_at if began_at < sent_at <= at else began_at)
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

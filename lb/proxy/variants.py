@@ -45,10 +45,12 @@ _GOLDEN: Final = 0.6180339887498949
 that nothing tells apart follow the weights more closely than random draws would."""
 _HEADER: Final = "header:"
 _NOT_ITS_OWN: Final = frozenset({
-    Reason.BAD_REQUEST, Reason.BODY_TOO_LARGE, Reason.CLIENT_GONE, Reason.CLIENT_STALLED,
-    Reason.FORBIDDEN, Reason.MEMORY, Reason.SEQUENCE_ID,
+    Reason.BAD_REQUEST, Reason.BODY_TOO_LARGE, Reason.CLIENT_STALLED, Reason.FORBIDDEN,
+    Reason.MEMORY, Reason.SEQUENCE_ID,
 })  # fmt: skip
 """Reasons that a client, or we ourselves, are to blame for."""
+GIVEN_UP: Final = frozenset({Reason.CLIENT_GONE, Reason.DEADLINE})
+"""Reasons for which nobody waits for an answer any longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class Variant:
         self.errors = 0
         """Requests among them that failed, other than by their clients' fault."""
         self.durations = Histogram()
-        """Durations of good answers, from the request to the end of the answer."""
+        """Durations of good answers, from the end of the request to the end of the answer."""
         self.recent = Counts()
         """Since the last look, where somebody judges."""
         self.judge: VariantJudge | None = None
@@ -158,7 +160,8 @@ class Variant:
         """It has answered well since its share was set."""
 
     def count(self, took_s: float | None, *, is_error: bool) -> None:
-        """A request was answered."""
+        """A request was answered. It took so long since its client had sent it, if that is
+        known."""
         self.answers += 1
         self.errors += is_error
         if took_s is not None and not is_error:
@@ -166,6 +169,19 @@ class Variant:
             self.durations.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
         if self.judge is not None:
             self.recent.add(took_s, is_error=is_error)
+
+    def given_up(self, waited_s: float, *, is_answered: bool) -> None:
+        """A client does not wait any longer.
+
+        Args:
+            waited_s: how long it waited for an answer to begin, since it had sent its request; 0.0
+                where an answer had begun.
+            is_answered: it is told so, since its deadline has passed.
+        """
+        self.answers += is_answered
+        self.errors += is_answered
+        if self.judge is not None:
+            self.recent.waits.append(waited_s)
 
 
 class VariantHolder(Protocol):
@@ -345,7 +361,7 @@ class VariantSet:
     def check(self, now: float, is_ready: Callable[[VariantRules], bool]) -> bool:
         """Go on with the ramp, and judge. Whether a variant was rolled back."""
         self._go_on_with_ramp(now)
-        return self.rules.rollback is not None and self._judge(self.rules.rollback[2], is_ready)
+        return self.rules.rollback is not None and self._judge(*self.rules.rollback[1:], is_ready)
 
     def _go_on_with_ramp(self, now: float) -> None:
         if not self.ramps or self.rules.ramp is None:
@@ -365,10 +381,14 @@ class VariantSet:
         weights = [each.weight for each in self.rules.variants]
         return 100.0 * weights[-1] / (fsum(weights) or 1.0)
 
-    def _judge(self, least: int, is_ready: Callable[[VariantRules], bool]) -> bool:
+    def _judge(
+        self, p99: float | None, least: int, is_ready: Callable[[VariantRules], bool]
+    ) -> bool:
         first = self.variants[0]
         counts = {each.rules.name: each.recent for each in self.variants}
+        patience_s = (p99 or 1.0) * self._baseline.patience_s
         for each in self.variants:
+            each.recent.judge_waits(patience_s)
             each.recent = Counts()
         self._judged = min(least, self._judged + sum(each.requests for each in counts.values()))
         baseline = counts[first.rules.name]

@@ -15,10 +15,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from lb.domain.backend import AppProtocol
+from lb.domain.client import ClientKey, key_of_client
 from lb.domain.outcome import Reason
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
 from lb.net.acceptor import Acceptor, AcceptShare
+from lb.net.client import address_of
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
@@ -249,12 +251,23 @@ def _came_through(transport: asyncio.BaseTransport | None, listener: Any) -> boo
 
 def _make_room(server: web.Server) -> int:
     """How many more connections the metrics port or the admin API may take. With none, the older
-    half is closed, so that silent ones keep nobody from asking for our health."""
-    connections = server.connections
-    room = _OWN_CONNECTIONS - len(connections)
-    for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
+    half of those of one client is closed, of whom has most: so silent ones and floods keep nobody
+    else from asking for our health."""
+    by_client: dict[ClientKey, list[web.RequestHandler]] = {}
+    for connection in server.connections:
+        transport = connection.transport
+        if transport is not None and not transport.is_closing():
+            name = transport.get_extra_info("peername")
+            address = address_of(name[0]) if isinstance(name, tuple) else None
+            by_client.setdefault(key_of_client(address), []).append(connection)
+    room = _OWN_CONNECTIONS - sum(map(len, by_client.values()))
+    if room > 0:
+        return room
+    most = max(by_client.values(), key=len)
+    closed = most[: (len(most) + 1) // 2]
+    for connection in closed:
         connection.force_close()
-    return room
+    return len(closed)
 
 
 ProtocolFactory = Callable[[], Any]

@@ -38,6 +38,19 @@ async def watch_files(host: RelayHost, watches: Sequence[ConfigurationWatch] = (
             host.parts.files.follow(each)
 
 
+def own_runner(name: str, app: web.Application) -> web.AppRunner:
+    """Make what serves the metrics port or the admin API."""
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        # Whoever has its answer must not hold one of the few connections for more of its body.
+        lingering_time=0,
+        # No page is made for clients that have left. What an operator asks for is done anyway.
+        handler_cancellation=name == "metrics",
+    )
+
+
 class OwnServers:
     """The servers of the metrics port and the admin API."""
 
@@ -48,8 +61,7 @@ class OwnServers:
         """Make what stands behind each, whether it listens or not: a reload may open it."""
         servers = {}
         for name, app in apps.items():
-            # Whoever has its answer must not hold one of the few connections for more of its body.
-            runner = web.AppRunner(app, access_log=None, handle_signals=False, lingering_time=0)
+            runner = own_runner(name, app)
             await runner.setup()
             self._runners.append(runner)
             if runner.server is not None:

@@ -387,7 +387,8 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_attempt_duration_seconds",
         _HISTOGRAM,
-        "From the start of an attempt to the end of the backend's answer.",
+        "From the start of an attempt, or the end of a later upload, to the end of the backend's "
+        "answer.",
         _PORT,
     ),
     MetricSpec(
@@ -614,7 +615,7 @@ VARIANTS: Final = (
     MetricSpec(
         "triton_lb_variant_request_duration_seconds",
         _HISTOGRAM,
-        "Durations of good answers, by variant.",
+        "From the end of the request's upload to the end of a good answer, by variant.",
         ("model", "variant"),
     ),
     MetricSpec(

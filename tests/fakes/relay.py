@@ -606,16 +606,25 @@ class Relay:
 
     # Variants
 
-    def use_variants(self, name: bytes, *variants: Mapping[str, Any], header: bytes = b"") -> None:
+    def use_variants(
+        self,
+        name: bytes,
+        *variants: Mapping[str, Any],
+        header: bytes = b"",
+        rollback: tuple[float | None, float | None, int] | None = None,
+    ) -> None:
         """Have variants serve a name, which is to be among `variant_names` of the options.
 
         Args:
             name: that clients use.
             variants: values of `VariantRules`.
             header: by which clients are told apart.
+            rollback: as in `NameRules`.
         """
         rules = NameRules(
-            variants=tuple([VariantRules(**each) for each in variants]), header=header
+            variants=tuple([VariantRules(**each) for each in variants]),
+            header=header,
+            rollback=rollback,
         )
         self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
 
@@ -663,6 +672,17 @@ class Relay:
         """Answers and errors of each variant."""
         statuses = self.parts.dispatcher.variants.statuses()
         return [(each.answers, each.errors) for each in statuses]
+
+    def variant_waits(self) -> list[float]:
+        """How long clients waited for the first variant until they gave up, in milliseconds. It is
+        to be judged."""
+        split = next(iter(self.parts.dispatcher.variants.sets.values()))
+        return [round(1000 * each) for each in split.variants[0].recent.waits]
+
+    def variant_durations(self) -> list[float]:
+        """The sum of the durations of each variant's good answers, in milliseconds."""
+        statuses = self.parts.dispatcher.variants.statuses()
+        return [round(1000 * each.durations.sum) for each in statuses]
 
     # Connections without sockets
 

@@ -217,17 +217,25 @@ def test_silent_connections_keep_nobody_from_asking_for_our_health(
     tmp_path: Path, triton: Ports
 ) -> None:
     balancer = Balancer(tmp_path, triton)
+    address = "127.0.0.1", balancer.metrics
+    prober = http.client.HTTPConnection(*address, timeout=30)
     silent: list[socket.socket] = []
     try:
-        silent += [balancer.connect(balancer.metrics) for _ in range(50)]
         for _ in range(3):
+            # The connection of the prober is the oldest one, and its client's only one.
+            prober.request("GET", "/readyz")
+            assert prober.getresponse().read() == b"ok\n"
+            silent += [
+                socket.create_connection(address, source_address=("127.0.0.2", 0))
+                for _ in range(50)
+            ]
             assert "ok" in balancer.ask_metrics("/readyz").lower()
         good = balancer.connect()
         good.sendall(GET)
         assert answer(good) == b"HTTP/1.1 200 OK"
         good.close()
     finally:
-        for client in silent:
+        for client in (prober, *silent):
             client.close()
         balancer.close()
 

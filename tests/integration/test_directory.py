@@ -22,6 +22,7 @@ from lb.control.record import Member
 from lb.domain.backend import Address, AppProtocol, BackendSpec, BackendState
 from lb.domain.outcome import Outcome
 from lb.health.thresholds import Thresholds
+from lb.net.iteration import IterationBudget
 from tests.fakes.process import ChildProcess, free_ports, wait_until
 from tests.fakes.relay import named_policy
 
@@ -76,7 +77,9 @@ class Watched:
     def __init__(self, *simulated: Simulated, rules: Thresholds) -> None:
         self.directory = BackendDirectory(named_policy("least_loaded"))
         self.directory.replace([Member(each.spec, rules) for each in simulated], monotonic())
-        self.loops = ProbeLoops(self.directory, Random(1))
+        self.loops = ProbeLoops(
+            self.directory, Random(1), IterationBudget(asyncio.get_running_loop())
+        )
         self._published = asyncio.Event()
         self.directory.ref.subscribe(lambda _snapshot: self._published.set())
 

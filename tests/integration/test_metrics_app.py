@@ -9,7 +9,7 @@ import socket
 import ssl
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
@@ -25,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from lb.admin import metrics_app
 from lb.admin.metrics_app import MAX_PAGE_BYTES, BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
+from lb.runtime.upkeep import own_runner
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
@@ -204,6 +207,96 @@ async def test_readers_within_a_second_share_one_round() -> None:
         pages = await asyncio.gather(*(read(client) for _ in range(5)))
     assert triton.reads == 1
     assert all("nv_inference_count" in page for page in pages)
+
+
+class SlowPage:
+    """Our page with that of a backend which answers once it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.made = 0
+        """Pages of ours that were made."""
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._backend = FakeTriton(self._answer)
+
+    def collect(self) -> Iterator[Metric]:
+        self.made += 1
+        yield GaugeMetricFamily("made", "Pages.", self.made)
+
+    async def _answer(self, _: web.Request) -> web.StreamResponse:
+        await self.may_answer.wait()
+        return web.Response(text=TRITON_PAGE)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[tuple[str, int]]:
+        """Serve as the process does."""
+        target = Target("a", await self._backend.start())
+        app = make_metrics_app(
+            self._registry, is_ready=lambda: True, targets=lambda: [target], include_backends=True
+        )
+        runner = own_runner("metrics", app)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield runner.addresses[0]
+        finally:
+            await runner.cleanup()
+            await self._backend.stop()
+
+
+def asking() -> int:
+    """Requests that are being handled."""
+    tasks = (str(task.get_coro()) for task in asyncio.all_tasks())
+    return sum("RequestHandler._handle_request" in task for task in tasks)
+
+
+async def test_those_who_ask_while_a_page_is_made_share_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_app, "SCRAPE_DEADLINE_S", 30.0)
+    page = SlowPage()
+    async with page.serve() as address, aiohttp.ClientSession() as session:
+
+        async def ask() -> str:
+            async with session.get("http://{}:{}/metrics".format(*address)) as response:
+                return await response.text()
+
+        first = asyncio.ensure_future(ask())
+        await eventually(lambda: asking() >= 1)
+        others = [asyncio.ensure_future(ask()) for _ in range(20)]
+        await eventually(lambda: asking() >= 21)
+        page.may_answer.set()
+        assert "made 1.0" in await first
+        assert {each.count("made 2.0") for each in await asyncio.gather(*others)} == {1}
+        assert page.made == 2
+
+
+async def test_no_page_is_made_for_those_who_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_app, "SCRAPE_DEADLINE_S", 30.0)
+    page = SlowPage()
+    async with page.serve() as address:
+        writers = [(await asyncio.open_connection(*address))[1] for _ in range(20)]
+        for writer in writers:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        await eventually(lambda: asking() >= 20)
+        for writer in writers:
+            writer.close()
+        await eventually(lambda: not asking())
+        assert page.made == 0
+
+
+async def test_pages_take_a_part_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_app, "_SAVED_S", 0.0)
+    monkeypatch.setattr(metrics_app, "_SHARE", 0.001)
+    front = Front()
+    async with front.serve(FakeTriton()) as client:
+        await read(client, "/metrics/own")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await read(client, "/metrics/own")
+        async with client.get("/livez") as response:
+            assert response.status == 200
 
 
 async def test_a_backend_that_hangs_is_left_out_and_counted() -> None:

@@ -20,6 +20,8 @@ from tests.fakes.serving import Serving
 BACK_S = 40.0
 GOOD_S = 0.02
 MODEL = "/v2/models/m/infer"
+LONG_HEAD = {"X-Name": "n" * 70_000}
+"""More than is taken of a backend."""
 
 
 class Server:
@@ -29,6 +31,8 @@ class Server:
         self.name = name
         self.address = ""
         self.error: tuple[int, str] | None = None
+        self.head: dict[str, str] = {}
+        """Fields of its errors."""
         self.failures = 0
         self.answers = 0
 
@@ -36,9 +40,12 @@ class Server:
         body = await request.read()
         if self.error is not None:
             self.failures += 1
-            return web.json_response({"error": self.error[1]}, status=self.error[0])
+            status, text = self.error
+            return web.json_response({"error": text}, status=status, headers=self.head)
         if b"bad" in body:
             return web.json_response({"error": "failed to parse the request JSON"}, status=500)
+        if b"long" in body:
+            return web.json_response({"error": "no such name"}, status=400, headers=LONG_HEAD)
         await asyncio.sleep(GOOD_S)
         self.answers += 1
         return web.json_response({"outputs": []})
@@ -113,22 +120,22 @@ async def balanced(tmp_path: Path) -> AsyncIterator[Balanced]:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "head", "status"),
     [
-        (400, "poisoned"),
-        (403, "no"),
-        (500, "poisoned"),
-        (400, "CUDA error: device-side assert triggered"),
+        ((400, "poisoned"), {}, 400),
+        ((500, "poisoned"), {}, 500),
+        ((400, "CUDA error: device-side assert triggered"), {}, 400),
+        ((200, "poisoned"), LONG_HEAD, 502),
     ],
 )
 async def test_one_that_fails_at_once_attracts_nothing_and_comes_back(
-    balanced: Balanced, error: tuple[int, str]
+    balanced: Balanced, error: tuple[int, str], head: dict[str, str], status: int
 ) -> None:
     sick = balanced.servers[1]
     assert set(await balanced.ask(100)) == {200}
-    sick.error = error
+    sick.error, sick.head = error, head
     statuses = await balanced.ask(400)
-    assert statuses.count(error[0]) == sick.failures
+    assert statuses.count(status) == sick.failures
     assert sick.failures <= 10 + 8 + 6  # those under way with the last one, and trials
     async with asyncio.timeout(BACK_S):
         # A trial may be under way.
@@ -141,9 +148,12 @@ async def test_one_that_fails_at_once_attracts_nothing_and_comes_back(
     assert (await balanced.state(sick))["state"] == "up"
 
 
-async def test_one_client_with_bad_requests_harms_nobody(balanced: Balanced) -> None:
+@pytest.mark.parametrize(("body", "status"), [(b"bad", 500), (b"long", 502)])
+async def test_one_client_with_bad_requests_harms_nobody(
+    balanced: Balanced, body: bytes, status: int
+) -> None:
     await balanced.ask(100)
-    good, bad = await asyncio.gather(balanced.ask(300), balanced.ask(300, b"bad"))
+    good, bad = await asyncio.gather(balanced.ask(300), balanced.ask(300, body))
     assert set(good) == {200}
-    assert set(bad) == {500}
+    assert set(bad) == {status}
     assert {(await balanced.state(each))["state"] for each in balanced.servers} == {"up"}

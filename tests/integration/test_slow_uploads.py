@@ -182,6 +182,8 @@ async def test_a_backend_is_judged_by_the_time_since_a_request_was_complete(prot
             gate.release("slow")
             assert await upload.code() == side.ok
         assert judge.told == [("answered", 0.5)]
+        latencies = [port.latency.sum for port in backend.ports if port is not None]
+        assert sum(latencies) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("protocol", SIDES)

@@ -23,6 +23,7 @@ from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.sides import AnswerForm, RequestHandler
 from lb.proxy.shadow import head_fields
 from lb.proxy.variants import (
+    GIVEN_UP,
     PIN,
     TARGET_VARIANT,
     Variant,
@@ -233,14 +234,20 @@ class VariantHandler:
         """The client's side is over: count it for its variant, and copy it."""
         exchange, variant = self._exchange, self._variant
         shadows = exchange.relay.parts.shadows
+        took_s = exchange.took_s(exchange.relay.clock())
         is_inference = exchange.operation.kind is OperationKind.INFERENCE
         if variant is None or not is_inference or exchange.reason is not None:
             shadows.forget(exchange)
-        if variant is None or not is_inference or not is_counted(exchange.reason):
+        if variant is None or not is_inference:
+            return
+        if exchange.reason in GIVEN_UP:
+            waited_s = 0.0 if exchange.first_byte_at else took_s
+            variant.given_up(waited_s, is_answered=exchange.reason is Reason.DEADLINE)
+            return
+        if not is_counted(exchange.reason):
             return
         is_error = exchange.status >= _ERRORS or exchange.reason is not None
         is_good = exchange.status in _GOOD
-        took_s = exchange.relay.clock() - exchange.started_at
         variant.count(took_s if is_good else None, is_error=is_error)
         if is_good and exchange.reason is None:
             shadows.answered(exchange.plan.model, took_s)

@@ -29,6 +29,7 @@ from lb.proxy.http2.inspection import (
 )
 from lb.proxy.http2.recorded import RecordedResponse
 from lb.proxy.variants import (
+    GIVEN_UP,
     PIN,
     Variant,
     VariantChoice,
@@ -148,6 +149,10 @@ class VariantCall(CallPart):
         request.retained = []
         call.retain(data)
         request.ended = request.ended or bool(end_stream)
+        if request.ended:
+            call.sent_at = call.relay.now
+        else:
+            call.expect_rest()
         if request.push(data):
             self._look()
 
@@ -249,7 +254,6 @@ class VariantCall(CallPart):
         if self._choice is not None and self._choice.follow():
             self._change(self._choice.variant)
             return
-        call.expect_rest()
         try:
             attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
         except RequestRefused as refusal:
@@ -286,20 +290,33 @@ class VariantCall(CallPart):
         call, variant = self.call, self._variant
         if self._recording is not None:
             self._copy(reason)
-        if (
-            variant is None
-            or call.operation.kind is not OperationKind.INFERENCE
-            or call.grpc_status < 0
-            or not is_counted(reason)
-        ):
+        if variant is None or call.operation.kind is not OperationKind.INFERENCE:
             return
         status = call.grpc_status
+        if reason in GIVEN_UP or self._is_past_deadline(reason):
+            has_begun = reason is not None and call.first_byte_at
+            waited_s = 0.0 if has_begun else call.took_s(call.relay.clock())
+            variant.given_up(waited_s, is_answered=reason is not Reason.CLIENT_GONE)
+            return
+        if status < 0 or not is_counted(reason):
+            return
         if status == GrpcStatus.CANCELLED and reason is None:
             return
-        took_s = call.relay.now - call.started_at if status == GrpcStatus.OK else None
+        took_s = call.took_s(call.relay.now) if status == GrpcStatus.OK else None
         variant.count(took_s, is_error=status in _ITS_OWN or reason is not None)
         if took_s is not None:
             call.relay.parts.shadows.answered(self._asked.name, took_s)
+
+    def _is_past_deadline(self, reason: Reason | None) -> bool:
+        """Whether the backend says that the client's deadline has passed, and it has."""
+        call = self.call
+        timeout_s = call.head.facts.timeout_s
+        return (
+            reason is None
+            and call.grpc_status == GrpcStatus.DEADLINE_EXCEEDED
+            and timeout_s is not None
+            and call.relay.clock() >= call.started_at + timeout_s
+        )
 
     def _copy(self, reason: Reason | None) -> None:
         """The call is over: its request may go to the shadow."""
@@ -309,7 +326,7 @@ class VariantCall(CallPart):
             shadows.forget(call)
             return
         rules = variant.rules
-        took_s = call.relay.now - call.started_at
+        took_s = call.took_s(call.relay.now)
         shadows.finished(call, rules.model, rules.version, call.grpc_status, took_s, self._fields)
 
     def _fields(self) -> Fields:

@@ -37,7 +37,7 @@ _TOO_LARGE: Final = f"a compressed message may have {_MAX_COMPRESSED} bytes"
 class StreamVariants:
     """Which variants serve a stream, and the names that it uses for their models."""
 
-    __slots__ = ("_asked", "_call", "_drawn", "is_sole", "last", "names")
+    __slots__ = ("_asked", "_call", "_coming", "_drawn", "is_sole", "last", "names")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -46,7 +46,9 @@ class StreamVariants:
         self._drawn: dict[bytes, Variant] = {}
         """By name: the variant of requests that belong to no sequence."""
         self._asked: dict[bytes, tuple[Variant, deque[float]]] = {}
-        """By model: when requests came that are not answered yet."""
+        """By model: when requests had come that are not answered yet."""
+        self._coming: deque[float] | None = None
+        """Where the time of a request stands of which more is to come."""
         self.is_sole = True
         """One variant serves all of the stream, so that errors are its errors."""
         self.last: Variant | None = None
@@ -109,6 +111,13 @@ class StreamVariants:
         if asked is None or asked[0] is not variant:
             asked = self._asked[model] = (variant, deque(maxlen=_UNANSWERED))
         asked[1].append(self._call.relay.now)
+        self._coming = asked[1]
+
+    def request_ended(self) -> None:
+        """All of a request has come. Its time begins now, unless it is answered already."""
+        if self._coming:
+            self._coming[-1] = self._call.relay.now
+        self._coming = None
 
     def to_client(self, model: bytes) -> bytes:
         """The name that the client has for a model whose answer comes."""
@@ -233,6 +242,8 @@ class VariantStream(CallPart):
             is_first = cutter.is_between or bool(self._begun)
             stop = cutter.advance(payload, at)
             if not is_first and stop - at == len(payload):
+                if cutter.is_between:
+                    self._variants.request_ended()
                 session.request_data(payload, end_stream)
                 return
             if is_first:
@@ -244,6 +255,8 @@ class VariantStream(CallPart):
                     return
             else:
                 out += payload[at:stop]
+            if cutter.is_between:
+                self._variants.request_ended()
             at = stop
         if end_stream and self._fail_if_cut_off():
             return

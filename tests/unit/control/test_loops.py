@@ -16,6 +16,7 @@ from lb.domain.backend import AppProtocol, BackendState
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.health.thresholds import Thresholds
+from lb.net.iteration import IterationBudget
 from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.backends import make_spec
 from tests.wire.waiting import stand_still
@@ -54,7 +55,8 @@ class Bench:
         """A probe was made."""
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.replace(*names)
-        self.loops = ProbeLoops(self.directory, Random(1), make_probe=self.make_probe)
+        iteration = IterationBudget(asyncio.get_running_loop())
+        self.loops = ProbeLoops(self.directory, Random(1), iteration, make_probe=self.make_probe)
         self.published = asyncio.Event()
         self.directory.ref.subscribe(lambda _snapshot: self.published.set())
 
@@ -244,6 +246,17 @@ async def test_probes_of_many_backends_that_leave_end_a_few_in_an_iteration() ->
             now = len(asyncio.all_tasks())
             assert last - now <= ENDED_AT_ONCE
             last = now
+
+
+async def test_probes_that_are_due_at_once_begin_a_few_in_an_iteration() -> None:
+    names = [f"b{number}" for number in range(200)]
+    async with running(FAR, *names) as bench:
+        begun = before = 0
+        while begun < len(bench.probes):
+            await asyncio.sleep(0)
+            begun = sum(not probe.asked.locked() for probe in bench.probes.values())
+            assert begun - before <= 20
+            before = begun
 
 
 async def test_a_probe_that_fails_by_itself_counts_as_missed_and_is_logged(

@@ -282,11 +282,45 @@ def test_a_bad_variant_is_rolled_back_and_all_know_why(caplog: pytest.LogCapture
     assert {desk.choose() for _ in range(100)} == {"stable"}
 
 
+def give_up(desk: Desk, seconds: int, waited_s: float, *, also_answers: bool) -> int | None:
+    """As `serve`, and clients of the canary do not wait for longer than that."""
+    for second in range(seconds):
+        for _ in range(200):
+            variant = desk.variant()
+            if variant.rules.name == "stable" or also_answers:
+                variant.count(0.01, is_error=False)
+        for _ in range(10):
+            desk.book.sets[NAME].variants[1].given_up(waited_s, is_answered=True)
+        desk.now += 1
+        desk.book.check()
+        if not desk.percents()["canary"]:
+            return second
+    return None
+
+
+def test_clients_that_wait_for_less_time_than_answers_take_roll_nothing_back() -> None:
+    desk = Desk(rollback=(2.0, 1.5, 200))
+    assert give_up(desk, 100, 0.003, also_answers=True) is None
+    status = next(each for each in desk.book.statuses() if each.variant == "canary")
+    assert status.errors == 1000  # they are told so all the same
+
+
+def test_a_variant_that_hangs_is_rolled_back_though_its_clients_give_up() -> None:
+    desk = Desk(rollback=(2.0, 1.5, 200))
+    assert serve(desk, 3, failing=0) is None
+    at = give_up(desk, 20, 0.1, also_answers=False)
+    assert at is not None
+    assert at < 10
+    assert "requests failed" in desk.book.sets[NAME].why
+
+
 def test_nothing_is_kept_of_requests_that_nobody_judges() -> None:
     desk = Desk()
     for _ in range(100):
         desk.variant().count(0.01, is_error=False)
-    assert all(not each.recent.requests for each in desk.book.sets[NAME].variants)
+        desk.variant().given_up(0.01, is_answered=False)
+    recent = [each.recent for each in desk.book.sets[NAME].variants]
+    assert not any(each.requests or each.waits for each in recent)
 
 
 def test_a_dead_variant_is_rolled_back_at_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.http1_sides import Sides
 
 NAME, MODEL = b"detector", b"detector_of_the_first_generation"
+HEAD = b"POST /v2/models/detector/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n"
 
 
 class Bench:
@@ -16,7 +17,8 @@ class Bench:
 
     def __init__(self, **options: object) -> None:
         self.sides = Sides({"variant_names": frozenset({NAME}), **options})
-        self.sides.use_variants(NAME, {"name": "stable", "model": MODEL, "weight": 1})
+        variant = {"name": "stable", "model": MODEL, "weight": 1}
+        self.sides.use_variants(NAME, variant, rollback=(2.0, 1.5, 1))
         self.server, self.client = self.sides.client()
         self.connection, self.backend = self.sides.upstream()
 
@@ -109,3 +111,33 @@ async def test_an_answer_that_ends_early_is_cut_off() -> None:
     bench.backend.lose()
     assert bench.client.ended
     assert bench.sides.variant_counts() == [(1, 1)]
+
+
+async def test_the_time_of_an_upload_does_not_count_for_a_variant() -> None:
+    bench = Bench()
+    bench.server.data_received(HEAD)
+    for piece in (b"{", b"}"):
+        bench.sides.now += 5.0
+        bench.server.data_received(piece)
+    bench.backend.take()
+    bench.sides.now += 0.25
+    bench.answers(reply(ANSWER))
+    assert bench.sides.variant_durations() == [250]
+
+
+@pytest.mark.parametrize("end", ["deadline", "left", "uploading", "answering"])
+async def test_a_client_that_gives_up_counts_by_how_long_it_waited(end: str) -> None:
+    bench = Bench(request_timeout_s=3.0)
+    bench.server.data_received(HEAD)
+    bench.sides.now += 1.0
+    bench.server.data_received(b"{" if end == "uploading" else b"{}")
+    if end == "answering":
+        bench.connection.data_received(reply(ANSWER)[:-30])
+    bench.sides.now += 2.0
+    if end == "left":
+        bench.client.lose()
+    else:
+        bench.server._look_at_time()
+    assert sum(bench.sides.variant_waits()) == (2000 if end in ("deadline", "left") else 0)
+    is_counted = end in ("deadline", "answering")  # no variant is chosen for half of a request
+    assert bench.sides.variant_counts() == [(1, 1) if is_counted else (0, 0)]

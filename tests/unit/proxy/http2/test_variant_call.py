@@ -60,7 +60,8 @@ class Bench:
         regions = {b"r": snapshot.placements} if has_regions else {}
         self.paper.ref.publish(replace(snapshot, routes=routes, regions=regions))
         variant = {"name": "stable", "model": first, "weight": 1}
-        self.paper.use_variants(NAME, variant, {"name": "next", "model": SECOND, "weight": 0})
+        following = {"name": "next", "model": SECOND, "weight": 0}
+        self.paper.use_variants(NAME, variant, following, rollback=(2.0, 1.5, 1))
         self.backend = self.paper.backend(0, f.settings({f.INITIAL_WINDOW_SIZE: 2**20}) + GREETING)
         self.client = self.paper.client()
         self._stream = -1
@@ -120,8 +121,8 @@ def read_answer(body: bytes) -> pb.ModelInferResponse:
     return pb.ModelInferResponse.FromString(body[5:])
 
 
-def reply() -> bytes:
-    answer = pb.ModelInferResponse(model_name=FIRST.decode(), raw_output_contents=[b"y" * 300])
+def reply(size: int = 300) -> bytes:
+    answer = pb.ModelInferResponse(model_name=FIRST.decode(), raw_output_contents=[b"y" * size])
     return f.message(answer.SerializeToString())
 
 
@@ -318,6 +319,51 @@ async def test_a_client_that_leaves_counts_for_no_variant_and_nothing_is_copied(
     bench.client.sends(f.rst(1))
     assert [each.kind for each in bench.backend.gets()] == [f.RST_STREAM]
     assert bench.paper.variant_counts() == [(0, 0), (0, 0)]
+    assert bench.paper.is_clean()
+
+
+@pytest.mark.parametrize("cuts", [(), (9,), (120,)])
+async def test_the_time_of_an_upload_does_not_count_for_a_variant(cuts: tuple[int, ...]) -> None:
+    bench = Bench()
+    bench.begins()
+    body = f.message(infer(2000).SerializeToString())
+    bench.paper.loop.advance(5.0)
+    for start, stop in zip([0, *cuts], [*cuts, len(body)], strict=True):
+        bench.client.sends(f.data(1, body[start:stop], end=stop == len(body)))
+        bench.paper.loop.advance(5.0 if stop < len(body) else 0.25)
+    bench.asked()
+    bench.answers(reply())
+    bench.answered()
+    assert bench.paper.variant_durations() == [250, 0]
+
+
+@pytest.mark.parametrize("end", ["deadline", "told", "left", "uploading", "answering", "early"])
+async def test_a_client_that_gives_up_counts_by_how_long_it_waited(end: str) -> None:
+    bench = Bench()
+    bench.begins((b"grpc-timeout", b"3S"))
+    bench.paper.loop.advance(1.0)
+    body = f.message(infer().SerializeToString())
+    if end == "uploading":
+        bench.client.sends(f.data(1, body[:-1]))
+    else:
+        bench.sends_in_pieces(body)
+        bench.asked()
+    if end == "early":  # it says so though the deadline has not passed
+        bench.answers(status=b"4")
+    elif end == "answering":
+        bench.backend.sends(f.headers(1, f.RESPONSE_FIELDS))
+        bench.backend.sends(f.data(1, reply(9000)[:8000]))
+    elif end == "left":
+        bench.paper.loop.advance(1.0)
+        bench.client.sends(f.rst(1))
+    elif end == "told":
+        bench.paper.loop._now += 2.0  # the timer of the call is late
+        bench.answers(status=b"4")
+    bench.paper.loop.advance(5.0)
+    bench.client.gets()
+    waited = {"deadline": [2000], "told": [2000], "left": [1000], "early": []}.get(end, [0])
+    assert [round(each, -2) for each in bench.paper.variant_waits()] == waited
+    assert bench.paper.variant_counts()[0] == ((0, 0) if end == "left" else (1, 1))
     assert bench.paper.is_clean()
 
 

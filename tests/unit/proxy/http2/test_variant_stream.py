@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
@@ -152,6 +155,21 @@ async def test_answers_that_nobody_asked_for_pass_and_are_not_counted() -> None:
     bench.answers(f.message(result("a")), f.message(result("a")), end=False)
     assert [name for name, *_ in bench.shown()] == ["detector", "detector"]
     assert bench.paper.variant_counts() == [(1, 0), (0, 0)]
+
+
+async def test_the_time_of_an_upload_does_not_count_for_a_variant() -> None:
+    bench = Bench()
+    facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+    pool = bench.paper.ref
+    pool.publish(replace(pool.current, routes={FIRST: ModelRoute(facts=facts)}))
+    text = f.message(request("a", size=2000))
+    for part in (text[:300], text[300:600], text[600:]):
+        bench.paper.loop.advance(5.0)
+        bench.sends(part)
+    bench.paper.loop.advance(0.25)
+    bench.answers(f.message(result("a")), end=False)
+    assert bench.shown() == [("detector", "a", 40)]
+    assert bench.paper.variant_durations() == [250, 0]
 
 
 async def test_an_error_counts_for_the_only_variant_of_a_stream() -> None:
