@@ -171,20 +171,19 @@ class SharedScheduler(Scheduler):
             entry.samples += 1
             self._board.write_sample(entry)
             self._board.write(entry)
-        if backend is None:
-            is_first = not self._told_waiting
+        while backend is not None:
             self._tell(ticket, now)
-            if is_first:
-                # Others that have ended something before they were told have not rung.
-                self.rung(now)
-            return None
-        self._tell(ticket, now)
-        if self._recheck_limits(ticket, backend, now):
+            if not self._recheck_limits(ticket, backend, now):
+                return backend
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
-            self._tell(ticket, now)
-        return backend
+        is_first = not self._told_waiting
+        self._tell(ticket, now)
+        if is_first:
+            # Others that have ended something before they were told have not rung.
+            self.rung(now)
+        return None
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
         """Choose where a request that cannot be queued goes; see `Scheduler`."""
@@ -271,6 +270,7 @@ class SharedScheduler(Scheduler):
             self._waiting += 1
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
+            self._tell(ticket, now)
         return None
 
     def next_refused(self, now: float) -> Ticket | None:
@@ -562,14 +562,19 @@ class SharedScheduler(Scheduler):
 
     def _recheck_limits(self, ticket: Ticket, backend: Backend, now: float) -> bool:
         """Hear what the other workers have begun meanwhile. Returns whether a request that begins
-        now exceeds a limit that somebody gave. Both have told, so at least one of them sees it."""
-        model_backend: ModelBackend = ticket.model_backend
-        if not (backend.max_in_flight or model_backend.is_exact):
+        now exceeds a limit that somebody gave. Both have told, so at least one of them sees it.
+
+        Others may also have been heard of since the decision, so all that is in flight is compared.
+        """
+        model_backend: ModelBackend | None = ticket.model_backend
+        if model_backend is None or not (backend.max_in_flight or model_backend.is_exact):
             return False
-        count = model_backend.load.in_flight
         self.rung(now)
-        if count < model_backend.load.in_flight > model_backend.limit and model_backend.is_exact:
-            return True
+        count = model_backend.load.in_flight
+        if count > model_backend.limit and model_backend.is_exact:
+            # Where all others are overdue, one more may be tried beyond the limit.
+            if model_backend.unanswered.open_at != count - 1:
+                return True
         limit = backend.max_in_flight
         return bool(limit) and backend.in_flight + self._penalties[backend].due >= limit
 

@@ -466,3 +466,24 @@ def test_the_limit_of_a_backend_is_not_exceeded_by_two_that_decide_at_once() -> 
     boards[0].meanwhile = two
     one.offer(one.ticket(20.0), 20.0)
     assert one.backends[0].in_flight + two.backends[0].in_flight == 3
+
+
+def test_a_limit_of_a_model_is_not_exceeded_by_what_was_decided_a_moment_ago() -> None:
+    """A decision is told of when the loop asks for it. Others may have been heard of meanwhile."""
+    one, two = Machine(names=("a",), plan=Capacity(2)).workers
+    one.learn()
+    two.learn(10.0)
+    running = [two.begin(20.0), two.begin(20.0)]
+    first = one.queue(20.0)
+    two.complete(running[0], 21.0)
+    one.scheduler.rung(21.0)
+    second = one.queue(21.0)  # now the first is to begin
+    two.scheduler.start(two.ticket(21.0), two.backends[0], 21.0)
+    one.scheduler.rung(21.0)
+    assert one.due(21.0) == []
+    rung = one.rung
+    two.complete(running[1], 22.0)
+    assert one.rung == rung + 1
+    assert one.due(22.0) == [first]
+    one.complete(first, 23.0)
+    assert one.due(23.0) == [second]

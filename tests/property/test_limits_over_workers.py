@@ -1,0 +1,137 @@
+"""Workers that begin, hear and end requests while others are about to: counted by the backend,
+nobody exceeds a limit that somebody gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Final
+
+import pytest
+
+from lb.domain.schedule import Capacity, QueueRules, Ticket
+from lb.sharing.board import Board, Entry, Values, size
+from tests.unit.balancing.test_shared_scheduler import NAMES, Worker
+
+pytestmark = pytest.mark.interpreted("a class of its own")
+
+LIMIT: Final = 3
+REQUESTS: Final = 600
+QUEUED: Final = 12
+"""Requests that all workers together have queued at most."""
+TICK_S: Final = 0.1
+MEANWHILE: Final = 0.1
+"""How probably another worker does something at each store and load."""
+
+
+class BusyBoard(Board):
+    """Other workers do something between what this one reads and writes."""
+
+    meanwhile: Callable[[], None]
+
+    def write(self, entry: Entry) -> bool:
+        self.meanwhile()
+        is_told = super().write(entry)
+        self.meanwhile()
+        return is_told
+
+    def read(self, worker: int, number: int) -> Values:
+        values = super().read(worker, number)
+        self.meanwhile()
+        return values
+
+
+class Play:
+    """Workers on one board, and backends that count what is in flight there."""
+
+    def __init__(self, seed: int, workers: int, plan: Capacity, most: int) -> None:
+        self.rng = Random(seed)
+        memory = memoryview(bytearray(size(workers)))
+        boards = [BusyBoard(memory, index, workers) for index in range(workers)]
+        for board in boards:
+            board.meanwhile = self.meanwhile
+        self.workers = [Worker(board, NAMES, plan, QueueRules(), most) for board in boards]
+        self.now = 1.0
+        self.acting: set[int] = set(range(workers))
+        """Workers that are in the middle of something."""
+        self.rung: set[int] = set()
+        self.queued: Counter[int] = Counter()
+        self.numbers = count()
+        self.running: list[tuple[float, int, int, Ticket]] = []
+        self.at_backend: Counter[str] = Counter()
+        self.begun: Counter[int] = Counter()
+        """Requests that began, by how many were at their backend then."""
+        for worker in self.workers:
+            worker.scheduler.ring = self.rung.add
+        for _ in range(2):
+            for worker in self.workers:
+                worker.scheduler.tick(self.now)
+        self.ticked_at = self.now
+        self.acting.clear()
+
+    def tick(self) -> None:
+        self.ticked_at = self.now
+        for index, worker in enumerate(self.workers):
+            self.acting.add(index)
+            worker.scheduler.tick(self.now)
+            self.acting.discard(index)
+
+    def meanwhile(self) -> None:
+        if self.rng.random() < MEANWHILE and len(self.acting) < len(self.workers):
+            self.act(self.rng.choice([*({*range(len(self.workers))} - self.acting)]))
+
+    def act(self, index: int, ended: Ticket | None = None) -> None:
+        """Have a worker hear a bell, begin what is due, send a request, or end one."""
+        self.acting.add(index)
+        worker = self.workers[index]
+        if ended is not None:
+            worker.complete(ended, self.now)
+        elif index in self.rung:
+            self.rung.discard(index)
+            worker.scheduler.rung(self.now)
+        elif self.queued.total() < QUEUED and self.rng.random() < 0.5:
+            self.queued[index] += 1
+            ticket = worker.ticket(self.now, self.rng.choice((0, 0, 1)))
+            if worker.offer(ticket, self.now) is not None:
+                self.begin(index, ticket)
+        if self.rng.random() < 0.8:
+            # Otherwise its loop has other things to do before.
+            for ticket in worker.due(self.now):
+                self.begin(index, ticket)
+        self.acting.discard(index)
+
+    def begin(self, index: int, ticket: Ticket) -> None:
+        assert ticket.backend is not None
+        self.queued[index] -= 1
+        self.at_backend[ticket.backend.name] += 1
+        self.begun[self.at_backend[ticket.backend.name]] += 1
+        ends_at = self.now + self.rng.uniform(0.001, 0.02)
+        heappush(self.running, (ends_at, next(self.numbers), index, ticket))
+
+    def run(self) -> None:
+        while self.begun.total() < REQUESTS:
+            self.now += self.rng.expovariate(1 / 0.0005)
+            while self.running and self.running[0][0] <= self.now:
+                _, _, index, ticket = heappop(self.running)
+                assert ticket.backend is not None
+                self.at_backend[ticket.backend.name] -= 1
+                self.act(index, ticket)
+            if self.now >= self.ticked_at + TICK_S:
+                self.tick()
+            # Half of the clients are those of one worker.
+            self.act(0 if self.rng.random() < 0.5 else self.rng.randrange(len(self.workers)))
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(
+    ("plan", "most"),
+    [(Capacity(LIMIT), 0), (Capacity(64, is_auto=True), LIMIT)],
+    ids=["per model", "per backend"],
+)
+def test_no_limit_is_exceeded(plan: Capacity, most: int, workers: int) -> None:
+    play = Play(0, workers, plan, most)
+    play.run()
+    assert max(play.begun) == LIMIT
