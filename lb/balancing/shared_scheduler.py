@@ -203,6 +203,9 @@ class SharedScheduler(Scheduler):
             return None
         backend = super().hedge(ticket, now)
         self._tell(ticket, now)
+        if backend is not None and self._recheck_limits(ticket, backend, now):
+            self.complete(ticket, now, Ending.NEITHER)
+            return None
         return backend
 
     def divide(

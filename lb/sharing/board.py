@@ -153,6 +153,8 @@ class Board:
         self._entries: list[Entry] = []
         """The last entry that was written at each number."""
         self._free: list[int] = []
+        self._ticked_at = 0.0
+        """When this worker has said last that it runs."""
         clear(memory, index)
         self._cells[self._base + _USED] = 0
         self._position: int = self._cells[self._base + _POSITION]
@@ -164,7 +166,7 @@ class Board:
         Returns:
             Whether another worker has come or gone since the last tick. `changes` has its entries.
         """
-        self._times[self._base + _ALIVE_AT] = now
+        self._times[self._base + _ALIVE_AT] = self._ticked_at = now
         has_changed = False
         for other in self._neighbours:
             is_alive = now - self._times[other.base + _ALIVE_AT] < STALE_S
@@ -305,15 +307,24 @@ class Board:
         """What another worker says now. Of one that does not run: nothing in flight or queued."""
         at = worker * _REGION + _HEADER + _RING + number * _ENTRY
         values: Values = _READ(self._memory, at * _CELL)
-        is_alive = self._neighbours[worker if worker < self.index else worker - 1].is_alive
+        other = self._neighbours[worker if worker < self.index else worker - 1]
         if (
-            is_alive
+            (other.is_alive or self._has_come(other))
             and 0 <= values[1] < _MOST
             and 0 <= values[2] < _MOST
             and 0 <= values[3] < _MOST
         ):
             return values
         return (values[0], 0, 0, 0, values[4], values[5], 0.0, values[7])
+
+    def _has_come(self, other: _Neighbour) -> bool:
+        """Whether another worker that did not run at the last tick does now. Then all of it is read
+        anew."""
+        if self._times[other.base + _ALIVE_AT] <= self._ticked_at - STALE_S:
+            return False
+        other.is_alive = True
+        other.seen = -1
+        return True
 
     def read_sample(self, worker: int, number: int) -> Sample:
         """The last sample that another worker has told of."""

@@ -255,6 +255,22 @@ def test_a_stopped_worker_holds_its_share_for_a_second() -> None:
     assert two.due(STALE_S + 0.1) == [mine]
 
 
+def test_a_worker_that_has_just_started_counts_at_once() -> None:
+    machine = Machine()
+    one, _ = machine.workers
+    board = Board(machine.memory, 1, 2)
+    one.scheduler.tick(5.0)  # the second one is gone
+    two = Worker(board, NAMES, Capacity(1), QueueRules(), 0)
+    two.scheduler.tick(5.05)
+    two.begin(5.05)
+    two.begin(5.05)
+    mine = one.queue(5.06)
+    one.scheduler.tick(5.1)
+    assert one.due(5.1) == []
+    clear(machine.memory, 1)
+    assert one.due(5.2) == [mine]
+
+
 def test_workers_learn_from_each_other_how_long_executions_take() -> None:
     one, two = Machine().workers
     two.complete(two.begin(0.0), 1.0)
@@ -466,6 +482,23 @@ def test_the_limit_of_a_backend_is_not_exceeded_by_two_that_decide_at_once() -> 
     boards[0].meanwhile = two
     one.offer(one.ticket(20.0), 20.0)
     assert one.backends[0].in_flight + two.backends[0].in_flight == 3
+
+
+@pytest.mark.interpreted("a class of its own")
+def test_a_second_attempt_does_not_exceed_a_limit_with_one_that_begins_at_once() -> None:
+    memory = memoryview(bytearray(size(2)))
+    boards = [BusyBoard(memory, index, 2) for index in range(2)]
+    one, two = (Worker(board, NAMES, Capacity(1), QueueRules(), 0) for board in boards)
+    for _ in range(2):
+        one.scheduler.tick(0.0)
+        two.scheduler.tick(0.0)
+    first = one.begin(0.0)
+    second = first.hedge()
+    assert first.backend is not None
+    second.tried = (first.backend,)
+    boards[0].meanwhile = two
+    assert one.scheduler.hedge(second, 0.0) is None
+    assert sum(backend.in_flight for backend in two.backends) == 1
 
 
 def test_a_limit_of_a_model_is_not_exceeded_by_what_was_decided_a_moment_ago() -> None:
