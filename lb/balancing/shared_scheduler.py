@@ -574,10 +574,10 @@ class SharedScheduler(Scheduler):
             return False
         self.rung(now)
         count = model_backend.load.in_flight
-        if count > model_backend.limit and model_backend.is_exact:
-            # Where all others are overdue, one more may be tried beyond the limit.
-            if model_backend.unanswered.open_at != count - 1:
-                return True
+        # Where all others are overdue, one more may be tried beyond the limit.
+        is_trial = model_backend.unanswered.open_at == count - 1
+        if count > model_backend.limit and model_backend.is_exact and not is_trial:
+            return True
         limit = backend.max_in_flight
         return bool(limit) and backend.in_flight + self._penalties[backend].due >= limit
 
