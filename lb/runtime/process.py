@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -31,16 +30,16 @@ from lb.admin.models import Reload, Upgrade
 from lb.domain.backend import Address, BackendState
 from lb.net.file_thread import FileStalled
 from lb.runtime.banner import banner
-from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.configuration_file import ConfigurationWatch
 from lb.runtime.draining import FLUSH_TURNS, GOODBYE_S, STEP_S, Drain, unless
 from lb.runtime.handover import Peer, resume_operator_state
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
-from lb.runtime.predecessor import Inherited, Predecessor
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.signals import PidFileError, notify, ready, release_signals, remove_pid, write_pid
 from lb.runtime.sockets import Listeners, claim
+from lb.runtime.start import Start
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
 from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
@@ -65,22 +64,6 @@ service with it, and would not notice that only an old process had ended."""
 _SHUTS_DOWN: Final = "the process shuts down"
 _ANSWER_S: Final = 5.0
 """How long a new process that is told to stop waits for the process before it to say who serves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How the process was started, beside its settings."""
-
-    file: ConfigurationFile | None = None
-    """Where the settings come from; None where flags say it all."""
-    digest: str = ""
-    """Of the text of the settings."""
-    inherited: tuple[Inherited, ...] = ()
-    """Listening sockets that others have bound for us."""
-    predecessor: Predecessor | None = None
-    """Whom to take over from."""
-    pid_file: str = ""
-    """Holds the id of the process that serves; empty: there is none."""
 
 
 def run(settings: Settings, start: Start | None = None) -> int:
