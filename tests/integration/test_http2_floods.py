@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,6 +204,23 @@ async def test_work_of_a_flood_ends_at_the_backend_at_once() -> None:
         await relay.until_clean()
         reasons = relay.finished.meter.traffic[1].reasons
         assert reasons == {Reason.FLOOD: 50}
+
+
+@pytest.mark.parametrize(("begun", "most"), [(0, 0), (1, 1 + 64)], ids=["first", "later"])
+async def test_requests_of_a_client_that_has_left_are_not_begun(begun: int, most: int) -> None:
+    """They are read in turns, of which the first may begin before it is known."""
+    requests = [f.PREFACE + f.settings({}) + f.SETTINGS_ACK, *map(hanging, range(1, 601, 2))]
+    async with raw_backend(watching([])) as backend, running_relay(backend.target) as relay:
+        with socket.create_connection(("127.0.0.1", relay.port)) as client:
+            if begun:
+                client.sendall(b"".join(requests[: 1 + begun]))
+                await eventually(lambda: relay.open_requests == begun)
+                del requests[: 1 + begun]
+            client.sendall(b"".join(requests))
+        await eventually(lambda: relay.traffic.accepted == 1 and not relay.traffic.connections)
+        await relay.until_clean()
+        cancelled = relay.finished.meter.traffic[1].reasons.get(Reason.CLIENT_GONE, 0)
+        assert begun <= cancelled <= most
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["between frames", "within a frame"])

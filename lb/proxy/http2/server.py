@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from lb.domain.outcome import Reason
 from lb.net.client import client_of
+from lb.net.sockets import peer_end
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.connection import PER_SIDE, Http2Connection
@@ -53,6 +54,10 @@ _DYNAMIC_UNIT: Final = 6
 _UNSEEN_UNIT: Final = 9
 """Binary logarithm: 512 bytes of a head that was not seen lately count as another frame, beside
 what any head counts for. In Huffman coding they take 50 microseconds."""
+_LONG_READ: Final = 4096
+"""Bytes: some twenty small requests, which cost a hundred times what asking the socket does."""
+_CANCEL_COST: Final = 10
+"""Units of `IterationBudget` for a request that is cancelled."""
 _MOST_UNREAD: Final = 2 * 2**20
 """Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
@@ -149,7 +154,24 @@ class Http2ServerConnection(Http2Connection):
             data = data[size:]
             if not data:
                 return
+        if not self.last_peer_id and len(data) > _LONG_READ and self._has_client_left():
+            return
         Http2Connection.data_received(self, data)
+
+    def _read_on(self) -> None:
+        """Begin no more requests of a client that has left."""
+        if not self._has_client_left():
+            super()._read_on()
+
+    def _has_client_left(self) -> bool:
+        """Whether the client has ended the connection behind what is still to be read or handled.
+        Then the connection ends at once: each request that it could begin would be cancelled."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or peer_end(transport) is None:
+            return False
+        self.relay.iteration.spend(_CANCEL_COST * len(self.streams))
+        self.abort()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone, and so are its calls."""
