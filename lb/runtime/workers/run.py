@@ -8,14 +8,13 @@ import signal
 import sys
 from typing import Any
 
+from lb.runtime.collector import quiet_the_collector
 from lb.runtime.configuration_file import ConfigurationFile
+from lb.runtime.interpreter import SWITCH_S, loop_factory
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.logs import Logs
-from lb.runtime.process import SWITCH_S, loop_factory, quiet_the_collector
 from lb.runtime.sockets import Listeners, claim
-from lb.runtime.workers.control_process import ControlProcess
-from lb.runtime.workers.seat import CONTROL, Seat
-from lb.runtime.workers.worker import WorkerProcess, for_worker
+from lb.runtime.workers.seat import CONTROL, Seat, for_worker
 from lb.settings.model import Settings
 
 
@@ -51,9 +50,14 @@ async def _serve(
     logs: Logs,
     file: ConfigurationFile | None,
 ) -> None:
+    # Neither loads what only the other one needs.
     if seat.role == CONTROL:
+        from lb.runtime.workers.control_process import ControlProcess
+
         await ControlProcess(seat, listeners, logs, file).main()
     else:
+        from lb.runtime.workers.worker import WorkerProcess
+
         quiet_the_collector()
         await WorkerProcess(seat, settings, listeners, logs).main()
 

@@ -32,7 +32,7 @@ from lb.net.process_parts import ProcessParts
 from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
-from lb.runtime.wiring import RelayHost
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.workers.counts import (
     Path,
     Value,
