@@ -65,9 +65,9 @@ from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
 from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
+from lb.settings.choices import LogLevel
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
-from lb.settings.reporting import LogLevel
 from lb.settings.units import parse_duration
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus

@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lb.domain.backend import BackendKind, BackendState
 from lb.domain.model import ModelState
 from lb.domain.standby import StandbyPhase
-from lb.settings.placement import PlacementMode
-from lb.settings.reporting import LogLevel
+from lb.settings.choices import LogLevel, PlacementMode
 
 _AT_LEAST_0 = Field(json_schema_extra={"minimum": 0})
 

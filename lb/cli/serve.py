@@ -16,10 +16,10 @@ from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_sys
 from lb.runtime.start import Start
 from lb.runtime.workers.cores import worker_count
 from lb.runtime.workers.seat import Seat, find_seat
+from lb.settings.choices import LogLevel
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
 from lb.settings.reading import Loaded
-from lb.settings.reporting import LogLevel
 
 
 class UpgradeRefused(LoadBalancerError):

@@ -42,8 +42,9 @@ from lb.runtime.start import Start
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
 from lb.runtime.upkeep import watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
+from lb.settings.choices import LogLevel
 from lb.settings.model import Settings
-from lb.settings.reporting import LogFormat, LogLevel
+from lb.settings.reporting import LogFormat
 from lb.wire.compiled import is_compiled
 
 _log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from lb.net.process_parts import ProcessParts
 from lb.runtime.logs import Logs
 from lb.runtime.relay_host import RelayHost, version
 from lb.runtime.variant_state import VariantState
+from lb.settings.choices import PlacementMode
 from lb.settings.effective import effective
 from lb.settings.model import Settings
-from lb.settings.placement import PlacementMode
 from lb.settings.relations import own_addresses
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.counts import WorkerStatus

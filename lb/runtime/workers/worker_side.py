@@ -44,8 +44,8 @@ from lb.runtime.workers.counts import (
 )
 from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
 from lb.runtime.workers.seat import LINE_BYTES, Seat
+from lb.settings.choices import LogLevel
 from lb.settings.model import Settings
-from lb.settings.reporting import LogLevel
 
 _log = logging.getLogger(__name__)
 
