@@ -39,7 +39,7 @@ class View(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="ignore",
-        # A model is built when it is first used, in 3 ms at most, and not all at the start.
+        # Each is built when it is first used, in 3 ms at most, and not all at the start.
         defer_build=True,
         # Before 2.10 pydantic keeps names that begin with `model_` to itself.
         protected_namespaces=(),

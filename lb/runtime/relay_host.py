@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from random import Random
 
@@ -34,6 +35,7 @@ from lb.telemetry.record import RequestSink, combine
 from lb.wire.hops import new_identity
 
 
+@cache
 def version() -> str:
     """The installed version of this distribution."""
     try:
