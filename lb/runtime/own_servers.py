@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from lb.domain.client import ClientKey, key_of_client
 from lb.net.client import client_of
@@ -22,11 +23,23 @@ _OWN_CONNECTIONS: Final = 48
 times as many as may read events of the page: a browser has a few more beside that one."""
 
 
+def _is_at_fault(record: logging.LogRecord) -> bool:
+    """Whether an error that a server logs is its own. Clients that do not speak HTTP have got an
+    answer, and would fill the log with what they sent."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_server_log = logging.getLogger(f"{__name__}.aiohttp")
+_server_log.addFilter(_is_at_fault)
+
+
 def own_runner(name: str, app: web.Application) -> web.AppRunner:
     """Make what serves the metrics port or the admin API."""
     return web.AppRunner(
         app,
         access_log=None,
+        logger=_server_log,
         handle_signals=False,
         # Whoever has its answer must not hold one of the few connections for more of its body.
         lingering_time=0,

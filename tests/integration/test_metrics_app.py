@@ -280,6 +280,17 @@ async def test_no_page_is_made_for_those_who_have_left(monkeypatch: pytest.Monke
         assert page.made == 0
 
 
+async def test_clients_that_do_not_speak_http_leave_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with SlowPage().serve() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /x?" + b"\xff" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert not caplog.records
+
+
 async def test_pages_take_a_part_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_app, "_SAVED_S", 0.0)
     monkeypatch.setattr(metrics_app, "_SHARE", 0.001)
