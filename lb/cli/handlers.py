@@ -28,6 +28,9 @@ _ADDED: Final = ("http", "grpc", "metrics", "kind", "weight", "max_requests")
 
 def serve(arguments: argparse.Namespace) -> int:
     """Run `triton-lb serve`."""
+    from lb.runtime.workers.parent import end_with_supervisor
+
+    end_with_supervisor(os.environ)
     from lb.runtime.signals import hold_signals
 
     file = arguments.config or arguments.file

@@ -120,7 +120,8 @@ class Accounts:
             code: HTTP or gRPC status when it was answered.
             now: the time, where the caller has it.
         """
-        # HOT PATH (benchmarks/load). Same reason as `Placer.place`.
+        # HOT PATH (benchmarks/load). Same reason as `Placer.place`. For how long it took
+        # `Attempt.took_s` is the reference.
         if attempt.outcome is not None:
             return
         attempt.outcome = outcome
@@ -151,7 +152,8 @@ class Accounts:
                 self.blame.mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
-            took = attempt.took_s(now)
+            began_at, sent_at = attempt.began_at, exchange.sent_at
+            took = now - (sent_at if began_at < sent_at <= now else began_at)
             latency = port.latency
             latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
             latency.sum += took
@@ -198,7 +200,8 @@ class Accounts:
             self.blame.mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
-        took = attempt.took_s(now) if exchange.sent_at else now - attempt.began_at
+        began_at, sent_at = attempt.began_at, exchange.sent_at
+        took = now - (sent_at if began_at < sent_at <= now else began_at)
         latency = port.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         latency.sum += took

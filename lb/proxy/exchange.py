@@ -392,8 +392,8 @@ class Attempt:
     def took_s(self, at: float) -> float:
         """Find how long its backend had taken at a time, without what its client took to send the
         request. An answer that began before that counts from when the attempt began."""
-        since = self.awaited_since()
-        return at - (since if since <= at else self.began_at)
+        began_at, sent_at = self.began_at, self.exchange.sent_at
+        return at - (sent_at if began_at < sent_at <= at else began_at)
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

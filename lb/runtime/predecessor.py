@@ -125,6 +125,9 @@ def sockets_of_systemd(environment: MutableMapping[str, str]) -> tuple[Inherited
 
     Args:
         environment: of the process; the variables are taken out, since they are for this process.
+
+    Raises:
+        OSError: `LISTEN_FDS` counts a descriptor that is no open socket.
     """
     pid = environment.pop("LISTEN_PID", "")
     count = environment.pop("LISTEN_FDS", "0")
@@ -134,8 +137,11 @@ def sockets_of_systemd(environment: MutableMapping[str, str]) -> tuple[Inherited
     found = []
     for index in range(int(count)):
         fd = _FIRST_FD + index
-        os.set_inheritable(fd, False)
-        sock = socket.socket(fileno=fd)
+        try:
+            os.set_inheritable(fd, False)
+            sock = socket.socket(fileno=fd)
+        except OSError as error:
+            raise OSError(f"LISTEN_FDS={count}: descriptor {fd}: {error}") from error
         sock.setblocking(False)
         name = names[index] if index < len(names) else ""
         found.append(Inherited(name, "", sock, is_ours=False))

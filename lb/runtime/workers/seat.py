@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lb.runtime.predecessor import Inherited, line, receive_line
+from lb.runtime.workers.parent import VARIABLE
 from lb.settings.model import Settings
 
-VARIABLE: Final = "TRITON_LB_SEAT_FD"
 CONTROL: Final = "control"
 WORKER: Final = "worker"
 _GREETING_S: Final = 30.0

@@ -31,7 +31,8 @@ from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners
 from lb.runtime.workers.next_service import NotReplaced, start_next
-from lb.runtime.workers.seat import CONTROL, LINE_BYTES, VARIABLE, WORKER
+from lb.runtime.workers.parent import VARIABLE
+from lb.runtime.workers.seat import CONTROL, LINE_BYTES, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
@@ -64,6 +65,8 @@ class Child:
         self.failures = 0
         """Starts in a row that came to an early end."""
         self.process: subprocess.Popen[bytes] | None = None
+        self.is_alive = False
+        """It runs, or is being started."""
         self.is_ready = False
         self.hang = HangDetector()
         self.writer: asyncio.StreamWriter | None = None
@@ -77,6 +80,11 @@ class Child:
         """Tell it something, if it runs."""
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(line(event, value))
+
+    def cancel_start(self) -> None:
+        """End it if it still imports and cannot hear us; if it can, it ignores this signal."""
+        if self.process is not None and not self.is_ready:
+            self.process.terminate()
 
     def kill(self) -> None:
         """End it at once."""
@@ -261,10 +269,13 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
             began = loop.time()
+            child.is_alive = True
             try:
                 code = await self._live(child)
             except OSError as error:
                 code = str(error)
+            finally:
+                child.is_alive = False
             if self._stop.is_set():
                 return
             if not self._is_serving:
@@ -308,6 +319,8 @@ class Supervisor:
             self._greet(child, ours)
             environment = {**os.environ, VARIABLE: str(theirs.fileno())}
             environment.pop("NOTIFY_SOCKET", None)  # we talk to the service manager
+            # To the kernel the thread is the parent: the process hears of its end
+            # (`end_with_supervisor`). Threads of the loop live until the loop is closed.
             process = await asyncio.to_thread(
                 subprocess.Popen,
                 self._command,
@@ -426,6 +439,7 @@ class Supervisor:
         limit_s = shutdown.pre_stop_delay + shutdown.drain + _MARGIN_S
         await self._gone(self.workers, limit_s)
         self.control.say("stop")
+        self.control.cancel_start()
         await self._gone([self.control], _MARGIN_S)
         async with self._replacing:
             pass  # the next service has ended, if it was still being started
@@ -434,12 +448,13 @@ class Supervisor:
         if self._is_replaced:
             child.say("give_way")
         child.say("stop", self._force.is_set())
+        child.cancel_start()
 
     async def _gone(self, children: Sequence[Child], limit_s: float) -> None:
         """Wait until processes have ended; those that take too long are killed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
-        while any(child.process is not None for child in children):
+        while any(child.is_alive for child in children):
             now = loop.time()
             if self._force.is_set():
                 deadline = min(deadline, now + _MARGIN_S)

@@ -102,3 +102,20 @@ def test_sockets_of_the_service_manager_are_found_with_their_names(
         check=True,
     )
     assert done.stdout.split() == ["grpc", str(listener.getsockname()[1]), "False", "False"]
+
+
+def test_sockets_that_are_not_there_are_told_with_the_variable() -> None:
+    program = (
+        "import os\n"
+        "from lb.runtime.predecessor import sockets_of_systemd\n"
+        "os.closerange(3, 10)\n"
+        "sockets_of_systemd({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '99999999'})\n"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", program),
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert "OSError: LISTEN_FDS=99999999: descriptor 3: " in done.stderr

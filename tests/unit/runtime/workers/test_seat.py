@@ -8,7 +8,8 @@ import socket
 from pathlib import Path
 
 from lb.runtime.predecessor import line
-from lb.runtime.workers.seat import VARIABLE, WORKER, find_seat
+from lb.runtime.workers.parent import VARIABLE
+from lb.runtime.workers.seat import WORKER, find_seat
 
 _SETTINGS = {
     "listen": {"http": "127.0.0.1:0"},
