@@ -17,7 +17,7 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-busy-units test-busy-others test-waiting test-whole test-servers test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
+.PHONY: ablate demo test test-busy test-busy-units test-busy-others test-waiting test-whole test-servers test-compiled check check-compiled compile coverage covered-first covered-last covered-units diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -89,13 +89,23 @@ check-compiled: $(VENV)/.test
 
 # Branch coverage per package, processes that tests start included, against tests/coverage_floors.json (docs/decisions/0049-mutants-and-coverage.md);
 # FLOORS=--update records what was measured.
-COVERED_TESTS := tests/unit tests/property tests/integration --ignore-glob='*/test_corpus_*' --ignore=tests/integration/test_h2spec.py
+# Three processes run the tests side by side. A test that fails is told of after the figures.
+UNCOVERED := tests/integration/test_corpus_%.py tests/integration/test_h2spec.py
+COVERED := TEST_LIMIT_S=300 $(BIN)/coverage run -m pytest -q -p no:cacheprovider
 coverage: $(VENV)/.test debian
 	rm -rf build/coverage && mkdir -p build/coverage
-	TEST_LIMIT_S=300 $(BIN)/coverage run -m pytest -q -p no:cacheprovider $(COVERED_TESTS)
-	$(BIN)/coverage combine -q
-	$(BIN)/coverage json -q -o build/coverage/report.json
-	$(BIN)/python tools/coverage_floors.py build/coverage/report.json $(FLOORS)
+	$(MAKE) -kj3 --output-sync=target --no-print-directory covered-units covered-first covered-last; tests=$$?; \
+	$(BIN)/coverage combine -q && $(BIN)/coverage json -q -o build/coverage/report.json \
+	  && $(BIN)/python tools/coverage_floors.py build/coverage/report.json $(FLOORS) && exit $$tests
+
+covered-units: $(VENV)/.test
+	$(COVERED) tests/unit tests/property
+
+covered-first: $(VENV)/.test
+	$(COVERED) $(filter-out $(UNCOVERED),$(WHOLE_FIRST))
+
+covered-last: $(VENV)/.test
+	$(COVERED) $(filter-out $(UNCOVERED),$(WHOLE_LAST))
 
 # Small defects in lb/proxy, one at a time: which ones do the tests notice? It goes on where it was ended;
 # MUTANTS="--seconds 7200 --update" plays for two hours and records what it found.

@@ -41,7 +41,7 @@ _BEGUN_AT_ONCE: Final = 16
 millisecond."""
 _BETWEEN_S: Final = 0.005
 _PROBE_UNITS: Final = 300
-"""Of `IterationBudget` for a probe, with what its answer costs later."""
+"""Units of `IterationBudget` that a probe takes, with what its answer costs later."""
 
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 

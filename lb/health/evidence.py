@@ -28,8 +28,8 @@ _SHARE_BAD: Final = 10.0
 _STALE_S: Final = 60.0
 """A standing says nothing any more after so long without an answer."""
 _USUAL_SAMPLES: Final = 10
-"""Good answers that tell how long answers usually take. With 20, a backend that became slow before
-it had given them, was thought to be as slow as ever."""
+"""So many good answers tell how long answers usually take. With 20, a backend that became slow
+before it had given them was thought to be as slow as ever."""
 _EXCESS_S: Final = 0.005
 """Less than this is no reason to call an answer slow."""
 

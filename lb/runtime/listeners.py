@@ -20,7 +20,7 @@ from lb.domain.outcome import Reason
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
 from lb.net.acceptor import Acceptor, AcceptShare
-from lb.net.client import address_of
+from lb.net.client import client_of
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
@@ -257,9 +257,8 @@ def _make_room(server: web.Server) -> int:
     for connection in server.connections:
         transport = connection.transport
         if transport is not None and not transport.is_closing():
-            name = transport.get_extra_info("peername")
-            address = address_of(name[0]) if isinstance(name, tuple) else None
-            by_client.setdefault(key_of_client(address), []).append(connection)
+            client = key_of_client(client_of(transport).address)
+            by_client.setdefault(client, []).append(connection)
     room = _OWN_CONNECTIONS - sum(map(len, by_client.values()))
     if room > 0:
         return room

@@ -758,8 +758,10 @@ _RULES: Final = """
 Metrics of backends with a `metrics` address follow ours, with a first label `backend`. A
 `backend` label of their own becomes `exported_backend`. `GET /metrics/own` shows ours alone.
 
-- They are read at most once a second. A backend that does not answer within half a second is left
-  out and counted.
+- Who asks while a page is made shares the next one. Pages take a quarter of the time at most, and
+  readers wait beyond that; `/livez` and `/readyz` do not.
+- Pages of backends are read at most once a second. A backend that does not answer within half a
+  second is left out and counted.
 - Per page at most 8 MiB, 100,000 lines of up to 16 KiB and 2,000 families are shown. All pages
   together have 64 MiB; the longest are left out first. The log names the backends.
 - `perf_analyzer --collect-metrics` does not understand `nv_gpu_*` with a `backend` label, and

@@ -8,13 +8,14 @@ import struct
 
 from aiohttp import web
 
+from lb.runtime.upkeep import own_runner
 from tests.wire.waiting import eventually
 
 
-async def ask_and_leave(app: web.Application, request: bytes) -> None:
+async def ask_and_leave(name: str, app: web.Application, request: bytes) -> None:
     """Serve an application as the process does, send a request, reset the connection as soon as
     something comes back, and wait until the request is handled."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, lingering_time=0)
+    runner = own_runner(name, app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -27,11 +28,12 @@ async def ask_and_leave(app: web.Application, request: bytes) -> None:
             await loop.sock_connect(client, runner.addresses[0])
             await loop.sock_sendall(client, request)
             assert await loop.sock_recv(client, 1)
-        await eventually(lambda: not _is_handled())
+        await eventually(lambda: not handled())
     finally:
         await runner.cleanup()
 
 
-def _is_handled() -> bool:
+def handled() -> int:
+    """Count the requests that aiohttp's servers are handling."""
     tasks = (str(task.get_coro()) for task in asyncio.all_tasks())
-    return any("RequestHandler._handle_request" in task for task in tasks)
+    return sum("RequestHandler._handle_request" in task for task in tasks)

@@ -184,5 +184,5 @@ async def test_a_client_that_leaves_amid_its_request_is_no_error(
     head = (
         b"POST /api/v1/backends HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     )
-    await ask_and_leave(app, head + framing + b"\r\nExpect: 100-continue\r\n\r\n")
+    await ask_and_leave("admin", app, head + framing + b"\r\nExpect: 100-continue\r\n\r\n")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

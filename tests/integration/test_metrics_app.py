@@ -31,7 +31,7 @@ from lb.runtime.upkeep import own_runner
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
-from tests.fakes.leaving import ask_and_leave
+from tests.fakes.leaving import ask_and_leave, handled
 from tests.fakes.metrics import Counters
 from tests.fakes.promtool import criticism_of
 from tests.fakes.tls import World
@@ -245,12 +245,6 @@ class SlowPage:
             await self._backend.stop()
 
 
-def asking() -> int:
-    """Requests that are being handled."""
-    tasks = (str(task.get_coro()) for task in asyncio.all_tasks())
-    return sum("RequestHandler._handle_request" in task for task in tasks)
-
-
 async def test_those_who_ask_while_a_page_is_made_share_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -263,9 +257,9 @@ async def test_those_who_ask_while_a_page_is_made_share_the_next_one(
                 return await response.text()
 
         first = asyncio.ensure_future(ask())
-        await eventually(lambda: asking() >= 1)
+        await eventually(lambda: handled() >= 1)
         others = [asyncio.ensure_future(ask()) for _ in range(20)]
-        await eventually(lambda: asking() >= 21)
+        await eventually(lambda: handled() >= 21)
         page.may_answer.set()
         assert "made 1.0" in await first
         assert {each.count("made 2.0") for each in await asyncio.gather(*others)} == {1}
@@ -279,10 +273,10 @@ async def test_no_page_is_made_for_those_who_have_left(monkeypatch: pytest.Monke
         writers = [(await asyncio.open_connection(*address))[1] for _ in range(20)]
         for writer in writers:
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-        await eventually(lambda: asking() >= 20)
+        await eventually(lambda: handled() >= 20)
         for writer in writers:
             writer.close()
-        await eventually(lambda: not asking())
+        await eventually(lambda: not handled())
         assert page.made == 0
 
 
@@ -498,7 +492,7 @@ async def test_a_reader_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture
             targets=lambda: [Target("a", address)],
             include_backends=True,
         )
-        await ask_and_leave(app, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        await ask_and_leave("metrics", app, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
     finally:
         await backend.stop()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -20,12 +20,10 @@ SHORT_NAME: Final = 0x80
 class KnownPrefix:
     """What a message says whose bytes up to the end of the model's name are known."""
 
-    __slots__ = ("head", "hints", "is_plain", "misses", "model", "size")
+    __slots__ = ("head", "hints", "is_plain", "misses", "model")
 
-    def __init__(self, model: bytes, size: int, *, is_plain: bool) -> None:
+    def __init__(self, model: bytes, *, is_plain: bool) -> None:
         self.model = model
-        self.size = size
-        """Bytes of the message and its prefix: a request may not be shorter."""
         self.is_plain = is_plain
         """It need not be inspected; otherwise only what says nothing of a sequence need not, or,
         where the model is scheduled, what begins with all of `head`."""
@@ -91,8 +89,7 @@ class PrefixCache:
             self._of_batches.clear()
         if len(model) >= SHORT_NAME or model in self._excluded:
             return None
-        size = PREFIX_SIZE + (data[1] << 24 | data[2] << 16 | data[3] << 8 | data[4])
-        known = KnownPrefix(model, size, is_plain=is_plain)
+        known = KnownPrefix(model, is_plain=is_plain)
         into[data[: PREFIX_SIZE + 2 + len(model)]] = known
         return known
 

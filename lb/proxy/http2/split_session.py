@@ -463,8 +463,7 @@ class SplitSession(CallPart):
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif end_stream:
             call.request.ended = True
-            if call.check_length():
-                self._begin()
+            self._begin()
         else:
             call.drop_upload(size)
             if not call.finished:

@@ -10,7 +10,7 @@ from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import call, data, headers, named, request_fields
 
 
-@pytest.mark.parametrize("begins_with", ["whole", "message"])
+@pytest.mark.parametrize("begins_with", ["whole", "message", "end"])
 @pytest.mark.parametrize(("asked", "own_s"), [(b"9S", 2.0), (b"2S", 9.0)])
 async def test_the_shorter_time_ends_a_call_that_has_two(
     asked: bytes, own_s: float, begins_with: str
@@ -21,9 +21,11 @@ async def test_the_shorter_time_ends_a_call_that_has_two(
     head = request_fields((b"grpc-timeout", asked))
     if begins_with == "whole":
         client.sends(call(1, None, (b"grpc-timeout", asked)))
-    else:
+    elif begins_with == "message":
         client.sends(headers(1, head))
         client.sends(data(1, named(), end=True))
+    else:
+        client.sends(headers(1, head, end=True))
     (exchange,) = (
         pipe.owner for connection in relay.connections for pipe in connection.streams.values()
     )

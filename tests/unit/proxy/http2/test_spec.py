@@ -33,6 +33,7 @@ async def test_the_model_is_read_however_the_message_comes(
 @pytest.mark.parametrize(
     "frames",
     [
+        [headers(1, request_fields(path=PREDICT), end=True)],
         [headers(1, request_fields(path=PREDICT)), data(1, message(b""), end=True)],
         [headers(1, request_fields(path=PREDICT)), data(1, message(b"\x12\x00"), end=True)],
     ],

@@ -176,11 +176,8 @@ NOT_CUT = {
     "two messages": TWO,
     "broken compression": f.message(b"\x1f\x8b" + batch(), flag=1),
     "few rows": f.message(batch(LIMIT)),
-}
-CUT_SHORT = {
     "no message": b"",
     "part of a prefix": b"\0\0",
-    "part of a batch": f.message(batch())[:-1],
 }
 
 
@@ -192,17 +189,6 @@ async def test_what_cannot_be_cut_goes_on_as_it_came(sent: bytes, cuts: tuple[in
     for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
         bench.client.sends(f.data(1, sent[start:stop], end=stop is None))
     assert goes_whole(bench, sent)
-
-
-@pytest.mark.parametrize("sent", CUT_SHORT.values(), ids=CUT_SHORT)
-@pytest.mark.parametrize("cuts", [(), (1,), (40,)], ids=["at once", "in pieces", "late"])
-async def test_what_is_no_whole_batch_is_refused(sent: bytes, cuts: tuple[int, ...]) -> None:
-    bench = Bench()
-    bench.begins()
-    for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
-        bench.client.sends(f.data(1, sent[start:stop], end=stop is None))
-    assert b"Unable to parse request" in bench.client.gets()[-1].payload
-    assert bench.paper.is_clean()
 
 
 async def test_trailers_end_a_batch() -> None:
