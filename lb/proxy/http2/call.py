@@ -519,7 +519,9 @@ class Call(Exchange):
 
     def go_on(self) -> None:
         """See `Waiting`."""
-        if self.part is None:
+        if self.server.parted:
+            self.client_gone()
+        elif self.part is None:
             self.relay.now = self.relay.clock()
             self.relay.place_in_turn(self)
         else:
