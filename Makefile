@@ -52,10 +52,11 @@ test-others: $(VENV)/.test triton debian
 # All tests. Those that wait run in three processes side by side, which take about as long: their ports
 # are locked (tests/fakes/process.py).
 # What needs no quiet machine runs beside them in what time they leave; there a test may take long without being at fault.
+# What one of them alone needs is set up by it, while others run.
 # Output of the first of them comes at once, all other output at the end.
 check:
 	@mkdir -p build
-	@$(MAKE) -j4 --output-sync=target --no-print-directory lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
+	@$(MAKE) -j2 --output-sync=target --no-print-directory lint $(VENV)/.test debian
 	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj3 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-servers >build/check-servers.log 2>&1 & servers=$$!; \
 	$(MAKE) --no-print-directory test-whole-last >build/check-whole.log 2>&1 & last=$$!; \
@@ -275,9 +276,9 @@ proto: $(VENV)/.test
 	$(BIN)/python -m pip install -q -c constraints.txt grpcio-tools
 	$(BIN)/python tools/make_messages.py
 
-# Real Tritons on a CPU, in an environment of their own.
+# Real Tritons on a CPU, in an environment of their own; who asks while it is made waits.
 triton:
-	tools/setup_triton.sh $(TRITON_PYTHON)
+	flock tools/setup_triton.sh tools/setup_triton.sh $(TRITON_PYTHON)
 
 # Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, chromium, systemd-analyze.
 debian:
@@ -292,17 +293,9 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	tools/setup_venv.sh $(PYTHON) $(VENV) test
 	touch $(VENV)/.run $@
 
-# After the other one: both are built from this folder, and leave their notes in it.
-.venvs/audit/.ready: pyproject.toml constraints.txt | $(VENV)/.test
-	tools/setup_venv.sh $(PYTHON) .venvs/audit audit
-	touch $@
-
-.venvs/docs/.ready: pyproject.toml constraints.txt | .venvs/audit/.ready
-	tools/setup_venv.sh $(PYTHON) .venvs/docs docs
-	touch $@
-
-.venvs/release/.ready: pyproject.toml constraints.txt
-	tools/setup_venv.sh $(PYTHON) .venvs/release release
+# What looks at the project from outside, each in an environment without it.
+.venvs/audit/.ready .venvs/docs/.ready .venvs/release/.ready: .venvs/%/.ready: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) .venvs/$* --only $*
 	touch $@
 
 $(VENV)/.stack: pyproject.toml constraints.txt

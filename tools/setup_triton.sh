@@ -62,7 +62,7 @@ fi
 
 rm -rf "$venv"
 "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check "$PYTRITON" "$CLIENT" "$NUMPY" ||
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "$PYTRITON" "$CLIENT" "$NUMPY" ||
   fail "pip could not install $PYTRITON $CLIENT $NUMPY"
 
 site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"

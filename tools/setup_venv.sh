@@ -2,6 +2,7 @@
 # Make a virtual environment and install this project into it, at the versions of constraints.txt.
 #
 #   tools/setup_venv.sh PYTHON VENV [GROUP...]        GROUP: a dependency group of pyproject.toml
+#   tools/setup_venv.sh PYTHON VENV --only GROUP...   programs that look at the project from outside, without it
 set -euo pipefail
 
 python="$1" venv="$2"
@@ -22,4 +23,10 @@ fi
 install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt)
 # Python 3.11 brings a pip that knows no groups.
 "${install[@]}" pip
-"${install[@]}" -e . "${@/#/--group=}"
+project=(-e .)
+if [ "${1:-}" = --only ]; then
+  shift
+  # Each runs once: compiling all their modules would take as long as what they do.
+  project=(--no-compile)
+fi
+"${install[@]}" "${project[@]}" "${@/#/--group=}"

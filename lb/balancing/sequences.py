@@ -285,9 +285,13 @@ class SequenceTable:
         return share is not None and share.is_lost
 
     def sweep(self, now: float, limit: int) -> None:
-        """Forget up to `limit` expired sequences of each lifetime; due about every second."""
+        """Forget up to `limit` expired sequences of each lifetime, and up to `limit` of those that
+        are too many since `self.limit` was lowered; due about every second."""
         for lifetime_s, queue in self._queues.items():
             self._expire(queue, lifetime_s, now, limit)
+        for _ in range(min(limit, len(self._rows) - self.limit)):
+            if not self._make_room():
+                break
 
     # How long steps take
 
@@ -506,8 +510,8 @@ class SequenceTable:
                 self.expired += 1
                 self._close(row, is_told=False)  # it may have had its steps elsewhere
 
-    def _make_room(self) -> None:
-        """Forget the sequence without a step under way that was idle for longest."""
+    def _make_room(self) -> bool:
+        """Forget the sequence without a step under way that was idle for longest, if one is."""
         rows = self._rows
         for _ in range(_EVICTION_TRIES):
             heads = (
@@ -517,8 +521,9 @@ class SequenceTable:
             if row not in self._pins:
                 self.dropped += 1
                 self._close(row, is_told=False)
-                return
+                return True
             rows.touch(row, rows.queue[row], rows.used[row])
+        return False
 
 
 def _id_of(row_key: bytes) -> int | str:

@@ -569,7 +569,9 @@ class Shadows:
         account = AnswerAccount(memory_budget)
 
         def keep(size: int) -> bool:
-            return memory_budget.held + size <= memory_budget.keep_up_to and account.keep(size)
+            has_room = memory_budget.held + size <= memory_budget.keep_up_to
+            is_short = account.held + size <= self.max_payload_bytes
+            return has_room and is_short and account.keep(size)
 
         began = self._clock()
         reply: ComparedAnswer | None = None

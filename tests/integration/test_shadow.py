@@ -47,6 +47,8 @@ class Detectors:
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.padding = b""
+        """Comes after what the shadow answers."""
 
     async def __call__(self, peer: Peer) -> None:
         while True:
@@ -55,6 +57,8 @@ class Detectors:
             if is_copy:
                 await self.may_answer.wait()
             body = inference_response(SHADOW if is_copy else MODEL)
+            if is_copy:
+                body += self.padding
             head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
             await peer.send(head + body)
 
@@ -177,6 +181,16 @@ async def test_long_bodies_are_not_held() -> None:
         await infer(client, b" " * (2**20 + 1))
         await eventually(lambda: fates(relay) == {"memory": 1})
         assert len(backend.requests) == 1
+
+
+async def test_of_a_long_answer_to_a_copy_no_more_is_read_than_is_compared() -> None:
+    async with serving() as (_, relay, client, detectors):
+        detectors.padding = b" " * 2**20
+        await infer(client)
+        await eventually(lambda: fates(relay) == {"memory": 1})
+        detectors.padding = b""
+        await infer(client)
+        await eventually(lambda: fates(relay) == {"memory": 1, "answered": 1})
 
 
 async def test_a_backend_with_requests_in_flight_gets_no_copies() -> None:

@@ -333,6 +333,20 @@ def test_beyond_the_limit_the_one_idle_for_longest_is_forgotten() -> None:
     assert play.table.backend_of(SequenceKey(b"m", 0)) is not None
 
 
+def test_a_lower_limit_forgets_those_idle_for_longest() -> None:
+    play = Play(*make_backends(0, 0))
+    for number in range(6):
+        play.start(number)
+        play.now += 0.1
+    play.begin(step(0))
+    play.table.limit = 3
+    play.table.sweep(play.now, 2)
+    assert len(play.table) == 4
+    play.table.sweep(play.now, 2)
+    left = [n for n in range(6) if play.table.backend_of(SequenceKey(b"m", n)) is not None]
+    assert left == [0, 4, 5]
+
+
 def test_steps_under_way_are_not_forgotten_for_room() -> None:
     play = Play(*make_backends(0, 0), limit=2)
     for number in range(4):
