@@ -259,7 +259,12 @@ class Call(Exchange):
         relay = self.relay
         if relay.split_models and self._recall_whole_batch(payload, size):
             return True
-        if size < PREFIX_SIZE + int.from_bytes(payload[1:PREFIX_SIZE], "big") and size:
+        if size and (
+            size < PREFIX_SIZE
+            or payload[1]
+            or payload[2]
+            or size < PREFIX_SIZE + (payload[3] << 8 | payload[4])
+        ):
             self._refuse_cut()
             return False
         self.model = model_name(payload) or b""
@@ -381,10 +386,14 @@ class Call(Exchange):
         head = bytes(payload[:_MODEL_PEEK])
         if queue:
             head = b"".join((*queue, head))[:_MODEL_PEEK]
-        message_end = PREFIX_SIZE + int.from_bytes(head[1:PREFIX_SIZE], "big")
+        size = self.bytes_in
+        if size < PREFIX_SIZE:
+            message_end = PREFIX_SIZE
+        else:
+            message_end = (head[1] << 24 | head[2] << 16 | head[3] << 8 | head[4]) + PREFIX_SIZE
         if not end_stream:
             self.message_end = message_end
-        elif self.bytes_in < message_end and self.bytes_in:
+        elif size < message_end and size:
             self._refuse_cut()
             return False
         depth = _DEPTHS[self.operation.model_in]
