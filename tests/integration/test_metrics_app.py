@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from lb.admin import metrics_app
 from lb.admin.metrics_app import MAX_PAGE_BYTES, BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
-from lb.runtime.upkeep import own_runner
+from lb.runtime.own_servers import own_runner
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
