@@ -309,11 +309,11 @@ def grpc_large(content: bytes) -> Make:
     return make
 
 
-def grpc_messages(*sizes: int) -> Make:
+def grpc_messages(*sizes: int, plan: QueuePlan | None = None) -> Make:
     """A message of an open ModelStreamInfer, and its answer; the sizes take turns."""
 
     def make(clock: Clock) -> Scene:
-        sides = _open_stream(clock)
+        sides = _open_stream(clock if plan is None else _ticking(), plan)
         down = stream_message(_STREAM, b"\x12", 200)
 
         def both(up: bytes) -> None:
@@ -326,8 +326,8 @@ def grpc_messages(*sizes: int) -> Make:
     return make
 
 
-def _open_stream(clock: Clock) -> Http2Sides:
-    sides = Http2Sides(clock)
+def _open_stream(clock: Clock, plan: QueuePlan | None = None) -> Http2Sides:
+    sides = Http2Sides(clock, plan)
     sides.client_sends(stream_head(_STREAM) + stream_message(_STREAM, _NAME, 200))
     sides.backend_sends(fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME))
     return sides
@@ -657,6 +657,7 @@ SCENES: dict[str, Make] = {
     "gRPC stream, message and answer": grpc_messages(200),
     "gRPC stream, sizes differ": grpc_messages(200, 201),
     "gRPC stream, larger messages": grpc_messages(9000),
+    "gRPC stream, scheduled": grpc_messages(200, plan=PLAN),
     "gRPC upload, 256 KiB": grpc_upload,
     "gRPC download, 256 KiB": grpc_download,
     "HTTP/1.1 request, scheduled": http1_scheduled(1),

@@ -33,7 +33,7 @@ from lb.admin.models import (
     VariantSets,
 )
 from lb.admin.models import VariantSet as VariantSetView
-from lb.admin.openapi import openapi_document
+from lb.admin.openapi import openapi_text
 from lb.admin.operations import (
     BACKENDS,
     CONFIG,
@@ -65,9 +65,9 @@ from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
 from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
+from lb.settings.choices import LogLevel
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
-from lb.settings.reporting import LogLevel
 from lb.settings.units import parse_duration
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
@@ -198,7 +198,8 @@ class AdminApi:
         self._upgrade = upgrade
         self._config = config
         self._set_log_level = set_log_level
-        self._document = JsonText(json.dumps(openapi_document(version)))
+        self._document: JsonText | None = None
+        """The OpenAPI document, once somebody has asked for it."""
 
     def acts(self) -> dict[str, Act]:
         """All operations by their id."""
@@ -253,6 +254,8 @@ class AdminApi:
         )
 
     async def _get_openapi(self, _request: web.Request) -> JsonText:
+        if self._document is None:
+            self._document = JsonText(await openapi_text(self._version))
         return self._document
 
     async def _get_status(self, _request: web.Request) -> Status:

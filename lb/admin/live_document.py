@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, RootModel
+from pydantic import ConfigDict, Field, RootModel
 from typing_extensions import TypedDict  # pydantic reads no other one before Python 3.12
 
 MOST_BACKENDS: Final = 300
@@ -215,6 +215,8 @@ class LiveDocument(TypedDict):
 
 class Live(RootModel[LiveDocument]):
     """The document as clients of the API read it."""
+
+    model_config = ConfigDict(defer_build=True)  # the process that makes it does not read it
 
 
 class Login(TypedDict):

@@ -8,7 +8,7 @@ from time import monotonic
 
 from lb.admin.models import LogLevelInForce
 from lb.net.timers import Timer
-from lb.settings.reporting import LogLevel
+from lb.settings.choices import LogLevel
 from lb.telemetry.logs import ApplicationLog
 
 _log = logging.getLogger(__name__)

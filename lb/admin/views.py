@@ -40,7 +40,7 @@ from lb.domain.model import ModelUse
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.domain.standby import StandbyStatus
 from lb.proxy.variants import VariantSet
-from lb.settings.placement import PlacementMode
+from lb.settings.choices import PlacementMode
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.variants import VariantStatus

@@ -263,8 +263,10 @@ class Scheduler:
         """Begin a request at one of its eligible backends without offering it. It counts there
         until it is `complete`."""
         self._number = ticket.number = self._number + 1
-        model_queue = self._model_queue(ticket, now)
-        model_queue.eligible_set(ticket, now)
+        request_class = ticket.request_class
+        if request_class.eligible_set is None or request_class.eligible_set.is_retired:
+            self._model_queue(ticket, now).eligible_set(ticket, now)
+        model_queue: ModelQueue = request_class.model_queue
         model_backend = model_queue.model_backends[backend]
         estimate = model_backend.estimate(ticket.rows, ticket.size, now)
         self._begin(ticket, model_queue, model_backend, estimate, now)

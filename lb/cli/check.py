@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from lb.cli.loading import load_settings, name_of_file, print_problems, read_file
 from lb.domain.errors import LoadBalancerError
 from lb.net.files import answer_of, check_appendable, read_text
-from lb.payloads.log import payload_rules
 from lb.settings.backends import BackendSettings
 from lb.settings.listed import read_backends
 from lb.settings.listening import RelayListenerSettings
@@ -126,7 +125,7 @@ def _uses_of_files(settings: Settings) -> Iterator[tuple[str, Callable[[], objec
             yield f"access.tokens[{token.name}].file", partial(TokenKeeper, (token,))
     if settings.access_log.mode is not AccessLogMode.OFF and settings.access_log.path != "-":
         yield "access_log.path", partial(check_appendable, settings.access_log.path)
-    if payload_rules(settings.payload_log) and settings.payload_log.path is not None:
+    if settings.payload_log.is_on and settings.payload_log.path is not None:
         yield "payload_log.path", partial(check_appendable, settings.payload_log.path)
     if settings.state is not None:
         yield "state", partial(_read_state, settings.state)

@@ -39,7 +39,7 @@ def serve(arguments: argparse.Namespace) -> int:
     hold_signals()  # before the other imports, which take most of the start
     from lb.cli.serve import ServeOptions
     from lb.cli.serve import serve as run
-    from lb.settings.reporting import LogLevel
+    from lb.settings.choices import LogLevel
 
     given = {name: getattr(arguments, name) for name in _LISTENERS}
     level = LogLevel.WARNING if arguments.quiet else LogLevel.DEBUG if arguments.verbose else None

@@ -6,11 +6,13 @@ import sys
 
 from lb.cli.commands import build_parser
 from lb.cli.streams import open_standard_streams
+from lb.runtime.collector import collect_seldom
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; usage errors exit with 2 by themselves."""
     open_standard_streams()
+    collect_seldom()
     try:
         parser = build_parser()
         arguments = parser.parse_args(argv)

@@ -13,12 +13,13 @@ from lb.cli.loading import load, print_problems
 from lb.domain.errors import LoadBalancerError
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_systemd
+from lb.runtime.start import Start
 from lb.runtime.workers.cores import worker_count
 from lb.runtime.workers.seat import Seat, find_seat
+from lb.settings.choices import LogLevel
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
 from lb.settings.reading import Loaded
-from lb.settings.reporting import LogLevel
 
 
 class UpgradeRefused(LoadBalancerError):
@@ -94,9 +95,6 @@ def _run(
     loaded: Loaded,
     predecessor: Predecessor | None,
 ) -> NoReturn:
-    # Only now: a mistake in the settings is told without loading the data plane.
-    from lb.runtime.process import Start, run
-
     inherited = sockets_of_systemd(os.environ) if predecessor is None else predecessor.inherited
     start = Start(
         file=file,
@@ -108,11 +106,15 @@ def _run(
     count = worker_count(loaded.settings)
     if predecessor is not None and predecessor.has_workers != (count > 1):
         raise UpgradeRefused("workers: from one process to several, or back, needs a restart")
+    # Only now: a mistake in the settings is told without loading the data plane, and a supervisor
+    # never loads it.
     if count > 1:
-        from lb.runtime.workers.run import run_supervisor
+        from lb.runtime.workers.supervisor import run_supervisor
 
         code = run_supervisor(loaded.settings, start, count)
     else:
+        from lb.runtime.process import run
+
         code = run(loaded.settings, start)
     # Nothing is left to do. The usual end would wait for threads, which may wait for a name server.
     os._exit(code)

@@ -37,8 +37,9 @@ from lb.net.tasks import TaskOwner
 from lb.net.timeouts import fair_timeout
 from lb.placing.copies import Sample
 from lb.placing.planner import Failure, Host, ModelPlanner, ModelRules, PlannerRules, Step
+from lb.settings.choices import PlacementMode
 from lb.settings.model import Settings
-from lb.settings.placement import PlacementMode, PlacementSettings
+from lb.settings.placement import PlacementSettings
 from lb.telemetry.counts import PlacementCounts
 from lb.telemetry.record import RequestRecord
 

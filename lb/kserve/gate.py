@@ -38,8 +38,8 @@ _ENCODED: Final = re.compile(
 _PREFIX_SIZE: Final = 5
 ERROR_TAG: Final = 0x0A
 """Field 1 of `ModelStreamInferResponse`, a string."""
-_LINE_IN_CHUNK: Final = b"\n\r\n"
-"""End of a chunk that ends with a line. No name has the end of one."""
+_LINE_END: Final = 0x0A
+"""No name has the end of a line."""
 _REGISTERS: Final = frozenset({"SystemSharedMemoryRegister", "CudaSharedMemoryRegister"})
 
 
@@ -78,9 +78,9 @@ class NameMask:
         events, which end with lines. If not, it is to be fed.
 
         Args:
-            data: what was read: it ends with the piece, in a chunk of its own.
+            data: what was read: the piece is its last chunk, with the CRLF at the end.
         """
-        return not self._before and data.endswith(_LINE_IN_CHUNK) and RESERVED not in data
+        return not self._before and data[-3] == _LINE_END and RESERVED not in data
 
     def feed(self, piece: bytes) -> bytes:
         """The next piece, masked."""

@@ -58,7 +58,7 @@ class PayloadRules:
 
 def payload_rules(settings: PayloadLogSettings) -> PayloadRules | None:
     """Read from settings what is logged; None where nothing is."""
-    if not any(settings.models.values()):
+    if not settings.is_on:
         return None
     shares = {name.encode(): share for name, share in settings.models.items()}
     return PayloadRules(

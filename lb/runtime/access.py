@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from lb.access.gate import ControlRule, Gate, GateRules, LimitRule
 from lb.access.limits import Limit
 from lb.access.tokens import Token, TokenBook, digest_of
-from lb.admin.access import AdminAccess
 from lb.domain.access import Role
 from lb.domain.client import TrustedProxies
 from lb.domain.errors import LoadBalancerError
@@ -122,7 +121,7 @@ def _lines(path: str, reading: _Reading) -> list[str]:
 
 
 class AdminRules(NamedTuple):
-    """What the admin API asks of requests: see `AdminAccess`."""
+    """What the admin API asks of requests: see `lb.admin.access.AdminAccess`."""
 
     tokens: TokenBook | None
     hosts: frozenset[str]
@@ -136,11 +135,9 @@ class Access:
     tokens: TokenKeeper
     gate: Gate
     admin_rules: AdminRules
-    admin: AdminAccess
 
     def replace(self, other: Access) -> None:
-        """Take over what `make_access` made for other settings; the object that the admin API asks
-        stays."""
+        """Take over what `make_access` made for other settings."""
         other.tokens.failures = self.tokens.failures
         counted = self.gate.requests
         other.gate.requests.update(
@@ -148,7 +145,6 @@ class Access:
         )
         self.settings, self.tokens, self.gate = other.settings, other.tokens, other.gate
         self.admin_rules = other.admin_rules
-        self.admin.replace(*other.admin_rules)
 
 
 def make_access(
@@ -171,8 +167,7 @@ def make_access(
     else:
         tokens = TokenKeeper(access.tokens)
         gate = Gate(rules, tokens.book)
-    admin = _admin(settings, tokens.book)
-    return Access(access, tokens, gate, admin, AdminAccess(admin.tokens, hosts=admin.hosts))
+    return Access(access, tokens, gate, _admin(settings, tokens.book))
 
 
 def _rules(

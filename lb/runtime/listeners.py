@@ -10,17 +10,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import Any, Final
-
-from aiohttp import web
+from typing import Any, Final, NamedTuple
 
 from lb.domain.backend import AppProtocol
-from lb.domain.client import ClientKey, key_of_client
 from lb.domain.outcome import Reason
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
 from lb.net.acceptor import Acceptor, AcceptShare
-from lb.net.client import client_of
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
@@ -33,16 +29,22 @@ from lb.proxy.http2.server import Http2ServerConnection
 from lb.proxy.sniff import Sniffer
 from lb.runtime.limits import Budget, DescriptorUse
 from lb.runtime.predecessor import Inherited
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.sockets import OWN, Bound, Listeners, ListeningSocket
-from lb.runtime.wiring import RelayHost
 from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
-_OWN_CONNECTIONS: Final = 48
-"""Of the metrics port and of the admin API each, so that they do not use up the descriptors. Three
-times as many as may read events of the page: a browser has a few more beside that one."""
 _CLOSED_AT_ONCE: Final = 32
 """Connections to backends that nobody waits for, closed at once when descriptors get short."""
 _ANY: Final = ("0.0.0.0", "::")
+
+
+class OwnServer(NamedTuple):
+    """What stands behind the metrics port or the admin API."""
+
+    factory: Callable[[], Any]
+    """Makes the protocol of a connection."""
+    make_room: Callable[[], int]
+    """Says how many more connections it may take, and closes some if there is no room."""
 
 
 class ListenerSet:
@@ -52,7 +54,7 @@ class ListenerSet:
         self,
         balancer: RelayHost,
         listeners: Listeners,
-        own: Mapping[str, web.Server],
+        own: Mapping[str, OwnServer],
         *,
         is_serving: bool = True,
         share: AcceptShare | None = None,
@@ -153,10 +155,10 @@ class ListenerSet:
 
     def _acceptor(self, name: str) -> Acceptor:
         bound = self.listeners.bound[name]
-        room = partial(self._room, bound)
+        room: Callable[[], int] = partial(self._room, bound)
         on_refused: Callable[[], None] | None = None
         if name in self._own:
-            room = partial(_make_room, self._own[name])
+            room = self._own[name].make_room
         else:
             on_refused = self._pipelines[name].on_crowded
         acceptor = Acceptor(
@@ -173,7 +175,7 @@ class ListenerSet:
         return acceptor
 
     def _factory(self, name: str) -> Callable[[], Any]:
-        return self._own[name] if name in self._own else self._pipelines[name].factory
+        return self._own[name].factory if name in self._own else self._pipelines[name].factory
 
     def _limiter(self, name: str) -> ConnectionLimiter | None:
         """What limits connections that have not sent anything yet."""
@@ -247,26 +249,6 @@ def _came_through(transport: asyncio.BaseTransport | None, listener: Any) -> boo
     if not name or not isinstance(name, tuple) or not isinstance(listener, tuple):
         return bool(name == listener)
     return name[1] == listener[1] and (listener[0] in _ANY or name[0] == listener[0])
-
-
-def _make_room(server: web.Server) -> int:
-    """How many more connections the metrics port or the admin API may take. With none, the older
-    half of those of one client is closed, of whom has most: so silent ones and floods keep nobody
-    else from asking for our health."""
-    by_client: dict[ClientKey, list[web.RequestHandler]] = {}
-    for connection in server.connections:
-        transport = connection.transport
-        if transport is not None and not transport.is_closing():
-            client = key_of_client(client_of(transport).address)
-            by_client.setdefault(client, []).append(connection)
-    room = _OWN_CONNECTIONS - sum(map(len, by_client.values()))
-    if room > 0:
-        return room
-    most = max(by_client.values(), key=len)
-    closed = most[: (len(most) + 1) // 2]
-    for connection in closed:
-        connection.force_close()
-    return len(closed)
 
 
 ProtocolFactory = Callable[[], Any]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from lb.settings.model import Settings
 from lb.settings.tracing import TracingSettings
-from lb.telemetry.span_exporter import ExportOptions
+from lb.telemetry.export_options import ExportOptions
 
 _log = logging.getLogger(__name__)
 

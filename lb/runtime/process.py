@@ -12,51 +12,43 @@ before it and to its successor, and the one that got the signal waits for the ot
 from __future__ import annotations
 
 import asyncio
-import gc
-import importlib.util
 import logging
 import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-
-from aiohttp import web
 
 from lb.admin.api import cannot, not_done
 from lb.admin.models import Reload, Upgrade
 from lb.domain.backend import Address, BackendState
 from lb.net.file_thread import FileStalled
 from lb.runtime.banner import banner
-from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.collector import quiet_the_collector
+from lb.runtime.configuration_file import ConfigurationWatch
 from lb.runtime.draining import FLUSH_TURNS, GOODBYE_S, STEP_S, Drain, unless
 from lb.runtime.handover import Peer, resume_operator_state
+from lb.runtime.interpreter import SWITCH_S, loop_factory
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
-from lb.runtime.listeners import ListenerSet
+from lb.runtime.listeners import ListenerSet, OwnServer
 from lb.runtime.logs import Logs
-from lb.runtime.predecessor import Inherited, Predecessor
+from lb.runtime.own_servers import OwnServers
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.signals import PidFileError, notify, ready, release_signals, remove_pid, write_pid
 from lb.runtime.sockets import Listeners, claim
+from lb.runtime.start import Start
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
-from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
+from lb.runtime.upkeep import watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
+from lb.settings.choices import LogLevel
 from lb.settings.model import Settings
-from lb.settings.reporting import LogFormat, LogLevel
+from lb.settings.reporting import LogFormat
 from lb.wire.compiled import is_compiled
 
 _log = logging.getLogger(__name__)
 
-SWITCH_S: Final = 0.0005
-"""How long a thread that merges answers may keep the interpreter: by default 5 ms, and the loop
-waits for it at every single callback."""
-_COLLECT_AFTER: Final = (10_000, 2, 100)
-"""New objects that start a collection, collections until the middle generation is looked at as
-well, and those until all is: pauses of 1 ms and 4 ms, and for all one that may never come
-(docs/decisions/0022-garbage-collection.md)."""
 _REMOVE_S: Final = 1.0
 """How long the end of the process waits until the PID file is removed."""
 _LINGER_S: Final = 1.0
@@ -65,22 +57,6 @@ service with it, and would not notice that only an old process had ended."""
 _SHUTS_DOWN: Final = "the process shuts down"
 _ANSWER_S: Final = 5.0
 """How long a new process that is told to stop waits for the process before it to say who serves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How the process was started, beside its settings."""
-
-    file: ConfigurationFile | None = None
-    """Where the settings come from; None where flags say it all."""
-    digest: str = ""
-    """Of the text of the settings."""
-    inherited: tuple[Inherited, ...] = ()
-    """Listening sockets that others have bound for us."""
-    predecessor: Predecessor | None = None
-    """Whom to take over from."""
-    pid_file: str = ""
-    """Holds the id of the process that serves; empty: there is none."""
 
 
 def run(settings: Settings, start: Start | None = None) -> int:
@@ -107,26 +83,6 @@ def run(settings: Settings, start: Start | None = None) -> int:
     finally:
         listeners.close()
     return 0
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop  # optional: not on every platform
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def quiet_the_collector() -> None:
-    """Keep the cyclic collector from walking the whole program between requests.
-
-    Neither requests nor connections leave cycles behind, so there is little to collect; with the
-    defaults each few hundred requests in flight start a walk over what was ever imported: 20 ms.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
 
 
 class Process:
@@ -326,7 +282,7 @@ class Process:
         listener_set.give_way()
         self._stop.set()
 
-    async def _start_own_servers(self, balancer: LoadBalancer) -> Mapping[str, web.Server]:
+    async def _start_own_servers(self, balancer: LoadBalancer) -> Mapping[str, OwnServer]:
         apps = {
             "metrics": metrics_app(balancer, lambda: self.is_ready),
             "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),

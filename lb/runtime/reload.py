@@ -30,10 +30,12 @@ from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import LogFiles, Logs, open_log_files
+from lb.runtime.otel_variables import with_variables
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.security import Security, make_security
 from lb.runtime.signals import ready, reloading
 from lb.runtime.sockets import Bound, Listeners
-from lb.runtime.wiring import RelayHost
+from lb.runtime.span_export import load_exporter
 from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
@@ -117,6 +119,8 @@ def prepare(balancer: RelayHost, known: Iterable[Bound], settings: Settings) -> 
         for files in log_files:
             files.close(logs.files)
         raise ChangeRefused(reasons)
+    if with_variables(settings, os.environ).tracing.endpoint:
+        load_exporter()
     return Change(
         settings=settings,
         security=security[0],

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from lb.settings.choices import PlacementMode
 from lb.settings.problems import Finding
 from lb.settings.section import Section
 from lb.settings.units import Duration, PositiveDuration, Size
 from lb.settings.values import PositiveCount
-
-
-class PlacementMode(StrEnum):
-    """Whether models are loaded when requests need them."""
-
-    OFF = "off"
-    OBSERVE = "observe"
-    ON_DEMAND = "on_demand"
 
 
 class PlacementSettings(Section):

@@ -15,9 +15,9 @@ from lb.domain.access import Role
 from lb.domain.backend import Address
 from lb.settings.access import NO_CLIENT_TOKEN, AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings
+from lb.settings.choices import PlacementMode
 from lb.settings.listening import ListenSettings, is_loopback, overlap
 from lb.settings.model import Settings
-from lb.settings.placement import PlacementMode
 from lb.settings.problems import Finding, show
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import TenantBy

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field, WrapValidator
 
 from lb.domain.access import Audience
+from lb.settings.choices import LogLevel
 from lb.settings.problems import Finding
 from lb.settings.section import Section
 from lb.settings.units import Size
@@ -22,15 +23,6 @@ class AccessLogMode(StrEnum):
     ERRORS = "errors"
     SAMPLED = "sampled"
     ALL = "all"
-
-
-class LogLevel(StrEnum):
-    """The least important messages that the application log shows."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 class LogFormat(StrEnum):
@@ -101,8 +93,13 @@ class PayloadLogSettings(Section):
 
     def broken_rules(self) -> Iterator[Finding]:
         """A sample needs a file."""
-        if self.path is None and any(self.models.values()):
+        if self.path is None and self.is_on:
             yield ("path",), "needed to log what payload_log.models asks for"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether inferences of any model are logged."""
+        return any(self.models.values())
 
 
 class LogSettings(Section):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lb.domain.backend import BackendKind
 from lb.settings.backends import BackendSettings
+from lb.settings.choices import PlacementMode
 from lb.settings.listening import is_loopback
 from lb.settings.model import Settings
-from lb.settings.placement import PlacementMode
 from lb.settings.problems import Problem
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import PolicyName, SplitMode

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from lb.settings.reporting import LogFormat, LogLevel
+from lb.settings.choices import LogLevel
+from lb.settings.reporting import LogFormat
 from lb.telemetry.line_limit import LineLimit
 from lb.telemetry.line_writer import LineWriter
 

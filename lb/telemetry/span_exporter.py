@@ -11,13 +11,13 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from math import inf
 from random import Random
 from typing import Final
 
 import aiohttp
 
+from lb.telemetry.export_options import ExportOptions
 from lb.telemetry.otlp import SpanEncoder, encode_request, encode_resource, rejected_spans
 from lb.telemetry.spans import QUEUE_FULL, Record, SpanQueue, spans_of
 from lb.wire.protobuf import ProtobufError
@@ -50,23 +50,6 @@ _FLUSH_S: Final = 5.0
 _ANSWER_BYTES: Final = 64 * 1024
 REJECTED: Final = "rejected"
 FAILED: Final = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """Where spans go."""
-
-    endpoint: str = ""
-    """URL; empty: nowhere."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 10.0
-    """For one try at a batch."""
-    resource: Mapping[str, str] = field(default_factory=dict)
-    """Attributes of this process."""
-    version: str = ""
-    """Of this program."""
-    is_compressed: bool = False
-    """Batches are sent with gzip."""
 
 
 class _Refused(Exception):

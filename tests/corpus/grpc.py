@@ -54,6 +54,11 @@ def passed(id_: str, about: str, body: bytes, *frames: bytes) -> Row:
     return Row(id_, about, sent, Status(), PROTOCOL, ONE, body=body)
 
 
+def cut(id_: str, about: str, body: bytes, reach: Reach = NOTHING) -> Row:
+    """A request that ends within its message: INTERNAL, as gRPC's C library answers."""
+    return Row(id_, about, OPEN + data(1, body, end=True), Status(13), PROTOCOL, reach)
+
+
 def carried(id_: str, about: str, *more: FieldPair) -> Row:
     """Fields that are passed on unchanged."""
     return Row(id_, about, call(1, None, *more), Status(), PROTOCOL, ONE, carries=more)
@@ -102,15 +107,15 @@ TIMEOUTS = [
 THOUSAND = 1000 * named()
 SPLIT = message(b"\x0a\x01m" + bytes(992))
 BODIES = [
-    passed("G-6", "length of 4 GiB and five bytes", b"\0\xff\xff\xff\xff12345"),
-    passed("G-6a", "length of 2^31", b"\0\x80\0\0\0\x0a\x01m"),
+    cut("G-6", "length of 4 GiB and five bytes", b"\0\xff\xff\xff\xff12345", BEGUN),
+    cut("G-6a", "length of 2^31", b"\0\x80\0\0\0\x0a\x01m", BEGUN),
     passed("G-7", "compressed flag of 2", message(b"\x0a\x01m", flag=2)),
     passed("G-7a", "compressed flag of 255", message(b"\x0a\x01m", flag=255)),
     passed("G-7b", "compressed flag without grpc-encoding", message(b"\x0a\x01m", flag=1)),
-    passed("G-8", "end inside the prefix", b"\0\0\0"),
-    passed("G-8a", "end after one byte of the prefix", b"\0"),
-    passed("G-8b", "end after the prefix", b"\0\0\0\0\x03"),
-    passed("G-8c", "end inside a message", b"\0\0\0\0\x09\x0a\x01m"),
+    cut("G-8", "end inside the prefix", b"\0\0\0"),
+    cut("G-8a", "end after one byte of the prefix", b"\0"),
+    cut("G-8b", "end after the prefix", b"\0\0\0\0\x03"),
+    cut("G-8c", "end inside a message", b"\0\0\0\0\x09\x0a\x01m", BEGUN),
     passed("G-8d", "end inside the second message", named() + b"\0\0\0\0\x09\x0a\x01m"),
     Row("G-9", "no message, HEADERS end", headers(1, fields(), end=True), Status(), PROTOCOL, ONE, body=b""),
     passed("G-9a", "no message, DATA ends", b""),

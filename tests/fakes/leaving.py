@@ -8,7 +8,7 @@ import struct
 
 from aiohttp import web
 
-from lb.runtime.upkeep import own_runner
+from lb.runtime.own_servers import own_runner
 from tests.wire.waiting import eventually
 
 

@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 
+from lb.telemetry.export_options import ExportOptions
 from lb.telemetry.otlp import SpanEncoder
-from lb.telemetry.span_exporter import BATCH, ExportOptions, SpanExporter
+from lb.telemetry.span_exporter import BATCH, SpanExporter
 from lb.telemetry.spans import MAX_QUEUED, Span, SpanQueue
 from tests.fakes.otlp import Answer, collector
 from tests.fakes.records import PlainRecord, request_record

@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from lb.admin import metrics_app
 from lb.admin.metrics_app import MAX_PAGE_BYTES, BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
-from lb.runtime.upkeep import own_runner
+from lb.runtime.own_servers import own_runner
 from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
@@ -278,6 +278,17 @@ async def test_no_page_is_made_for_those_who_have_left(monkeypatch: pytest.Monke
             writer.close()
         await eventually(lambda: not handled())
         assert page.made == 0
+
+
+async def test_clients_that_do_not_speak_http_leave_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with SlowPage().serve() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /x?" + b"\xff" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert not caplog.records
 
 
 async def test_pages_take_a_part_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

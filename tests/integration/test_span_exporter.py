@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from lb.telemetry.span_exporter import BATCH, ExportOptions, SpanExporter
+from lb.telemetry.export_options import ExportOptions
+from lb.telemetry.span_exporter import BATCH, SpanExporter
 from lb.telemetry.spans import MAX_QUEUED, Record, SpanQueue
 from tests.fakes.otlp import Answer, Collector, collector
 from tests.fakes.records import PlainRecord, request_record

@@ -8,6 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lb.wire.grpc.message import PREFIX_SIZE, message_prefix
 from lb.wire.http2 import frames as fr
 from tests.fakes.http2_connections import GREETING, PaperRelay, Side
 from tests.fakes.relay import SINGLE_FRAMES, USUAL, counts_runs
@@ -49,7 +50,8 @@ def _relayed(
     narrow += window_update(0, 2**20)
     client = relay.client(GREETING if up else narrow)
     backend = relay.backend(0, narrow if up else GREETING)
-    start = b"\0\x7f\xff\xff\xff" + named()[5:]
+    size = sum(size * n for size, n in sizes)
+    start = message_prefix(size + len(named()) - PREFIX_SIZE) + named()[PREFIX_SIZE:]
     client.sends(headers(1, request_fields()), data(1, start))
     backend.sends(headers(1, RESPONSE_FIELDS))
     source, sink = (client, backend) if up else (backend, client)

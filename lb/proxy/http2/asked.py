@@ -15,7 +15,7 @@ from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, Inflation
 from lb.proxy.http2.inspection import frames_of_inflated
-from lb.proxy.http2.replies import trailers_only
+from lb.proxy.http2.replies import UNPARSABLE, trailers_only
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message, message_prefix
 from lb.wire.grpc.status import GrpcStatus
@@ -34,8 +34,6 @@ _QUESTION_FRAMES: Final = 6
 """Frames that take as long as it takes to put a question to the fan-out."""
 _LONG_ANSWER: Final = 64 * 1024
 """Bytes of a message above which it is not copied: it may be that of many calls."""
-UNPARSABLE: Final = "Unable to parse request"
-"""In a Triton's words."""
 _HOP_BY_HOP: Final = frozenset({
     b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout", b"host", b"te",
 })  # fmt: skip

@@ -29,6 +29,7 @@ from lb.proxy.http2.replies import (
     ANSWER_HEAD,
     BACKEND_FAILED,
     RESET_CODES,
+    UNPARSABLE,
     not_run,
     pushback,
     status_trailers,
@@ -83,8 +84,8 @@ class Call(Exchange):
     """A gRPC call in the relay: a stream of a client."""
 
     __slots__ = (
-        "begun", "client_id", "guard", "head", "held_back", "look_again_at", "messages", "part",
-        "relay", "request", "response", "server", "timer",
+        "begun", "client_id", "guard", "head", "held_back", "look_again_at", "message_end",
+        "messages", "part", "relay", "request", "response", "server", "timer",
     )  # fmt: skip
 
     begun: bool
@@ -93,6 +94,9 @@ class Call(Exchange):
     """The first message is awaited before the call is placed."""
     look_again_at: int
     """Bytes of the request that must have come before they are looked at again."""
+    message_end: int
+    """Where its first message ends, as far as that is known. A request that has begun may not end
+    before."""
 
     def __init__(
         self, relay: Http2Shared, server: Http2Connection, stream_id: int, head: RequestHead
@@ -113,6 +117,7 @@ class Call(Exchange):
         self.permit = self.reason = self.loss = self.suspicion = self.trace = None
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
+        self.message_end = 0
         self.grpc_status = NO_STATUS
         self.placed_at = self.ended_at = self.held_until = self.sent_at = 0.0
         self.finished = self.begun = self.held_back = self.may_have_run = self.is_part = False
@@ -228,35 +233,47 @@ class Call(Exchange):
         known = None
         if prefixes.snapshot is relay.dispatcher.pool.current and size > NAME_AT:
             known = prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])
-        if known is not None and known.is_plain:
+        if known is None:
+            if not self._find_model(payload, size):
+                return
+        elif known.size > size:
+            self._refuse_cut()
+            return
+        elif known.is_plain:
             self.model = known.model
         elif (
-            known is not None
-            and (hints := known.hints) is not None
+            (hints := known.hints) is not None
             and payload.startswith(known.head)
             and self.operation is MODEL_INFER
         ):
             self.model = known.model
             self.hints = hints
-        elif known is not None and known.hints is None and SEQUENCE_ID not in payload:
+        elif known.hints is None and SEQUENCE_ID not in payload:
             self.model = known.model
-        elif not self._find_model(payload):
+        elif not self._find_model(payload, size):
             return
         relay.place_whole(self, payload, size)
 
-    def _find_model(self, payload: bytes) -> bool:
+    def _find_model(self, payload: bytes, size: int) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
-        if self.relay.split_models and self._recall_whole_batch(payload):
+        relay = self.relay
+        if relay.split_models and self._recall_whole_batch(payload, size):
             return True
+        if size and (
+            size < PREFIX_SIZE
+            or payload[1]
+            or payload[2]
+            or size < PREFIX_SIZE + (payload[3] << 8 | payload[4])
+        ):
+            self._refuse_cut()
+            return False
         self.model = model_name(payload) or b""
         inspect_first(self, self.server, payload, is_all=True)
-        if self.model in self.relay.options.variant_names and self.relay.begin_variant(
+        if self.model in relay.options.variant_names and relay.begin_variant(
             self, payload, end_stream=True
         ):
             return False
-        if self.model in self.relay.split_models and self.relay.begin_split(
-            self, payload, is_all=True
-        ):
+        if self.model in relay.split_models and relay.begin_split(self, payload, is_all=True):
             return False
         if self.hints is not None and self.hints.step is not None:
             if self.request.push(payload):
@@ -264,16 +281,17 @@ class Call(Exchange):
             return False
         return True
 
-    def _recall_whole_batch(self, payload: bytes) -> bool:
+    def _recall_whole_batch(self, payload: bytes, size: int) -> bool:
         """Recall the model and the hints of a request by how it begins, if it is known as one whose
         batch may be cut and stays whole. False where it is not."""
         relay = self.relay
         prefixes = relay.prefixes
-        if prefixes.snapshot is not relay.dispatcher.pool.current or len(payload) <= NAME_AT:
+        if prefixes.snapshot is not relay.dispatcher.pool.current or size <= NAME_AT:
             return False
         known = prefixes.find_batch(payload[: payload[NAME_AT - 1] + NAME_AT])
         if (
             known is None
+            or known.size > size
             or (hints := known.hints) is None
             or not payload.startswith(known.head)
             or self.operation is not MODEL_INFER
@@ -368,6 +386,16 @@ class Call(Exchange):
         head = bytes(payload[:_MODEL_PEEK])
         if queue:
             head = b"".join((*queue, head))[:_MODEL_PEEK]
+        size = self.bytes_in
+        if size < PREFIX_SIZE:
+            message_end = PREFIX_SIZE
+        else:
+            message_end = (head[1] << 24 | head[2] << 16 | head[3] << 8 | head[4]) + PREFIX_SIZE
+        if not end_stream:
+            self.message_end = message_end
+        elif size < message_end and size:
+            self._refuse_cut()
+            return False
         depth = _DEPTHS[self.operation.model_in]
         name = nested_name(head, depth) if depth else model_name(head)
         if name is None and not end_stream and len(head) < _MODEL_PEEK:
@@ -419,15 +447,24 @@ class Call(Exchange):
         return False
 
     def check_length(self) -> bool:
-        """Check that the request, which is complete, is as long as its head says. False: it is not,
-        and the call is over."""
-        expected = self.head.facts.content_length
-        if expected in (NO_LENGTH, self.bytes_in):
-            return True
+        """Check that the request, which is complete, is as long as its head says, and its first
+        message as long as its prefix says. False: it is not, and the call is over."""
         # Only the end shows it, so the backend has seen most of it.
-        error = Malformed(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")
-        self.server.on_stream_error(self.client_id, error)
-        return False
+        size = self.bytes_in
+        if self.head.facts.content_length not in (NO_LENGTH, size):
+            error = Malformed(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")
+            self.server.on_stream_error(self.client_id, error)
+            return False
+        if size < self.message_end and size:
+            self._refuse_cut()
+            return False
+        return True
+
+    def _refuse_cut(self) -> None:
+        """The request ends within its first message. Triton says the same, but servers on grpcio
+        wait for the rest, and hold a place, until the client is gone."""
+        self.request.ended = True
+        self.fail(Reason.BAD_REQUEST, UNPARSABLE)
 
     def _keep(self, payload: Payload) -> None:
         """Nowhere to send it: not yet, or not any more."""
@@ -491,7 +528,9 @@ class Call(Exchange):
 
     def go_on(self) -> None:
         """See `Waiting`."""
-        if self.part is None:
+        if self.server.parted:
+            self.client_gone()
+        elif self.part is None:
             self.relay.now = self.relay.clock()
             self.relay.place_in_turn(self)
         else:

@@ -258,12 +258,24 @@ class Http2ClientConnection(Http2Connection):
         block = call.head.block
         if call.trace is not None:
             block += call.trace.block(attempt, FIRST_SPAN)
-        self.out.append(
+        self.unwritten[stream_id] = piece = (
             pack_header(len(block) << 8 | 1, 4, stream_id)
             + block
             + pack_header(size << 8, 1, stream_id)
             + payload
         )
+        self.out.append(piece)
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """Send RST_STREAM, unless the request is not written yet. Then it is taken back, and the
+        backend never hears of it: a stream id may be left out (RFC 9113 5.1.1)."""
+        piece = self.unwritten.pop(stream_id, None)
+        if piece is None:
+            super().reset(stream_id, code)
+            return
+        self.credit += len(piece) - int.from_bytes(piece[:3], "big") - 2 * fr.HEADER_SIZE
+        # Not by what it is equal to: a client may have written the same into a message.
+        self.out = [each for each in self.out if each is not piece]
 
     def close_stream(self, stream_id: int) -> None:
         """A call is over here."""

@@ -71,7 +71,7 @@ class Http2Connection(Http2Codec):
     __slots__ = (
         "_begun_timer", "_goes_on", "_stalls", "bulky", "client", "congested", "dirty",
         "extra_fields", "fresh", "intake", "is_stored", "large_reads", "options", "parted",
-        "relay", "transport", "unread", "waiting",
+        "relay", "transport", "unread", "unwritten", "waiting",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = inf
@@ -107,6 +107,8 @@ class Http2Connection(Http2Codec):
         """Some of `out` is stored, see `lb.wire.rope.Stored`."""
         self.unread = 0
         """Bytes written while it was."""
+        self.unwritten: dict[int, bytes] = {}
+        """What `out` has of whole requests to a backend, by stream: each is one piece."""
         self.fresh = True
         """No header block went out yet."""
         self.large_reads = 0
@@ -295,6 +297,8 @@ class Http2Connection(Http2Codec):
         if not out or transport is None:
             return
         self.out = []
+        if self.unwritten:
+            self.unwritten = {}
         if self.parted or transport.is_closing():
             return
         if self.congested:

@@ -11,9 +11,9 @@ from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
 from lb.kserve.operations import HEALTH_WATCH, SERVER_LIVE
 from lb.proxy.exchange import RoutingHints
-from lb.proxy.http2.asked import UNPARSABLE, Collector
+from lb.proxy.http2.asked import Collector
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.replies import OK_HEAD, ready_through, status_trailers
+from lb.proxy.http2.replies import OK_HEAD, UNPARSABLE, ready_through, status_trailers
 from lb.proxy.readiness import Readiness, readiness
 from lb.wire.grpc.message import frame_message
 from lb.wire.grpc.status import GrpcStatus

@@ -20,10 +20,12 @@ SHORT_NAME: Final = 0x80
 class KnownPrefix:
     """What a message says whose bytes up to the end of the model's name are known."""
 
-    __slots__ = ("head", "hints", "is_plain", "misses", "model")
+    __slots__ = ("head", "hints", "is_plain", "misses", "model", "size")
 
-    def __init__(self, model: bytes, *, is_plain: bool) -> None:
+    def __init__(self, model: bytes, size: int, *, is_plain: bool) -> None:
         self.model = model
+        self.size = size
+        """Bytes of the message with its prefix, which announces them."""
         self.is_plain = is_plain
         """It need not be inspected; otherwise only what says nothing of a sequence need not, or,
         where the model is scheduled, what begins with all of `head`."""
@@ -89,7 +91,8 @@ class PrefixCache:
             self._of_batches.clear()
         if len(model) >= SHORT_NAME or model in self._excluded:
             return None
-        known = KnownPrefix(model, is_plain=is_plain)
+        size = PREFIX_SIZE + int.from_bytes(data[1:PREFIX_SIZE], "big")
+        known = KnownPrefix(model, size, is_plain=is_plain)
         into[data[: PREFIX_SIZE + 2 + len(model)]] = known
         return known
 

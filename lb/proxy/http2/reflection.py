@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from lb.domain.outcome import Reason
 from lb.kserve import reflection
-from lb.proxy.http2.asked import UNPARSABLE
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.replies import ANSWER_HEAD, status_trailers
+from lb.proxy.http2.replies import ANSWER_HEAD, UNPARSABLE, status_trailers
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Payload, Pipe

@@ -318,6 +318,8 @@ class Http2Relay(Http2Shared):
             pool.close()
         # connection_lost comes in the next iterations of the loop.
         for _ in range(_CLOSING_TURNS):
+            for server in tuple(self.leaving):
+                server.drop(len(server.streams))
             if not self.servers and not self.upstream_connections:
                 return
             await asyncio.sleep(0)

@@ -20,6 +20,8 @@ ANSWER_HEAD: Final = OK_HEAD + encode_field(b"grpc-accept-encoding", b"identity,
 """What our own answers begin with: as gRPC servers do, it says how requests may be compressed."""
 NOT_GRPC: Final = encode_field(b":status", b"415")
 BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
+UNPARSABLE: Final = "Unable to parse request"
+"""In a Triton's words."""
 
 RESET_CODES: Final = {
     Reason.DEADLINE: ErrorCode.CANCEL,

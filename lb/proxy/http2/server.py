@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 from lb.domain.outcome import Reason
@@ -58,6 +60,8 @@ _LONG_READ: Final = 4096
 """Bytes: some twenty small requests, which cost a hundred times what asking the socket does."""
 _CANCEL_COST: Final = 10
 """Units of `IterationBudget` for a request that is cancelled."""
+_CANCELLED_AT_ONCE: Final = 100
+"""Requests of one connection that are cancelled before others have their turn: a millisecond."""
 _MOST_UNREAD: Final = 2 * 2**20
 """Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
@@ -169,7 +173,6 @@ class Http2ServerConnection(Http2Connection):
         transport = self.transport
         if transport is None or transport.is_closing() or peer_end(transport) is None:
             return False
-        self.relay.iteration.spend(_CANCEL_COST * len(self.streams))
         self.abort()
         return True
 
@@ -183,15 +186,39 @@ class Http2ServerConnection(Http2Connection):
         self.limit_age(0.0)
         self.end_timers()
         self.end_intake()
-        self._drop_calls()
+        self.parted = True
         self._postponed = None
         self.transport = None
+        self._drop_calls()
 
     def _drop_calls(self, reason: Reason = Reason.CLIENT_GONE) -> None:
-        for pipe in tuple(self.streams.values()):
-            pipe.owner.client_gone(reason)
-        self.streams.clear()
+        """End the calls of a connection that is over. A thousand take long, and many clients may
+        leave at the same time, so those that are too many for now end in later iterations."""
         self.waiting.clear()
+        leaving = self.relay.leaving
+        if self.streams and self not in leaving:
+            leaving.add(self)
+            self._drop_more(reason)
+
+    def _drop_more(self, reason: Reason) -> None:
+        relay = self.relay
+        iteration = relay.iteration
+        relay.now = relay.clock()
+        most = min(_CANCELLED_AT_ONCE, iteration.left // _CANCEL_COST)
+        if most > 0:
+            iteration.spend(_CANCEL_COST * min(most, len(self.streams)))
+            self.drop(most, reason)
+        if self.streams:
+            iteration.later(partial(self._drop_more, reason))
+        else:
+            relay.leaving.discard(self)
+
+    def drop(self, most: int, reason: Reason = Reason.CLIENT_GONE) -> None:
+        """End calls, `most` at most, as of a client that is gone."""
+        streams = self.streams
+        for stream_id, pipe in tuple(islice(streams.items(), most)):
+            pipe.owner.client_gone(reason)
+            streams.pop(stream_id, None)
 
     def on_abandoned(self, error: Http2Error) -> None:
         """The client broke the protocol, or does too much or too little of it."""

@@ -69,6 +69,8 @@ class Http2Shared(metaclass=ABCMeta):
         """The kinds of the backends: only they are asked. Discovery says when there are others."""
         self.servers: set[Any] = set()
         """Clients' connections."""
+        self.leaving: set[Any] = set()
+        """Clients' connections that are over, with calls that are still to end."""
         self.dirty: list[Any] = []
         """Connections to flush at the end of this iteration of the event loop, which the first of
         them asks for."""

@@ -463,7 +463,8 @@ class SplitSession(CallPart):
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif end_stream:
             call.request.ended = True
-            self._begin()
+            if call.check_length():
+                self._begin()
         else:
             call.drop_upload(size)
             if not call.finished:

@@ -21,9 +21,10 @@ from lb.runtime.draining import Drain, unless
 from lb.runtime.handover import operator_state, resume_operator_state
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
+from lb.runtime.own_servers import OwnServers
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners, wanted_sockets
-from lb.runtime.upkeep import OwnServers, watch_files, watch_lag
+from lb.runtime.upkeep import watch_files, watch_lag
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.runtime.workers.hub import Hub
 from lb.runtime.workers.seat import Seat, SupervisorChannel

@@ -1,4 +1,4 @@
-"""Runs a service with workers, or one of its processes."""
+"""Runs one process of a service with workers: the control process or a worker."""
 
 from __future__ import annotations
 
@@ -8,40 +8,14 @@ import signal
 import sys
 from typing import Any
 
+from lb.runtime.collector import quiet_the_collector
 from lb.runtime.configuration_file import ConfigurationFile
+from lb.runtime.interpreter import SWITCH_S, loop_factory
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.logs import Logs
-from lb.runtime.process import SWITCH_S, Start, loop_factory, quiet_the_collector
 from lb.runtime.sockets import Listeners, claim
-from lb.runtime.workers.control_process import ControlProcess
-from lb.runtime.workers.seat import CONTROL, Seat
-from lb.runtime.workers.supervisor import Supervisor
-from lb.runtime.workers.worker import WorkerProcess, for_worker
+from lb.runtime.workers.seat import CONTROL, Seat, for_worker
 from lb.settings.model import Settings
-from lb.telemetry.logs import ApplicationLog
-
-
-def run_supervisor(settings: Settings, start: Start, count: int) -> int:
-    """Serve with workers until told to stop. Returns the exit code.
-
-    Raises:
-        LoadBalancerError: an address cannot be used.
-    """
-    listeners = Listeners(settings, claim(start.inherited, settings))
-    log = ApplicationLog(settings.log.level, settings.log.format)
-    try:
-        supervisor = Supervisor(
-            settings,
-            start.digest,
-            listeners,
-            count,
-            start.pid_file,
-            predecessor=start.predecessor,
-        )
-        return asyncio.run(supervisor.main())
-    finally:
-        log.close()
-        listeners.close()
 
 
 def run_seat(seat: Seat, file: ConfigurationFile | None) -> int:
@@ -76,9 +50,14 @@ async def _serve(
     logs: Logs,
     file: ConfigurationFile | None,
 ) -> None:
+    # Neither loads what only the other one needs.
     if seat.role == CONTROL:
+        from lb.runtime.workers.control_process import ControlProcess
+
         await ControlProcess(seat, listeners, logs, file).main()
     else:
+        from lb.runtime.workers.worker import WorkerProcess
+
         quiet_the_collector()
         await WorkerProcess(seat, settings, listeners, logs).main()
 

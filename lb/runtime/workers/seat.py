@@ -64,6 +64,12 @@ class Seat:
         return self.role if self.role == CONTROL else f"{self.role}-{self.index}"
 
 
+def for_worker(settings: Settings) -> Settings:
+    """The settings without what only the control process listens at."""
+    listen = settings.listen.model_copy(update={"metrics": None, "admin": None})
+    return settings.model_copy(update={"listen": listen})
+
+
 def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
     """The seat of this process; None where no supervisor started it.
 

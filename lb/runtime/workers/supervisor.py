@@ -29,7 +29,8 @@ from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
 from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
-from lb.runtime.sockets import OWN, Bound, Listeners
+from lb.runtime.sockets import OWN, Bound, Listeners, claim
+from lb.runtime.start import Start
 from lb.runtime.workers.next_service import NotReplaced, start_next
 from lb.runtime.workers.parent import VARIABLE
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, WORKER
@@ -37,6 +38,7 @@ from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
 from lb.sharing.memory import attach, clear, create
+from lb.telemetry.logs import ApplicationLog
 from lb.wire.hops import new_identity
 
 _log = logging.getLogger(__name__)
@@ -467,3 +469,26 @@ class Supervisor:
                         child.kill()
                 deadline = now + _MARGIN_S
             await asyncio.sleep(0.02)
+
+
+def run_supervisor(settings: Settings, start: Start, count: int) -> int:
+    """Serve with workers until told to stop. Returns the exit code.
+
+    Raises:
+        LoadBalancerError: an address cannot be used.
+    """
+    listeners = Listeners(settings, claim(start.inherited, settings))
+    log = ApplicationLog(settings.log.level, settings.log.format)
+    try:
+        supervisor = Supervisor(
+            settings,
+            start.digest,
+            listeners,
+            count,
+            start.pid_file,
+            predecessor=start.predecessor,
+        )
+        return asyncio.run(supervisor.main())
+    finally:
+        log.close()
+        listeners.close()

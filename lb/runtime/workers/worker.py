@@ -12,23 +12,17 @@ from lb.proxy.neighbours import Neighbours
 from lb.runtime.draining import Drain, unless
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
 from lb.runtime.upkeep import watch_files, watch_lag
-from lb.runtime.wiring import RelayHost
-from lb.runtime.workers.seat import Seat, SupervisorChannel
+from lb.runtime.workers.seat import Seat, SupervisorChannel, for_worker
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
 from lb.sharing.memory import attach, usage_part
 from lb.sharing.usage import UsageTable
 
 _log = logging.getLogger(__name__)
-
-
-def for_worker(settings: Settings) -> Settings:
-    """The settings without what only the control process listens at."""
-    listen = settings.listen.model_copy(update={"metrics": None, "admin": None})
-    return settings.model_copy(update={"listen": listen})
 
 
 class WorkerProcess:

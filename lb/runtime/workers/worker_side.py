@@ -32,7 +32,7 @@ from lb.net.process_parts import ProcessParts
 from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
-from lb.runtime.wiring import RelayHost
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.workers.counts import (
     Path,
     Value,
@@ -44,8 +44,8 @@ from lb.runtime.workers.counts import (
 )
 from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
 from lb.runtime.workers.seat import LINE_BYTES, Seat
+from lb.settings.choices import LogLevel
 from lb.settings.model import Settings
-from lb.settings.reporting import LogLevel
 
 _log = logging.getLogger(__name__)
 

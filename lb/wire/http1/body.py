@@ -153,12 +153,11 @@ class ChunkedDecoder:
         # HOT PATH (benchmarks/bench_http1_relay.py). Servers send one event in one chunk in one
         # write. Its size line is compared with the one that it would have, if that has as many
         # digits as the last one; `decode` says the same of it in three steps.
-        size = len(data)
-        last_size = self._last_size
-        if size == last_size:
+        if len(data) == self._last_size:
             if data.startswith(self._last_line) and data.endswith(CRLF):
                 return self._last_payload
-        elif last_size:
+        elif self._last_size:
+            size = len(data)
             at = len(self._last_line)
             if size > at + 2 and data.endswith(CRLF):
                 payload = size - at - 2
@@ -170,7 +169,7 @@ class ChunkedDecoder:
                     return payload
         if self._read is not _READ_SIZE or self._line:
             return 0
-        return self._find_chunks(data, size)
+        return self._find_chunks(data, len(data))
 
     def _find_chunks(self, data: bytes, end: int) -> int:
         """As `whole_chunks`, whatever came before."""

@@ -10,7 +10,8 @@ import pytest
 
 from lb.admin.log_level import LogLevelSwitch
 from lb.net.timers import Timer
-from lb.settings.reporting import LogFormat, LogLevel
+from lb.settings.choices import LogLevel
+from lb.settings.reporting import LogFormat
 from lb.telemetry.logs import ApplicationLog
 
 DEBUG, INFO, WARNING, ERROR = LogLevel.DEBUG, LogLevel.INFO, LogLevel.WARNING, LogLevel.ERROR

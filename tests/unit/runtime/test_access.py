@@ -118,7 +118,7 @@ def test_roles_decide_what_asks_for_tokens(
     credentials = access.gate.credentials(INFER, (), is_control=False)
     assert (credentials is not None) == asks
     assert given.private_fields == ({b"authorization"} if dropped else set())
-    assert access.admin.asks_for_tokens == admin_asks
+    assert (access.admin_rules.tokens is not None) == admin_asks
 
 
 def test_the_header_of_tokens_is_passed_on_only_when_told() -> None:

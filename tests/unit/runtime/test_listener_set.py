@@ -13,6 +13,7 @@ from aiohttp import web
 
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
+from lb.runtime.own_servers import own_server
 from lb.runtime.sockets import Bound, Listeners
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
@@ -32,7 +33,7 @@ class House:
     def __init__(self, given: Settings) -> None:
         self.logs = Logs(given)
         self.product: LoadBalancer = LoadBalancer(given, self.logs)
-        own = web.Server(_refuse)
+        own = own_server(web.Server(_refuse))
         self.listener_set = ListenerSet(
             self.product, Listeners(given), {"metrics": own, "admin": own}
         )

@@ -16,6 +16,7 @@ from lb.cli.loading import load
 from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
+from lb.runtime.own_servers import own_server
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
 from lb.runtime.wiring import LoadBalancer
@@ -42,7 +43,7 @@ class Running:
         loaded = file.load()
         self.logs = Logs(loaded.settings)
         self.product: LoadBalancer = LoadBalancer(loaded.settings, self.logs, loaded.digest)
-        own = web.Server(_refuse)
+        own = own_server(web.Server(_refuse))
         self.listener_set = ListenerSet(
             self.product, Listeners(loaded.settings), {"metrics": own, "admin": own}
         )

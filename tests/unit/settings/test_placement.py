@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lb.settings.placement import PlacementMode, PlacementSettings
+from lb.settings.choices import PlacementMode
+from lb.settings.placement import PlacementSettings
 from lb.settings.scheduling import ModelSettings
 
 

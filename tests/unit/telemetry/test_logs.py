@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address, Health
-from lb.settings.reporting import LogFormat, LogLevel
+from lb.settings.choices import LogLevel
+from lb.settings.reporting import LogFormat
 from lb.telemetry.logs import (
     LINES_AT_ONCE,
     MAX_VALUE_CHARS,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from operator import attrgetter
 
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
 from lb.telemetry.meter import MAX_CODES, MAX_OPERATIONS, AnswerTimes, Meter
@@ -84,6 +86,22 @@ def test_answers_of_a_stream_are_timed_from_its_first_request_on() -> None:
     usage = meter.traffic[AppProtocol.GRPC].models[b"llama"]
     assert (sum(usage.first_answers.counts), usage.first_answers.sum) == (1, 2.0)
     assert (sum(usage.intervals.counts), usage.intervals.sum) == (2, 0.75)
+
+
+def test_each_time_of_an_answer_is_counted_in_the_bucket_that_a_search_finds() -> None:
+    meter = Meter(max_models=1)
+    times = AnswerTimes(meter.traffic[AppProtocol.GRPC], grpc_record(model=b"llama"), 0.0)
+    times.on_answer(0.0)
+    intervals = [0.0, *LATENCY_BOUNDS_S, *(1.1 * bound for bound in LATENCY_BOUNDS_S)]
+    expected = Histogram()
+    for pair in itertools.product(intervals, repeat=2):  # each after each
+        for interval in pair:
+            times.last_at = 0.0
+            times.on_answer(interval)
+            expected.counts[bisect_left(LATENCY_BOUNDS_S, interval)] += 1
+    usage = meter.traffic[AppProtocol.GRPC].models[b"llama"]
+    assert usage.intervals.counts == expected.counts
+    assert all(expected.counts)
 
 
 def test_models_beyond_the_cap_are_other_on_both_protocols() -> None:

@@ -7,6 +7,7 @@ import pytest
 from lb.domain.outcome import Reason
 from lb.proxy.http2.options import Http2Options
 from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.fields import encode_field
 from tests.fakes.http2_connections import PaperRelay
 from tests.wire.frames import (
     DATA,
@@ -40,6 +41,60 @@ async def test_the_model_is_read_from_the_message(whole: bool) -> None:
     backend.sends(answer(1))
     (record,) = relay.finished.records
     assert (record.model, record.bytes_in, record.grpc_status) == (b"resnet", len(body), 0)
+    assert relay.is_clean()
+
+
+WHOLE = named(b"resnet", bytes(50))
+BEGUN = headers(1, request_fields())
+TRAILERS = headers(1, [(b"x", b"y")], end=True)
+CUT_SHORT = {
+    "in one read": [call(1, WHOLE[:-4])],
+    "within the prefix": [call(1, WHOLE[:3])],
+    "within the prefix, with trailers": [BEGUN, data(1, WHOLE[:3]), TRAILERS],
+    "after it was sent": [BEGUN, data(1, WHOLE[:20]), data(1, WHOLE[20:-4]), data(1, end=True)],
+    "after it was sent, with trailers": [BEGUN, data(1, WHOLE[:-4]), TRAILERS],
+    "in crumbs": [BEGUN, data(1, WHOLE[:2]), data(1, WHOLE[2:4]), data(1, WHOLE[4:7], end=True)],
+}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("name", CUT_SHORT)
+async def test_a_call_that_ends_within_its_message_is_answered_at_once(
+    name: str, *, is_known: bool
+) -> None:
+    """Some servers wait for the rest of the message until the client is gone."""
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    if is_known:
+        relay.client().sends(call(1, WHOLE))
+        backend.sends(answer(1))
+        backend.gets()
+        relay.finished.records.clear()
+    for part in CUT_SHORT[name]:
+        client.sends(part)
+    (head,) = client.gets()
+    assert head.payload.endswith(encode_field(b"grpc-message", b"Unable to parse request"))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.reason) == (GrpcStatus.INTERNAL, Reason.BAD_REQUEST)
+    assert [frame.kind for frame in backend.gets() if frame.kind != DATA] == (
+        [HEADERS, RST_STREAM] if "sent" in name else []
+    )
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[headers(1, request_fields(), end=True)], [call(1, b"")], [BEGUN, data(1), TRAILERS]],
+    ids=["head", "data", "trailers"],
+)
+async def test_a_call_without_any_message_is_passed_on(parts: list[bytes]) -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    for part in parts:
+        client.sends(part)
+    assert backend.gets()[-1].ends_stream
+    backend.sends(answer(1))
+    assert client.gets()
     assert relay.is_clean()
 
 

@@ -9,6 +9,7 @@ from tests.wire.frames import (
     DATA,
     HEADERS,
     INITIAL_WINDOW_SIZE,
+    RST_STREAM,
     SETTINGS_ACK,
     Frame,
     answer,
@@ -62,6 +63,44 @@ async def test_large_message_goes_again_as_it_was(size: int, ended: bool) -> Non
     assert relay.memory_budget.held > 600_000
     second.sends(answer(1))
     assert client.gets()
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+async def test_request_that_comes_with_its_reset_is_not_sent(in_turn: bool) -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(0, settings({}) + SETTINGS_ACK), relay.client()
+    client.sends(call(1))
+    backend.sends(answer(1))
+    client.gets()
+    backend.gets()
+    relay.loop.advance(1.0)
+    streams = range(3, 41, 2)
+    if in_turn:
+        client.sends(*(call(stream) + rst(stream) for stream in streams), call(41))
+    else:
+        client.sends(*map(call, [*streams, 41]), *map(rst, streams))
+    got = backend.gets()
+    assert [frame.kind for frame in got] == [HEADERS, DATA]
+    last = got[0].stream
+    backend.sends(answer(last))
+    assert {frame.stream for frame in client.gets()} == {41}
+    # The credit of what was not sent is there: it was all but that of three messages.
+    client.sends(call(43, named() + bytes(65_535 - 3 * len(named()))))
+    assert sum(len(frame.payload) for frame in backend.gets() if frame.kind == DATA) == (
+        65_535 - 2 * len(named())
+    )
+    backend.sends(answer(last + 2))
+    assert relay.is_clean()
+
+
+async def test_request_that_is_sent_already_is_reset() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    relay.loop.advance(1.0)
+    client.sends(call(1))
+    client.sends(rst(1))
+    assert [frame.kind for frame in backend.gets()] == [HEADERS, DATA, RST_STREAM]
     assert relay.is_clean()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -10,11 +12,14 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.outcome import Reason
+from lb.domain.pool import ModelRoute
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.proxy.http2.options import Http2Options
 from lb.wire.http2.fields import encode_field
-from tests.fakes.http2_connections import PaperRelay
+from tests.fakes.gated import FACTS
+from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.relay import snapshot_of
-from tests.wire.frames import HEADERS, FieldPair, call
+from tests.wire.frames import HEADERS, MAX_CONCURRENT_STREAMS, RST_STREAM, FieldPair, call, settings
 
 
 @pytest.mark.parametrize(
@@ -75,3 +80,59 @@ async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> No
     assert not second.transport.is_closing()
     first.goes()
     assert relay.relay.upstream_connections == 1
+
+
+async def clients_that_leave(relay: PaperRelay, clients: int = 4, calls: int = 300) -> list[Side]:
+    """Clients with many calls under way close their connections in one loop iteration. Returns the
+    connections to backends."""
+    backends = [relay.backend(at, settings({MAX_CONCURRENT_STREAMS: 1000})) for at in range(2)]
+    sides = [relay.client() for _ in range(clients)]
+    for side in sides:
+        side.sends(*(call(stream) for stream in range(1, 2 * calls, 2)))
+    assert relay.open_requests == clients * calls
+    await asyncio.sleep(0)  # what was read may have been more than an iteration brings
+    for side in sides:
+        side.goes()
+    return backends
+
+
+async def test_calls_of_clients_that_leave_together_end_in_steps() -> None:
+    relay = PaperRelay(backends=2)
+    backends = await clients_that_leave(relay)
+    assert not relay.relay.servers
+    ended = [0, len(relay.finished.records)]
+    while relay.open_requests:
+        await asyncio.sleep(0)
+        ended.append(len(relay.finished.records))
+    assert max(after - before for before, after in itertools.pairwise(ended)) <= 400
+    assert {record.reason for record in relay.finished.records} == {Reason.CLIENT_GONE}
+    relay.flush()
+    got = [frame.kind for backend in backends for frame in backend.gets()]
+    assert got.count(RST_STREAM) == 1200
+    assert relay.is_clean()
+
+
+async def test_the_end_of_the_process_ends_calls_of_clients_that_have_left() -> None:
+    relay = PaperRelay(backends=2)
+    backends = await clients_that_leave(relay)
+    for backend in backends:
+        backend.goes()
+    await relay.relay.aclose()
+    assert len(relay.finished.records) == 1200
+    assert relay.is_clean()
+
+
+async def test_queued_calls_of_a_client_that_has_left_do_not_begin() -> None:
+    relay = PaperRelay()
+    plan = QueuePlan(limits={}, default=Capacity(concurrency=1, instances=1))
+    route = ModelRoute(facts=FACTS, is_uniform=True, plan=plan)
+    relay.ref.publish(replace(relay.ref.current, routes={b"m": route}))
+    backend, client = relay.backend(), relay.client()
+    client.sends(*(call(stream) for stream in range(1, 600, 2)))
+    await asyncio.sleep(0)
+    client.goes()
+    for _ in range(10):
+        await asyncio.sleep(0)
+        relay.flush()
+    assert [frame.kind for frame in backend.gets()].count(HEADERS) == 1
+    assert relay.is_clean()

@@ -177,8 +177,8 @@ NOT_CUT = {
     "broken compression": f.message(b"\x1f\x8b" + batch(), flag=1),
     "few rows": f.message(batch(LIMIT)),
     "no message": b"",
-    "part of a prefix": b"\0\0",
 }
+CUT_SHORT = {"part of a prefix": b"\0\0", "part of a batch": f.message(batch())[:-1]}
 
 
 @pytest.mark.parametrize("sent", NOT_CUT.values(), ids=NOT_CUT)
@@ -189,6 +189,22 @@ async def test_what_cannot_be_cut_goes_on_as_it_came(sent: bytes, cuts: tuple[in
     for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
         bench.client.sends(f.data(1, sent[start:stop], end=stop is None))
     assert goes_whole(bench, sent)
+
+
+@pytest.mark.parametrize("sent", CUT_SHORT.values(), ids=CUT_SHORT)
+@pytest.mark.parametrize("cuts", [(), (1,), (40,)], ids=["at once", "in pieces", "late"])
+@pytest.mark.parametrize("with_trailers", [False, True])
+async def test_what_ends_within_a_batch_is_refused(
+    sent: bytes, cuts: tuple[int, ...], *, with_trailers: bool
+) -> None:
+    bench = Bench()
+    bench.begins()
+    for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
+        bench.client.sends(f.data(1, sent[start:stop], end=stop is None and not with_trailers))
+    if with_trailers:
+        bench.client.sends(f.headers(1, [(b"x-end", b"1")], end=True))
+    assert b"Unable to parse request" in bench.client.gets()[-1].payload
+    assert bench.paper.is_clean()
 
 
 async def test_trailers_end_a_batch() -> None:
