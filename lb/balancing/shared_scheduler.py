@@ -171,10 +171,13 @@ class SharedScheduler(Scheduler):
             entry.samples += 1
             self._board.write_sample(entry)
             self._board.write(entry)
+        # Others may take the last place of each backend meanwhile; more often is not worth asking.
+        tries_left = len(eligible_set.model_backends)
         while backend is not None:
             self._tell(ticket, now)
-            if not self._recheck_limits(ticket, backend, now):
+            if not tries_left or not self._recheck_limits(ticket, backend, now):
                 return backend
+            tries_left -= 1
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)

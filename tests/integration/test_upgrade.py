@@ -228,8 +228,11 @@ class SlowHandshake:
         found = b""
         while part := self._until_done(self._read):
             found += part
-        self._socket.close()
         return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
 
     def _read(self) -> bytes:
         try:
@@ -255,7 +258,10 @@ def test_a_handshake_under_way_ends_in_an_answer(tmp_path: Path, config: dict[st
     certificate, key = world.server
     tls = {"certificates": [{"certificate": certificate, "key": key}]}
     config["listen"]["http"] = {"address": "127.0.0.1:0", "tls": tls}
+    # The next process takes long to start on a busy machine.
+    config["timeouts"] = {"handshake": 120}
     running = Serving(tmp_path, config)
+    slow = None
     try:
         slow = SlowHandshake(running.until_serving()["http"], world.client_context("http/1.1"))
         before = running.pid
@@ -267,6 +273,8 @@ def test_a_handshake_under_way_ends_in_an_answer(tmp_path: Path, config: dict[st
         assert b"\r\nConnection: close\r\n" in answer
         running.until_logged("process before this one has ended")
     finally:
+        if slow is not None:
+            slow.close()
         running.process.close()
 
 
