@@ -15,7 +15,7 @@ def collect_seldom() -> None:
     """Have the collector wait for more objects than by default.
 
     A command does this first: modules that are loaded make many objects and no garbage, and looking
-    at them again and again was an eighth of the time until a process serves.
+    at them again and again was a tenth of the time until a process serves.
     """
     gc.set_threshold(*_COLLECT_AFTER)
 
