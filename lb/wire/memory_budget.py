@@ -139,7 +139,8 @@ class MemoryBudget:
         self.held -= size
         if not holder.held:
             self._holders.pop(holder, None)
-            self._large.pop(holder, None)
+            if self._large:
+                self._large.pop(holder, None)
 
 
 class SharedBytes(MemoryBudget):
