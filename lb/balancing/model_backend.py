@@ -517,6 +517,30 @@ class ModelBackend:
         load.work_s += took
         self.unanswered.tickets[ticket] = None
 
+    def begin_uncompared(self, ticket: Ticket, now: float) -> None:
+        """Count a request that begins here for which no estimate was asked."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `begin_idle` is written out.
+        load = self.load
+        cost = load.cost
+        if (
+            load.in_flight >= self.instances
+            or cost.count < MIN_SAMPLES
+            or cost.byte_s
+            or self.external_load is not None
+        ):
+            self.begin(ticket, self.estimate(ticket.rows, ticket.size, now), now)
+            return
+        took = cost.base_s + cost.row_s * ticket.rows
+        ticket.began_at = load.busy_since = now
+        ticket.work_s = ticket.expected_s = took
+        ticket.after = self._ends
+        ticket.model_backend = self
+        if self.instances > 1:
+            insort(load.expected_ends, now + took)
+        load.in_flight += 1
+        load.work_s += took
+        self.unanswered.tickets[ticket] = None
+
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from it."""
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.

@@ -262,14 +262,19 @@ class Scheduler:
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """Begin a request at one of its eligible backends without offering it. It counts there
         until it is `complete`."""
-        self._number = ticket.number = self._number + 1
+        # HOT PATH (benchmarks/bench_stream_relay.py). `_begin` is written out.
+        self._number = ticket.number = number = self._number + 1
         request_class = ticket.request_class
-        if request_class.eligible_set is None or request_class.eligible_set.is_retired:
+        eligible_set: EligibleSet | None = request_class.eligible_set
+        if eligible_set is None or eligible_set.is_retired:
             self._model_queue(ticket, now).eligible_set(ticket, now)
         model_queue: ModelQueue = request_class.model_queue
         model_backend = model_queue.model_backends[backend]
-        estimate = model_backend.estimate(ticket.rows, ticket.size, now)
-        self._begin(ticket, model_queue, model_backend, estimate, now)
+        ticket.backend = backend
+        model_backend.last_pick = number
+        model_backend.begin_uncompared(ticket, now)
+        if model_backend.is_watched:
+            model_queue.began(ticket, model_backend, now)
 
     def hedge(self, ticket: Ticket, now: float) -> Backend | None:
         """Begin a second attempt beside the first one.
