@@ -8,6 +8,7 @@ seen, and goes on unseen only while its backend is as good as any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lb.domain.pool import PoolSnapshot
@@ -30,6 +31,9 @@ from lb.wire.http2.flow import Payload
 from lb.wire.http2.frames import pack_header
 
 _NAME_TAG: Final = 0x0A
+_ID_TAG: Final = 0x1A
+_ONE_BYTE: Final = 0x80
+"""Lengths below it take one byte."""
 _NO_SHAPE: Final = (0, 1)
 """Bytes and rows of a message."""
 _COUNT_EVERY: Final = 64
@@ -185,6 +189,42 @@ class SingleBackend:
         sink.send_data(request, payload)
         return True
 
+    def recognizes(self, payload: bytes, size: int) -> bool:
+        """Whether a small frame of the request is a whole message that begins as the last one did,
+        where messages go to several backends."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        return (
+            self.is_between
+            and self._snapshot is self._pool.current
+            and (
+                (size == self._known_size and payload.startswith(self._known))
+                or self._recognize(payload, size)
+            )
+            and (self._needs_no_look or SEQUENCE_ID not in payload)
+        )
+
+    def ticket_alike(self, size: int) -> Ticket | None:
+        """The ticket of a message of so many bytes that is recognized; None where the last one of
+        its model had none."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        pattern = self._pattern
+        if pattern is None or pattern.request_class.model != self._due.model:
+            return None
+        if size != self._alike_size:
+            self._see_size(size)
+        return Ticket(pattern.request_class, self._call.relay.now, self._alike_rows, size)
+
+    def due_alike(self, payload: bytes, size: int) -> Due:
+        """What is known of the answer to a message that is recognized: its id, if that follows the
+        name of the model, as all writers have it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        due = self._due
+        start = self._known_stop + 2
+        if size <= start or payload[start - 2] != _ID_TAG or payload[start - 1] >= _ONE_BYTE:
+            return due
+        name = payload[start : start + payload[start - 1]]
+        return Due(due.model, name, None, 0, due.is_unserved)
+
     def _recognize(self, payload: Payload, size: int) -> bool:
         """Recognize one whole message of another size that begins as the last one did: it is what
         the next one is compared with. False where it is none."""
@@ -203,13 +243,20 @@ class SingleBackend:
         self._known_size = size
         return True
 
-    def remember(self, message: StreamMessage, data: bytes, snapshot: PoolSnapshot) -> None:
+    def remember(
+        self,
+        message: StreamMessage,
+        data: bytes,
+        snapshot: PoolSnapshot,
+        taker: Callable[[bytes, int], bool] | None = None,
+    ) -> None:
         """Note how the next message must begin to go the same way unseen.
 
         Args:
             message: that went to the backend.
             data: its first bytes.
             snapshot: the pool for which it was found where it goes.
+            taker: gets small frames of the request; None is `take_message`.
         """
         call = self._call
         name = message.model
@@ -231,7 +278,7 @@ class SingleBackend:
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._header_size = 0
-            self._request.taker = self.take_message
+            self._request.taker = taker or self.take_message
             self._needs_no_look = is_plain(route)
             self._due = Due(name, is_unserved=message.is_unserved)
             self._counts = message.has_one_answer and not self.is_uncounted
@@ -334,6 +381,12 @@ class SingleBackend:
 
     def _account(self, work: Work | None) -> None:
         """A request that has one answer goes to the backend."""
+        self.see(work)
+        if self.in_flight is not None and self._call.backend is not None:
+            self.in_flight.begin(work, self._call.backend, self._call.relay.now)
+
+    def see(self, work: Work | None) -> None:
+        """A request that has one answer was looked at: others are taken to be like it."""
         before = self._pattern
         self._pattern = work if isinstance(work, Ticket) else None
         if isinstance(work, Ticket):
@@ -342,8 +395,6 @@ class SingleBackend:
             else:
                 self._see_shape(work.size, work.rows)
             self._alike_size, self._alike_rows = work.size, work.rows
-        if self.in_flight is not None and self._call.backend is not None:
-            self.in_flight.begin(work, self._call.backend, self._call.relay.now)
 
     def _begin_alike(self, in_flight: InFlightMessages, size: int) -> None:
         """A request of so many bytes goes to the backend that begins as the last one that was

@@ -198,6 +198,42 @@ async def test_where_answers_cannot_be_told_apart_by_number_no_accounts_are_kept
     assert paper.under_way() == [0]
 
 
+async def test_a_stream_stays_where_it_is_while_that_backend_is_idle_when_it_sends() -> None:
+    paper = Paper(3)
+    for number in range(20):
+        paper.asks(f"{number}")
+        paper.does(0, 0.02)
+    assert len(paper.ids()) == 20
+    assert paper.heads == {0}
+
+
+async def test_requests_that_are_spread_keep_their_ids_when_their_backend_is_lost() -> None:
+    paper = Paper()
+    for number in range(20):
+        paper.asks(f"{number}")
+        paper.does(0, 0.02)
+    for burst in range(3):
+        paper.asks(*(f"{burst}.{each}" for each in range(8)))
+        assert all(paper.under_way())
+        while any(paper.owed.values()):
+            for number in (0, 1):
+                if paper.owed[number]:
+                    paper.does(number, 0.02)
+    await paper.turn()
+    paper.ids()
+    paper.asks("a", "b", "c", "d")
+    lost, kept = paper.owed[1], paper.owed[0]
+    assert len(lost) == len(kept) == 2
+    paper.backends[1].sends(rst(1, ErrorCode.INTERNAL_ERROR))
+    for _ in tuple(kept):
+        paper.does(0, 0.02)
+    await paper.turn()
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c", "d"]
+    assert [answer.infer_response.id for answer in answers if answer.error_message] == lost
+    assert paper.under_way() == [0, 0]
+
+
 async def test_whatever_happens_the_scheduler_knows_what_is_under_way() -> None:
     rng = Random(7)
     for _ in range(60):
