@@ -192,14 +192,14 @@ class StreamMerge:
             self._line_up(branch)
 
     def send_alike(
-        self, branch: Branch, ticket: Ticket, due: Due, payload: bytes, size: int
+        self, branch: Branch, pattern: Ticket, due: Due, payload: bytes, size: int
     ) -> bool:
         """Send a small request to a branch, like others of its model. False when it is to be sent
         as any other.
 
         Args:
             branch: where it goes.
-            ticket: of the request.
+            pattern: a ticket like that of the request, which never begins.
             due: what is known of its answer.
             payload: all of it, with its prefix.
             size: bytes of that.
@@ -224,8 +224,7 @@ class StreamMerge:
         portion.bytes_in += size
         if portion.model != due.model:
             portion.is_movable = False
-        if portion.backend is not None:
-            in_flight.begin(ticket, portion.backend, self._call.relay.now)
+        in_flight.begin_alike(pattern, portion.backend, self._call.relay.now)
         if branch.pending_responses.expect_alike(due):
             self._line_up(branch)
         return True
@@ -392,7 +391,7 @@ class StreamMerge:
         if not call.server.send_small(self.merged_response, payload, self._header, size):
             return False
         order.popleft()
-        pending_responses.answered(1)
+        pending_responses.first_answered()
         self._mask.completed += 1
         call.bytes_out += size
         branch.portion.bytes_out += size

@@ -258,17 +258,20 @@ class StreamSession(CallPart):
         is not a whole message that begins as the last one did, and `request_data` is to take it."""
         # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `_take`.
         call, single, merge = self.call, self.single, self.merge
-        if merge is None or self.is_answered or not single.recognizes(payload, size):
+        if (
+            merge is None
+            or merge.is_closing
+            or call.response.ended
+            or not single.recognizes(payload, size)
+            or (pattern := single.pattern_of(size - PREFIX_SIZE)) is None
+        ):
             return False
-        ticket = single.ticket_alike(size - PREFIX_SIZE)
-        if ticket is None:
-            return False
-        backend = call.relay.dispatcher.queue.scheduler.best(ticket, call.relay.now)
+        backend = call.relay.dispatcher.queue.scheduler.best(pattern, call.relay.now)
         branch = None if backend is None else merge.live.get(backend)
         if branch is None:
             return False
         due = single.due_alike(payload, size)
-        if not merge.send_alike(branch, ticket, due, payload, size):
+        if not merge.send_alike(branch, pattern, due, payload, size):
             return False
         call.bytes_in += size
         return True

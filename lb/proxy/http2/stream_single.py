@@ -47,8 +47,6 @@ class SingleBackend:
     """What is known of the one backend of a stream, and of the requests that go there."""
 
     __slots__ = (
-        "_alike_rows",
-        "_alike_size",
         "_answers",
         "_call",
         "_count_at",
@@ -117,11 +115,9 @@ class SingleBackend:
         self._due = _NOTHING_DUE
         """What is known of all of them."""
         self._pattern: Ticket | None = None
-        """The last one's, where its model is scheduled."""
+        """A ticket like that of the last one, which never begins; None where that had none."""
         self._shortest = self._longest = _NO_SHAPE
         """The shapes of the messages of its model that were looked at."""
-        self._alike_size = self._alike_rows = 0
-        """The size of the last message of that model, and its rows."""
         self.in_flight: InFlightMessages | None = None
         """The accounts of single requests, where they are kept."""
 
@@ -154,8 +150,12 @@ class SingleBackend:
         call = self._call
         call.bytes_in += size
         if self._counts:
-            if self.in_flight is not None:
-                self._begin_alike(self.in_flight, size - PREFIX_SIZE)
+            in_flight = self.in_flight
+            if in_flight is not None:
+                pattern = self._pattern
+                if pattern is not None and pattern.size != size - PREFIX_SIZE:
+                    self._see_size(pattern, size - PREFIX_SIZE)
+                in_flight.begin_alike(pattern, call.backend, call.relay.now)
             counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at:
@@ -165,7 +165,7 @@ class SingleBackend:
     def send_unseen(self, payload: Payload, size: int) -> bool:
         """Send on what begins as the last message did. False when it must be looked at."""
         # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `StreamSession._take`.
-        request = self._request
+        request, call = self._request, self._call
         sink = request.sink
         if (
             not self.is_between
@@ -180,8 +180,12 @@ class SingleBackend:
         ):
             return False
         if self._counts:
-            if self.in_flight is not None:
-                self._begin_alike(self.in_flight, size - PREFIX_SIZE)
+            in_flight = self.in_flight
+            if in_flight is not None:
+                pattern = self._pattern
+                if pattern is not None and pattern.size != size - PREFIX_SIZE:
+                    self._see_size(pattern, size - PREFIX_SIZE)
+                in_flight.begin_alike(pattern, call.backend, call.relay.now)
             counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at and not self._count_answers():
@@ -203,16 +207,16 @@ class SingleBackend:
             and (self._needs_no_look or SEQUENCE_ID not in payload)
         )
 
-    def ticket_alike(self, size: int) -> Ticket | None:
-        """The ticket of a message of so many bytes that is recognized; None where the last one of
-        its model had none."""
+    def pattern_of(self, size: int) -> Ticket | None:
+        """A ticket like that of a message of so many bytes that is recognized, which never begins;
+        None where the last one of its model had none."""
         # HOT PATH (benchmarks/bench_stream_relay.py).
         pattern = self._pattern
         if pattern is None or pattern.request_class.model != self._due.model:
             return None
-        if size != self._alike_size:
-            self._see_size(size)
-        return Ticket(pattern.request_class, self._call.relay.now, self._alike_rows, size)
+        if pattern.size != size:
+            self._see_size(pattern, size)
+        return pattern
 
     def due_alike(self, payload: bytes, size: int) -> Due:
         """What is known of the answer to a message that is recognized: its id, if that follows the
@@ -387,39 +391,22 @@ class SingleBackend:
 
     def see(self, work: Work | None) -> None:
         """A request that has one answer was looked at: others are taken to be like it."""
-        before = self._pattern
-        self._pattern = work if isinstance(work, Ticket) else None
+        before, self._pattern = self._pattern, None
         if isinstance(work, Ticket):
             if before is None or before.model != work.model:
                 self._shortest = self._longest = work.size, work.rows
             else:
                 self._see_shape(work.size, work.rows)
-            self._alike_size, self._alike_rows = work.size, work.rows
+            self._pattern = Ticket(work.request_class, work.arrived_at, work.rows, work.size)
 
-    def _begin_alike(self, in_flight: InFlightMessages, size: int) -> None:
-        """A request of so many bytes goes to the backend that begins as the last one that was
-        looked at."""
-        # HOT PATH (benchmarks/bench_stream_relay.py).
-        pattern, call = self._pattern, self._call
-        backend = call.backend
-        assert backend is not None
-        if pattern is None:
-            in_flight.begin(None, backend, call.relay.now)
-            return
-        if size != self._alike_size:
-            self._see_size(size)
-        in_flight.begin_alike(
-            pattern.request_class, self._alike_rows, size, backend, call.relay.now
-        )
-
-    def _see_size(self, size: int) -> None:
+    def _see_size(self, pattern: Ticket, size: int) -> None:
         """A message that is not looked at has another size than the one before: guess its rows.
         The next one is looked at if it is shorter or longer than all that were."""
-        self._alike_size = size
-        self._alike_rows = rows = self._rows_of(size)
+        pattern.size = size
+        pattern.rows = self._rows_of(size)
         if not self._shortest[0] <= size <= self._longest[0]:
             # One look may be enough, at whichever comes next.
-            self._see_shape(size, rows)
+            self._see_shape(size, pattern.rows)
             self._snapshot = None
 
     def _see_shape(self, size: int, rows: int) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lb.balancing.step_latency import StepLatency
 from lb.domain.backend import Backend
-from lb.domain.schedule import Ending, RequestClass, Ticket
+from lb.domain.schedule import Ending, Ticket
 from lb.kserve.gate import ERROR_TAG
 from lb.proxy.exchange import Attempt
 from lb.proxy.queue import Queue
@@ -72,20 +72,27 @@ class InFlightMessages:
             self._scheduler.start(work, backend, now)
         self._requests.append(work)
 
-    def begin_alike(
-        self, request_class: RequestClass, rows: int, size: int, backend: Backend, now: float
-    ) -> None:
-        """A request of a scheduled model goes to the backend, of which nothing else is said. It
-        gets the ticket of one that is over, if there is one: most streams need no more."""
+    def begin_alike(self, pattern: Ticket | None, backend: Backend | None, now: float) -> None:
+        """A request goes to the backend, the last one so far, that is like another one.
+
+        Args:
+            pattern: a ticket like that of the request, if that has one.
+            backend: where it goes; there is one.
+            now: the time.
+        """
         # HOT PATH (benchmarks/bench_stream_relay.py). `begin` with a new ticket is the reference.
+        if pattern is None or backend is None:
+            self._requests.append(None)
+            return
+        # Most streams need no more than the ticket of a request that is over.
         ticket = self._spare
-        if ticket is None or ticket.request_class is not request_class:
-            ticket = Ticket(request_class, now, rows, size)
+        if ticket is None or ticket.request_class is not pattern.request_class:
+            ticket = Ticket(pattern.request_class, now, pattern.rows, pattern.size)
         else:
             self._spare = None
             ticket.arrived_at = now
-            ticket.rows = rows
-            ticket.size = size
+            ticket.rows = pattern.rows
+            ticket.size = pattern.size
         self._scheduler.start(ticket, backend, now)
         self._requests.append(ticket)
 
