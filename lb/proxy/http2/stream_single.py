@@ -127,7 +127,7 @@ class SingleBackend:
         """A small frame of the request came. False when it is not a whole message that begins as
         the last one did, and `request_data` of the session is to take it."""
         # HOT PATH (benchmarks/bench_stream_relay.py). `send_unseen` for what nearly always comes,
-        # with the header of the last frame.
+        # with the header of the last frame. `_begin_alike` is written out.
         request = self._request
         connection = request.sink
         if (
@@ -165,7 +165,7 @@ class SingleBackend:
     def send_unseen(self, payload: Payload, size: int) -> bool:
         """Send on what begins as the last message did. False when it must be looked at."""
         # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `StreamSession._take`.
-        request, call = self._request, self._call
+        request = self._request
         sink = request.sink
         if (
             not self.is_between
@@ -180,12 +180,8 @@ class SingleBackend:
         ):
             return False
         if self._counts:
-            in_flight = self.in_flight
-            if in_flight is not None:
-                pattern = self._pattern
-                if pattern is not None and pattern.size != size - PREFIX_SIZE:
-                    self._see_size(pattern, size - PREFIX_SIZE)
-                in_flight.begin_alike(pattern, call.backend, call.relay.now)
+            if self.in_flight is not None:
+                self._begin_alike(self.in_flight, size - PREFIX_SIZE)
             counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at and not self._count_answers():
@@ -398,6 +394,14 @@ class SingleBackend:
             else:
                 self._see_shape(work.size, work.rows)
             self._pattern = Ticket(work.request_class, work.arrived_at, work.rows, work.size)
+
+    def _begin_alike(self, in_flight: InFlightMessages, size: int) -> None:
+        """A request of so many bytes goes to the backend that begins as the last one that was
+        looked at."""
+        pattern, call = self._pattern, self._call
+        if pattern is not None and pattern.size != size:
+            self._see_size(pattern, size)
+        in_flight.begin_alike(pattern, call.backend, call.relay.now)
 
     def _see_size(self, pattern: Ticket, size: int) -> None:
         """A message that is not looked at has another size than the one before: guess its rows.
