@@ -111,14 +111,16 @@ class Http1Exchange(Exchange):
         self.finished = self.response_begun = self.may_have_run = self.is_part = False
         self.relay = relay
         self.plan = plan
-        self.server: ClientSide | None = server
-        """None once the client's side is over."""
+        self.server = server
         self.body = RequestBody(relay, server, plan.length)
-        self.handler: RequestHandler | None = None
-        """Takes the parts of the request before us, or in our place."""
-        self.form: AnswerForm | None = None
-        """The form of the answer, if the client wants another one."""
+        self.handler = self.form = None
 
+    server: ClientSide | None
+    """None once the client's side is over."""
+    handler: RequestHandler | None
+    """Takes the parts of the request before us, or in our place."""
+    form: AnswerForm | None
+    """The form of the answer, if the client wants another one."""
     response_begun: bool
     """Some of an answer of a backend has gone to the client."""
 
@@ -689,9 +691,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self.plan = exchange.plan
         self.body = exchange.body
         self.client = exchange.server
-        self.connection: Http1ClientConnection | None = None
-        self._abandoned: Timer | None = None
-        """Ends it when nobody waits for it any more."""
+        self.connection = self._abandoned = None
 
     owner: Http1Exchange
     """As `exchange`."""
@@ -702,6 +702,9 @@ class Http1Attempt(Attempt, AnswerSink):
     """Who gets its answer; None: nobody."""
     status: int
     """The status of the answer, once it has begun."""
+    connection: Http1ClientConnection | None
+    _abandoned: Timer | None
+    """Ends it when nobody waits for it any more."""
     _begun: bool
     """The answer has, and goes on as it comes."""
     _frames_chunks: bool

@@ -130,25 +130,20 @@ class RequestPlan:
         fits: bool,
         credentials: Credentials | None = None,
     ) -> None:
+        # Once per head that was not seen lately: a docstring between these lines would cost an
+        # instruction each time.
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
-        """For the log. Queries may hold secrets."""
         self.model = route.model
-        self.operation: Operation = route.operation
+        self.operation = route.operation
         self.route = route
         self.credentials = credentials
-        """What the gate goes by; None where it asks nothing."""
-        self.discloses = False
-        """Its client may learn how it was served."""
-        self.has_variants = False
-        """Variants serve its name."""
-        self.cross_origin: CrossOrigin | None = None
-        """What a browser gets."""
+        self.discloses = self.has_variants = False
+        self.cross_origin = self.sampled = self.known_rows = None
         self.request_id = request.request_id
         self.host = request.host or b""
         self.length = request.length
         self.upstream = request.upstream
-        """The head for the backend."""
         self.is_head = request.method == b"HEAD"
         self.is_http10 = request.is_http10
         self.keep_alive = request.keep_alive
@@ -165,38 +160,60 @@ class RequestPlan:
             and not route.is_asked
             and route.operation is not HTTP_MODEL_READY
         )
-        """Nothing about it needs a second look."""
         self.is_inference = route.operation.name == _INFER
-        """A Triton computes it to the end even when its client leaves."""
         self.json_size = _ALL_JSON
-        """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
-        self.is_compressed = False
-        """The body of an inference is, in a way that Triton knows."""
-        self.is_sampled = False
-        """The payload log records it."""
-        self.sampled: RequestPlan | None = None
-        """Stands for those requests with this head that it records."""
+        self.is_compressed = self.is_sampled = self.may_split = self.is_plain_whole = False
         self.share = 0.0
-        """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
-        twice for one request."""
-        self.may_split = False
-        """It is an inference of a model whose batches may be cut."""
-        self.is_plain_whole = False
-        """It may be cut, and nothing else about it needs a second look."""
-        self.known_rows: KnownRows | None = None
-        """What was read of the bodies of such requests."""
-        self.noted: tuple[FieldLine, ...] = ()
-        """Fields that the queue goes by."""
+        self.noted = self.hops = ()
         self.timeout_s = inf
-        """How long the client gives the request."""
-        self.hops: tuple[bytes, ...] = ()
-        """Identities of the balancers that it has passed."""
         self.loop = ""
-        """Why it must go no further: it goes in a circle. Empty where it may."""
         self.context = self.origin = None
         self.state = b""
-        """Value of the `tracestate` of all such heads, which may have a `traceparent` or not."""
 
+    path: bytes
+    """For the log. Queries may hold secrets."""
+    operation: Operation
+    credentials: Credentials | None
+    """What the gate goes by; None where it asks nothing."""
+    discloses: bool
+    """Its client may learn how it was served."""
+    has_variants: bool
+    """Variants serve its name."""
+    cross_origin: CrossOrigin | None
+    """What a browser gets."""
+    upstream: bytes
+    """The head for the backend."""
+    is_plain: bool
+    """Nothing about it needs a second look."""
+    is_inference: bool
+    """A Triton computes it to the end even when its client leaves."""
+    json_size: int
+    """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
+    is_compressed: bool
+    """The body of an inference is, in a way that Triton knows."""
+    is_sampled: bool
+    """The payload log records it."""
+    sampled: RequestPlan | None
+    """Stands for those requests with this head that it records."""
+    share: float
+    """How many these are of all, 0 to 1. Where it is more than 0, a plan must not be looked up
+    twice for one request."""
+    may_split: bool
+    """It is an inference of a model whose batches may be cut."""
+    is_plain_whole: bool
+    """It may be cut, and nothing else about it needs a second look."""
+    known_rows: KnownRows | None
+    """What was read of the bodies of such requests."""
+    noted: tuple[FieldLine, ...]
+    """Fields that the queue goes by."""
+    timeout_s: float
+    """How long the client gives the request."""
+    hops: tuple[bytes, ...]
+    """Identities of the balancers that it has passed."""
+    loop: str
+    """Why it must go no further: it goes in a circle. Empty where it may."""
+    state: bytes
+    """Value of the `tracestate` of all such heads, which may have a `traceparent` or not."""
     context: TraceContext | None
     """The context of the trace that the request belongs to; kept only while tracing is on."""
     origin: RequestPlan | None

@@ -90,6 +90,11 @@ class Call(Exchange):
 
     begun: bool
     """Some of the response has gone to the client."""
+    guard: MemoryGuard | None
+    """Looks into the request, where its client may not use shared memory."""
+    part: CallPart | None
+    """Takes the request in the place of the call, where it is not just relayed."""
+    timer: Any
     held_back: bool
     """The first message is awaited before the call is placed."""
     look_again_at: int
@@ -127,11 +132,7 @@ class Call(Exchange):
         self.client_id = stream_id
         self.head = head
         self.messages = MessageMeter(options.message_size) if options.message_size else None
-        self.guard: MemoryGuard | None = None
-        """Looks into the request, where its client may not use shared memory."""
-        self.timer: Any = None
-        self.part: CallPart | None = None
-        """Takes the request in the place of the call, where it is not just relayed."""
+        self.guard = self.timer = self.part = None
         memory_budget = relay.memory_budget
         window_max = options.stream_window_max
         request: Pipe[Any] = Pipe(self, memory_budget, server.options.stream_window, window_max)
@@ -230,10 +231,11 @@ class Call(Exchange):
         request.retained = [payload]
         request.retained_size = size
         prefixes = relay.prefixes
-        known = None
-        if prefixes.snapshot is relay.dispatcher.pool.current and size > NAME_AT:
-            known = prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])
-        if known is None:
+        if (
+            prefixes.snapshot is not relay.dispatcher.pool.current
+            or size <= NAME_AT
+            or (known := prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])) is None
+        ):
             if not self._find_model(payload, size):
                 return
         elif known.size > size:

@@ -33,47 +33,53 @@ class Pipe(Generic[S]):
         "source_id", "taker", "trailers", "window", "window_limit", "window_size",
     )  # fmt: skip
 
+    owner: Any
+    """Whatever the stream belongs to."""
     opposite: Pipe[S]
     """The other direction; set once both exist."""
+    source: S | None
+    sink: S | None
+    window: int
+    """Bytes that the sender may still send; below zero it broke flow control."""
+    window_size: int
+    """The window that we let the sender have when everything went out."""
+    window_limit: int
+    """How far `window_size` may grow."""
+    owed: int
+    """Bytes that went out and were not credited yet."""
+    credit: int
+    """Bytes that the peer of the sink takes on this stream; negative after it shrank."""
+    queue: deque[Payload] | None
+    """Payload that waits; None and empty mean nothing."""
+    held: int
+    """Bytes in `queue`, kept by the memory budget."""
+    replayed: int
+    """Leading bytes of the queue that were credited in an earlier attempt."""
+    retained: list[Payload] | None
+    """All payload since the beginning, for another attempt; None when not kept."""
+    ended: bool
+    """The source has sent its last byte."""
+    finished: bool
+    """END_STREAM has gone out."""
+    trailers: bytes
+    """Block to send after the last byte."""
+    taker: Callable[[bytes, int], bool] | None
+    """Gets small payload of whole frames, and its size, before the owner, and says whether that
+    was all there is to do; to be cleared with `owner`."""
 
     def __init__(
         self, owner: Any, memory_budget: MemoryBudget, window: int, window_limit: int
     ) -> None:
-        self.owner: Any = owner
-        """Whatever the stream belongs to."""
+        # Twice per call: a docstring between these lines would cost an instruction each time.
+        self.owner = owner
         self.memory_budget = memory_budget
-        self.source: S | None = None
-        self.source_id = 0
-        self.sink: S | None = None
-        self.sink_id = 0
-        self.window = window
-        """Bytes that the sender may still send; below zero it broke flow control."""
-        self.window_size = window
-        """The window that we let the sender have when everything went out."""
+        self.source = self.sink = self.queue = self.retained = self.taker = None
+        self.window = self.window_size = window
         self.window_limit = window_limit
-        """How far `window_size` may grow."""
-        self.owed = 0
-        """Bytes that went out and were not credited yet."""
-        self.credit = 0
-        """Bytes that the peer of the sink takes on this stream; negative after it shrank."""
-        self.queue: deque[Payload] | None = None
-        """Payload that waits; None and empty mean nothing."""
-        self.held = 0
-        """Bytes in `queue`, kept by the memory budget."""
-        self.replayed = 0
-        """Leading bytes of the queue that were credited in an earlier attempt."""
-        self.retained: list[Payload] | None = None
-        """All payload since the beginning, for another attempt; None when not kept."""
-        self.retained_size = 0
-        self.ended = False
-        """The source has sent its last byte."""
-        self.finished = False
-        """END_STREAM has gone out."""
+        self.source_id = self.sink_id = self.owed = self.credit = self.held = 0
+        self.replayed = self.retained_size = 0
+        self.ended = self.finished = False
         self.trailers = b""
-        """Block to send after the last byte."""
-        self.taker: Callable[[bytes, int], bool] | None = None
-        """Gets small payload of whole frames, and its size, before the owner, and says whether that
-        was all there is to do; to be cleared with `owner`."""
 
     def evict(self) -> None:
         """The memory budget wants these bytes back: the owner ends."""
