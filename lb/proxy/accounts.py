@@ -200,8 +200,7 @@ class Accounts:
             self.blame.mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
-        began_at, sent_at = attempt.began_at, exchange.sent_at
-        took = now - (sent_at if began_at < sent_at <= now else began_at)
+        took = attempt.took_s(now) if exchange.sent_at else now - attempt.began_at
         latency = port.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         latency.sum += took

@@ -134,11 +134,7 @@ class GrpcAttempt(Attempt):
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self.begun = self.is_set_aside = False
         self.outcome = self.ticket = self.in_flight_messages = None
-        self.connection: Http2Connection | None = None
-        """The connection, once it has a stream there."""
-        self.held_head: ResponseHead | None = None
-        """The head of the response to an inference, or to a stream that may move, until a message
-        comes."""
+        self.connection = self.held_head = None
         self.message_size = self.early_heads = 0
         self.sink = TO_CLIENT
         self.request = call.request
@@ -148,6 +144,11 @@ class GrpcAttempt(Attempt):
     """As `exchange`, which is only a part of it where a stream has several attempts at once."""
     begun: bool
     """Some of its response beside the head has gone to the client, or waits for its turn."""
+    connection: Http2Connection | None
+    """The connection, once it has a stream there."""
+    held_head: ResponseHead | None
+    """The head of the response to an inference, or to a stream that may move, until a message
+    comes."""
     held_text: bytes
     """The beginning of that message; set with `held_head`."""
     message_size: int
@@ -307,7 +308,6 @@ class GrpcAttempt(Attempt):
             connection is None
             or not request.finished
             or status
-            or request.held
             or (ticket is None and call.hints is not None)
             or call.permit is not None
         ):
@@ -319,7 +319,10 @@ class GrpcAttempt(Attempt):
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
-        request.retained = None
+        if request.held:
+            request.clear()  # the memory budget has what was retained
+        else:
+            request.retained = None
         server.close_stream(stream_id)
         request.owner = response.owner = None
         response.opposite = relay.no_pipe

@@ -339,7 +339,7 @@ class Http2ClientConnection(Http2Connection):
             or pipe.ended
             or size > pipe.window
             # Not exactly one message, whose length is in the last four of the first five bytes.
-            or not PREFIX_SIZE <= size == (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
+            or size != (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
             or not head.is_answer
             or trailers.status
             or not pipe.owner.end_whole(head, data[pos + 9 : middle], size, trailers)
