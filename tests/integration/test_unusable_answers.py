@@ -57,6 +57,7 @@ UNUSABLE: dict[str, Reply] = {
     "an empty frame": lambda s: head(s) + data(s, b"") + trailers(s),
     "half a prefix": lambda s: head(s) + data(s, GOOD[:3]) + trailers(s),
     "half a message": lambda s: head(s) + data(s, GOOD[:-2]) + trailers(s),
+    "64 KiB missing": lambda s: head(s) + data(s, b"\0\0\1" + GOOD[3:]) + trailers(s),
     "half a message in frames": lambda s: (
         head(s) + data(s, GOOD[:4]) + data(s, GOOD[4:-2]) + trailers(s)
     ),

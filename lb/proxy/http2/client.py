@@ -338,7 +338,10 @@ class Http2ClientConnection(Http2Connection):
             or trailers is None
             or pipe.ended
             or size > pipe.window
-            # Not exactly one message, whose length is in the last four of the first five bytes.
+            # Not exactly one message, whose length is in the last four of the first five bytes. The
+            # upper two of them are 0 in one that is so small.
+            or data[pos + 10]
+            or data[pos + 11]
             or size != (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
             or not head.is_answer
             or trailers.status
