@@ -66,6 +66,11 @@ class Neighbours:
         scheduler = self.scheduler
         self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
         scheduler.ring = bell.ring
+
+        def tell_later() -> None:
+            loop.call_soon(lambda: scheduler.tell(clock()))
+
+        scheduler.on_untold = tell_later
         self._tick(timers, clock, connections)
 
     def room(self) -> int:

@@ -216,8 +216,8 @@ def test_a_higher_priority_goes_first_over_all_workers() -> None:
     one.queue(0.1, priority=2)
     urgent = two.queue(0.2, priority=0)
     one.complete(running[0], 1.0)
-    assert two.rung == 1
     assert one.due(1.0) == []
+    assert two.rung == 1
     assert two.due(1.0) == [urgent]
 
 
