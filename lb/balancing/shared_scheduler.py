@@ -76,8 +76,8 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "ended", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry", "tenants",
-        "told_arrivals", "told_at",
+        "ended", "ended_at", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry",
+        "tenants", "told_arrivals", "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -90,6 +90,8 @@ class _SharedQueue:
         """Requests of this worker that have ended, and in whose place it has begun none so far."""
         self.ended_set: EligibleSet | None = None
         """The eligible set of the last of them."""
+        self.ended_at: ModelBackend | None = None
+        """The model backend of the last of them."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
         self.told_arrivals = 0
@@ -274,6 +276,7 @@ class SharedScheduler(Scheduler):
         if shared is not None:
             shared.ended += 1
             shared.ended_set = ticket.request_class.eligible_set
+            shared.ended_at = model_backend
             self._ended[model_queue] = shared
         load: SharedLoad | None = model_backend.shared
         if (
@@ -417,7 +420,9 @@ class SharedScheduler(Scheduler):
             return True
         if shared.ended:
             shared.ended = 0
-            self._wake(shared.first(eligible_set, now), now)
+            # Others may have heard of the end, and taken the place.
+            if shared.ended_at is not None and shared.ended_at.can_take():
+                self._wake(shared.first(eligible_set, now), now)
         return False
 
     # Other workers
