@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -70,6 +71,9 @@ _IN_FLIGHT: Final = 32
 """Calls that one backend may have in flight at most while executions are as short as in a scene."""
 _TICKETS: Final = 16
 """Of all workers in one step: they read each other once for about as many."""
+_EXECUTION_S: Final = 0.005
+_LEARNT: Final = 20
+"""Executions after which it is known what they take."""
 _HARDLY_EVER: Final = 1e-12
 """Share of the payload log by which none of some thousand requests is logged."""
 
@@ -312,11 +316,11 @@ def grpc_large(content: bytes) -> Make:
     return make
 
 
-def grpc_messages(*sizes: int, plan: QueuePlan | None = None) -> Make:
+def grpc_messages(*sizes: int, plan: QueuePlan | None = None, backends: int = 1) -> Make:
     """A message of an open ModelStreamInfer, and its answer; the sizes take turns."""
 
     def make(clock: Clock) -> Scene:
-        sides = _open_stream(clock if plan is None else _ticking(), plan)
+        sides = _open_stream(clock if plan is None else _ticking(), plan, backends)
         down = stream_message(_STREAM, b"\x12", 200)
 
         def both(up: bytes) -> None:
@@ -329,10 +333,79 @@ def grpc_messages(*sizes: int, plan: QueuePlan | None = None) -> Make:
     return make
 
 
-def _open_stream(clock: Clock, plan: QueuePlan | None = None) -> Http2Sides:
-    sides = Http2Sides(clock, plan)
+def grpc_spread_messages(_: Clock) -> Scene:
+    """Two messages of a stream whose messages are spread over two backends, and their answers, one
+    read each. A backend executes one message at a time, so each gets one."""
+    times = [1000.0]
+    asked = deque[Any]()
+
+    class Upstream(Sink):
+        """Notes that a request was written to it."""
+
+        def write(self, data: Any) -> None:
+            asked.append(self.protocol)
+
+        writelines = write
+
+    sides = _open_stream(partial(times.__getitem__, 0), PLAN, 2, Upstream)
+    up = stream_message(_STREAM, _NAME, 200)
+    down = stream_message(_STREAM, b"\x12", 200)
+    begun = {sides.upstream}
+    head = fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME)
+
+    def exchange(messages: int) -> None:
+        asked.clear()
+        for _ in range(messages):
+            sides.client_sends(up)
+        times[0] += _EXECUTION_S
+        for _ in range(messages):
+            upstream = asked.popleft()
+            if upstream not in begun:
+                begun.add(upstream)
+                upstream.data_received(head)
+            upstream.data_received(down)
+            sides.flush()
+
+    for _ in range(_LEARNT):
+        exchange(1)
+    exchange(_IN_FLIGHT)  # too many for one backend: from now on the stream has two
+    assert len(begun) == 2
+    return _same(exchange, 2, 2)
+
+
+def grpc_streams(streams: int, plan: QueuePlan) -> Make:
+    """A message of each of several open streams, and their answers, in one read each."""
+
+    def make(_: Clock) -> Scene:
+        sides = Http2Sides(_ticking(), plan)
+        ids = range(1, 2 * streams, 2)
+        up = b"".join([stream_message(each, _NAME, 200) for each in ids])
+        down = b"".join([stream_message(each, b"\x12", 200) for each in ids])
+        sides.client_sends(b"".join(map(stream_head, ids)) + up)
+        heads = [
+            fr.header_frames(each, _GRPC_HEAD, end_stream=False, frame_size=_FRAME) for each in ids
+        ]
+        sides.backend_sends(b"".join(heads) + down)
+
+        def all_of_them(_: None) -> None:
+            sides.client_sends(up)
+            sides.backend_sends(down)
+
+        return _same(all_of_them, None, streams)
+
+    return make
+
+
+def _open_stream(
+    clock: Clock,
+    plan: QueuePlan | None = None,
+    backends: int = 1,
+    transport_of: type[Sink] = Sink,
+) -> Http2Sides:
+    sides = Http2Sides(clock, plan, backends=backends, transport_of=transport_of)
     sides.client_sends(stream_head(_STREAM) + stream_message(_STREAM, _NAME, 200))
-    sides.backend_sends(fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME))
+    head = fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME)
+    sides.backend_sends(head + stream_message(_STREAM, b"\x12", 200))
     return sides
 
 
@@ -677,6 +750,9 @@ SCENES: dict[str, Make] = {
     "gRPC stream, sizes differ": grpc_messages(200, 201),
     "gRPC stream, larger messages": grpc_messages(9000),
     "gRPC stream, scheduled": grpc_messages(200, plan=PLAN),
+    "gRPC stream, scheduled, 2 backends": grpc_messages(200, plan=PLAN, backends=2),
+    "gRPC stream, scheduled, over 2 backends": grpc_spread_messages,
+    "gRPC streams, scheduled, 8 per read": grpc_streams(8, WIDE_PLAN),
     "gRPC upload, 256 KiB": grpc_upload,
     "gRPC download, 256 KiB": grpc_download,
     "HTTP/1.1 request, scheduled": http1_scheduled(1),

@@ -208,18 +208,27 @@ class Http1Sides:
 
 
 class Http2Sides:
-    """A client's connection and one connection to the backend. Needs a running loop."""
+    """A client's connection and one connection to each backend. Needs a running loop."""
 
     def __init__(
-        self, clock: Clock, plan: QueuePlan | None = None, logged: float | None = None
+        self,
+        clock: Clock,
+        plan: QueuePlan | None = None,
+        logged: float | None = None,
+        *,
+        backends: int = 1,
+        transport_of: type[Sink] = Sink,
     ) -> None:
-        self.relay = _relay(1, clock, plan=plan, logged=logged)
+        self.relay = _relay(backends, clock, plan=plan, logged=logged)
         self.server = self.connect()
-        self.upstream = self.dial()
+        self.upstreams = [self.dial(number, transport_of) for number in range(backends)]
+        """By backend."""
+        self.upstream = self.upstreams[0]
         greeting = fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: WIDE_WINDOW}) + fr.SETTINGS_ACK
         greeting += fr.window_update(0, WIDE_WINDOW - fr.DEFAULT_WINDOW)
         self.server.data_received(fr.PREFACE + greeting)
-        self.upstream.data_received(greeting)
+        for upstream in self.upstreams:
+            upstream.data_received(greeting)
         self.flush = self.relay.flush
         self.flush()
 
@@ -229,9 +238,10 @@ class Http2Sides:
         server.connection_made(Sink(server))
         return server
 
-    def dial(self) -> asyncio.Protocol:
-        """The protocol of a further connection to the backend."""
-        return self.relay.backend_protocol(self.relay.backends[0], AppProtocol.GRPC, Sink)
+    def dial(self, number: int = 0, transport_of: type[Sink] = Sink) -> asyncio.Protocol:
+        """The protocol of a further connection to a backend."""
+        backend = self.relay.backends[number]
+        return self.relay.backend_protocol(backend, AppProtocol.GRPC, transport_of)
 
     def client_sends(self, data: bytes) -> None:
         """One read on the client's connection, and the end of the loop iteration."""

@@ -163,6 +163,10 @@ class BatchingModelBackend(ModelBackend):
         self.unanswered.tickets[ticket] = None
         self.rows += ticket.rows
 
+    def begin_uncompared(self, ticket: Ticket, now: float) -> None:
+        """Count a request that begins here for which no estimate was asked."""
+        self.begin(ticket, self.estimate(ticket.rows, ticket.size, now), now)
+
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from its execution once that is over."""
         self._ends = ends = self._ends + 1

@@ -517,6 +517,39 @@ class ModelBackend:
         load.work_s += took
         self.unanswered.tickets[ticket] = None
 
+    def begin_uncompared(self, ticket: Ticket, now: float) -> None:
+        """Count a request that begins here for which no estimate was asked."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `begin` after `estimate` is the reference.
+        load = self.load
+        cost = load.cost
+        if (
+            cost.count < MIN_SAMPLES
+            or cost.byte_s
+            or self.external_load is not None
+            or self.unanswered.open_at
+        ):
+            self.begin(ticket, self.estimate(ticket.rows, ticket.size, now), now)
+            return
+        count = load.in_flight
+        instances = self.instances
+        took = expected_s = cost.base_s + cost.row_s * ticket.rows
+        if count < instances:
+            ticket.after = self._ends
+            load.busy_since = now
+        else:
+            free_at = load.busy_since + load.work_s if instances == 1 else load.free_at(instances)
+            expected_s += free_at - now if free_at > now else now - free_at
+            ticket.after = self._ends + count - instances + 1
+        ticket.began_at = now
+        ticket.work_s = took
+        ticket.expected_s = expected_s
+        ticket.model_backend = self
+        if instances > 1:
+            insort(load.expected_ends, now + expected_s)
+        load.in_flight = count + 1
+        load.work_s += took
+        self.unanswered.tickets[ticket] = None
+
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from it."""
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.

@@ -222,8 +222,22 @@ class Scheduler:
         Returns:
             None: the best backend is at its limit for requests of all models.
         """
-        model_queue = self._model_queue(ticket, now)
-        eligible_set = model_queue.eligible_set(ticket, now)
+        # HOT PATH (benchmarks/bench_stream_relay.py). As in `offer`, a ranking most often knows.
+        request_class = ticket.request_class
+        known: EligibleSet | None = request_class.eligible_set
+        if known is None or known.is_retired or ticket.tried:
+            known = self._model_queue(ticket, now).eligible_set(ticket, now)
+        eligible_set: EligibleSet = known
+        model_queue: ModelQueue = request_class.model_queue
+        if home is None and not (eligible_set.queue.count or model_queue.reserves):
+            ranking = eligible_set.ranking
+            if ranking is not None and ranking.version == eligible_set.stats.version:
+                model_backend = ranking.pick(ticket, now)
+            else:
+                in_order = model_queue.runs_in_order
+                model_backend = eligible_set.pick(ticket, now, in_order=in_order)
+            if model_backend is not None:
+                return model_backend.backend
         decision = eligible_set.decide(ticket, now)
         model_backend = decision.chosen
         if model_backend is None or not decision.is_best(now):
@@ -262,14 +276,19 @@ class Scheduler:
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """Begin a request at one of its eligible backends without offering it. It counts there
         until it is `complete`."""
-        self._number = ticket.number = self._number + 1
+        # HOT PATH (benchmarks/bench_stream_relay.py). `_begin` is written out.
+        self._number = ticket.number = number = self._number + 1
         request_class = ticket.request_class
-        if request_class.eligible_set is None or request_class.eligible_set.is_retired:
+        eligible_set: EligibleSet | None = request_class.eligible_set
+        if eligible_set is None or eligible_set.is_retired:
             self._model_queue(ticket, now).eligible_set(ticket, now)
         model_queue: ModelQueue = request_class.model_queue
         model_backend = model_queue.model_backends[backend]
-        estimate = model_backend.estimate(ticket.rows, ticket.size, now)
-        self._begin(ticket, model_queue, model_backend, estimate, now)
+        ticket.backend = backend
+        model_backend.last_pick = number
+        model_backend.begin_uncompared(ticket, now)
+        if model_backend.is_watched:
+            model_queue.began(ticket, model_backend, now)
 
     def hedge(self, ticket: Ticket, now: float) -> Backend | None:
         """Begin a second attempt beside the first one.

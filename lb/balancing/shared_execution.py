@@ -68,6 +68,10 @@ class SharedModelBackend(ModelBackend):
         super().begin(ticket, estimate, now)
         ticket.expected_s = estimate.cost_s
 
+    def begin_uncompared(self, ticket: Ticket, now: float) -> None:
+        """Count a request that begins here for which no estimate was asked."""
+        self.begin(ticket, self.estimate(ticket.rows, ticket.size, now), now)
+
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count a request that ends, and learn from it."""
         self._count(now)

@@ -226,12 +226,12 @@ class SharedScheduler(Scheduler):
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
         """Choose where a request that cannot be queued goes; see `Scheduler`."""
-        self._prepare(ticket, now)
+        self._read_if_old(ticket, now)
         return super().best(ticket, now, home)
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """Begin a request without offering it; see `Scheduler`."""
-        self._prepare(ticket, now)
+        self._read_if_old(ticket, now)
         super().start(ticket, backend, now)
         self._tell(ticket, now)
 
@@ -634,6 +634,14 @@ class SharedScheduler(Scheduler):
                 self._know(model_queue, model_backend, now)
         self.rung(now)
         return model_queue
+
+    def _read_if_old(self, ticket: Ticket, now: float) -> None:
+        """Know what other workers say of a ticket's model now, or said a moment ago."""
+        eligible_set: EligibleSet | None = ticket.request_class.eligible_set
+        if eligible_set is None or eligible_set.is_retired or ticket.tried:
+            self._prepare(ticket, now)
+        elif not 0.0 <= now - self._read_at < _FRESH_S:
+            self.rung(now)
 
     def _apply_again(self, key: int, now: float) -> None:
         """Count what was read of a key before it was known what it stands for."""

@@ -457,12 +457,23 @@ class BackendDirectory:
             port.port.ready_through = result.ready_through
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
-        self.find(port.backend.name).note_death()
+        record = self.find(port.backend.name)
+        was_dead = not record.lives
+        record.note_death()
+        if was_dead and record.lives:
+            self._look_at_silent(record)
         if self._settle(port, before, result.detail, now):
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
             self._publish_soon()
         elif before is BackendState.DOWN and result.detail:
             port.why = result.detail  # refused first, say, and then not ready
+
+    def _look_at_silent(self, record: BackendRecord) -> None:
+        """A backend is back: have its other ports probed soon, for which the pause may be long."""
+        for port in record.ports:
+            if port.health.is_silent and port.health.state is BackendState.DOWN:
+                port.health.awaited()
+                port.wake()
 
     def check(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""

@@ -43,6 +43,10 @@ _BETWEEN_S: Final = 0.005
 _PROBE_UNITS: Final = 300
 """Units of `IterationBudget` that a probe takes, with what its answer costs later."""
 
+_SILENT_PER_S: Final = 200.0
+"""Probes in a second of all ports together that say nothing: about 2 % of a core. Up to so many
+ports are each probed once a second."""
+
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
 
@@ -125,6 +129,8 @@ class ProbeLoops:
         self._lateness = Lateness(LOOK_INTERVAL_S, clock())
         self._tasks = TaskOwner()
         self._running: dict[PortRecord, _Running] = {}
+        self._silent: set[PortRecord] = set()
+        """Ports that said nothing at all when they were last probed."""
         self._unanswered: set[PortRecord] = set()
         """Ports whose first result is awaited by `first_round`."""
         self._all_answered = asyncio.Event()
@@ -171,6 +177,7 @@ class ProbeLoops:
         over = [port for port in self._running if port not in wanted]
         for port in over[:ENDED_AT_ONCE]:
             self._running.pop(port).task.cancel()
+            self._silent.discard(port)
             self._answered(port)
         if len(over) > ENDED_AT_ONCE:
             self._follow_soon()
@@ -228,6 +235,10 @@ class ProbeLoops:
                 port.health.excused()
                 continue
             self._directory.probed(port, result, now)
+            if port.health.is_silent:
+                self._silent.add(port)
+            else:
+                self._silent.discard(port)
             self._answered(port)
             await self._until_due(port, nap)
 
@@ -247,8 +258,8 @@ class ProbeLoops:
 
     def _due(self, port: PortRecord) -> float:
         """When to probe next: a little early, so that many probes share an iteration of the
-        loop."""
-        due = port.health.next_probe_at(self._rng)
+        loop. Many ports that say nothing share what such probes may cost."""
+        due = port.health.next_probe_at(self._rng, len(self._silent) / _SILENT_PER_S)
         return due - due % min(_STEP_S, port.health.rules.interval_s * _STEP_SHARE)
 
     async def _look(self) -> None:

@@ -21,6 +21,7 @@ ready has no backend left, whatever it was known to have: it is UNREADY.
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from random import Random
 from typing import Final
 
@@ -29,6 +30,9 @@ from lb.health.thresholds import REPROBE_S, Thresholds
 
 LEAVING_S: Final = 35.0
 """Triton's default for exiting (`--exit-timeout-secs`) is 30 s."""
+SILENT_SHARE: Final = 0.1
+"""A port that comes back is noticed after so much of the time for which it was away, at most, where
+that is longer than the interval."""
 
 
 class Finding(Enum):
@@ -60,8 +64,8 @@ class PortHealth:
 
     __slots__ = (
         "_hurried", "_leaving_until", "_misses", "_says_unready", "_serves_nothing", "_silences",
-        "_streak", "_suspected", "_unanswered_since", "answers", "has_models", "health",
-        "is_silent", "probe_sent_at", "probes_sent", "rules",
+        "_silent_since", "_streak", "_suspected", "_unanswered_since", "answers", "has_models",
+        "health", "is_silent", "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -92,6 +96,9 @@ class PortHealth:
         the sequences that it runs."""
         self._silences = 0
         """Probes in a row that it left without any answer."""
+        self._silent_since = inf
+        """When the probe was sent that found it silent; infinite while it is not, or nothing was
+        found yet."""
         self.has_models = False
         """Told from outside: some model of it is known to be ready."""
 
@@ -146,11 +153,13 @@ class PortHealth:
     def _note_answer(self, finding: Finding) -> None:
         if finding in _ANSWERS or finding is Finding.NOT_READY:
             self.is_silent = False
+            self._silent_since = inf
             self._silences = 0
         else:
             self._silences += 1
             if finding is Finding.REFUSED or self._silences >= self.rules.fall:
                 self.is_silent = True
+                self._silent_since = min(self._silent_since, self.probe_sent_at)
         if finding in _ANSWERS:
             self.answers = True
             self._says_unready |= finding is not Finding.READY
@@ -180,14 +189,26 @@ class PortHealth:
         self._suspected = False
         self._leaving_until = None
 
-    def next_probe_at(self, rng: Random) -> float:
-        """When the next probe is due; in the past when the last one took longer than that."""
+    def next_probe_at(self, rng: Random, silent_pause_s: float = 0.0) -> float:
+        """When the next probe is due; in the past when the last one took longer than that.
+
+        Args:
+            rng: spreads probes.
+            silent_pause_s: how far the pause grows while the port says nothing. It grows with the
+                time for which that is so.
+        """
         if self._hurried or self._streak or self._leaving_until is not None:
             return self.probe_sent_at + min(REPROBE_S, self.rules.interval_s)
         if self.probes_sent == 1:
             # All ports are probed together at the start; from here on they are spread.
             return self.probe_sent_at + self.rules.interval_s * rng.random()
-        return self.probe_sent_at + self.rules.jittered_interval_s(rng)
+        pause_s = self.rules.jittered_interval_s(rng)
+        if silent_pause_s > self.rules.interval_s:
+            silent_s = max(self.probe_sent_at - self._silent_since, 0.0)
+            pause_s *= max(
+                1.0, min(silent_pause_s, SILENT_SHARE * silent_s) / self.rules.interval_s
+            )
+        return self.probe_sent_at + pause_s
 
     # Silence
 

@@ -145,7 +145,7 @@ class Dispatcher:
             reruns = RerunLimits(pool, clock, options.retry)
         self.reruns = reruns
         """Requests that may have run and go again."""
-        self.splits = Splits(pool, queue, clock)
+        self.splits = Splits(pool, queue, clock, memory_budget)
         """Batches that are cut."""
         self.splits.configure(options.splits)
         self.blame = blame = Blame(passive_health or NoPassiveHealth(), clock)

@@ -48,6 +48,9 @@ from lb.settings.scheduling import TenantBy
 from lb.settings.values import field_name
 from lb.wire.memory_budget import MemoryBudget
 
+SLOW_S: Final = 0.1
+"""Transfers that take no longer count like executions. In that time 50 Mbit/s carry an image of
+3x224x224 FP32 (602,112 bytes)."""
 _HELD_AT_MOST: Final = 1 << 20
 """Bytes of one waiting request that are held at most: the stream's window, or less."""
 _TURNS_AT_ONCE: Final = 64
@@ -163,6 +166,7 @@ class Queue:
         "_unplaced_due",
         "_waiting",
         "options",
+        "passed_over",
         "positions",
         "request_class",
         "scheduler",
@@ -203,6 +207,9 @@ class Queue:
         self.uploads: dict[Exchange, None] = {}
         """Requests that were placed while their clients still sent them, until they have sent all
         or `SlowClients` finds that the attempt has ended."""
+        self.passed_over: dict[Exchange, None] = {}
+        """Requests that wait, and are not queued by the scheduler any more: their turn came before
+        their slow clients had sent them. They are queued again once these have, or cannot."""
         self._waiting: dict[Ticket, _Held] = {}
         self._held = 0
         """Bytes that those which wait may come to hold."""
@@ -494,6 +501,7 @@ class Queue:
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
         self._unplaced.pop(exchange, None)
+        self.passed_over.pop(exchange, None)
         ticket = exchange.ticket
         if ticket is not None and self._forget(ticket) is not None:
             self.scheduler.drop(ticket)
@@ -510,16 +518,27 @@ class Queue:
 
     @property
     def has_queued(self) -> bool:
-        """Whether a request waits for its turn."""
-        return bool(self._waiting)
+        """Whether a request waits that is given the next turn."""
+        return len(self._waiting) > len(self.passed_over)
 
     def upload_ended(self, exchange: Exchange, now: float) -> None:
         """The client of an exchange has sent all of it."""
         exchange.sent_at = now
         self.uploads.pop(exchange, None)
         attempt = exchange.attempt
-        if attempt is not None and attempt.is_set_aside and not attempt.first_byte_at:
+        if attempt is None:
+            # One that was passed over at a later attempt is found by `SlowClients`.
+            if exchange in self.passed_over:
+                self.queue_again(exchange)
+        elif attempt.is_set_aside and not attempt.first_byte_at:
             self.count_again(exchange, attempt, now)
+
+    def queue_again(self, exchange: Exchange) -> None:
+        """Have a request queued again, or begun, that was passed over."""
+        del self.passed_over[exchange]
+        held = None if exchange.ticket is None else self._forget(exchange.ticket)
+        if held is not None:
+            self.place_anew(*held)
 
     def set_aside(self, attempt: Attempt, now: float) -> None:
         """Count an attempt no more whose client is slow to send its request or to read its
@@ -685,8 +704,11 @@ class Queue:
             if ticket is None:
                 break
             left -= 1
-            held = self._forget(ticket)
+            held = self._waiting.get(ticket)
+            if held is not None and self._passes_over(held[0], ticket, now):
+                held = None
             if held is not None:
+                self._forget(ticket)
                 _, waiting = held
                 self.turn = ticket
                 waiting.go_on()
@@ -709,6 +731,14 @@ class Queue:
                 _, waiting = held
                 waiting.refuse(self._refusal(ticket.refused))
         return scheduler.wake_at
+
+    def _passes_over(self, exchange: Exchange, ticket: Ticket, now: float) -> bool:
+        """Whether a request does not get the turn that it has: its client could have sent all of it
+        while it was queued, and has not. It would take the place of one that can be executed."""
+        if exchange.sent_at < inf or now - ticket.queued_at < SLOW_S or not exchange.is_uploading:
+            return False
+        self.passed_over[exchange] = None
+        return True
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
         """Look at some that are not where they could have a turn: at those that have waited long

@@ -183,7 +183,11 @@ class RelayRole:
             payloads: writes the payload log; None where that is off.
         """
         is_other_gate = gate is not self.dispatcher.gate
-        self.memory_budget.resize(self._ceiling(settings.limits.memory_bytes))
+        limits = settings.limits
+        self.memory_budget.resize(self._ceiling(limits.memory_bytes))
+        # What is kept for another attempt may be queued once more, as may a window of either side.
+        once = max(limits.retained_body_bytes, limits.stream_window_max_bytes)
+        self.memory_budget.relayed_at_most = 2 * once
         self.meter.configure(settings.metrics)
         self._limit_connections(settings.limits.max_connections_per_client)
         self.backend_client.configure(settings.timeouts)

@@ -7,6 +7,9 @@ aside: it counts against no limit, neither `max_requests` of its backend nor tha
 - A slow upload is always set aside. It counts again once all of the request has come
   (`Queue.upload_ended`), be there room or not: it is at the backend already. That also keeps
   it from being taken for a lost request, and has execution times learnt without it.
+- One whose turn comes after so long, while its client could have sent the rest, is passed over
+  (`Queue.passed_over`). It is queued again once all of it has come, or no more of it may come
+  before it has a place.
 - A slow download is set aside while others wait for a place. It never counts again.
 """
 
@@ -17,11 +20,8 @@ from typing import Final
 
 from lb.domain.pool import PoolRef
 from lb.proxy.exchange import Attempt, Exchange
-from lb.proxy.queue import Queue
+from lb.proxy.queue import SLOW_S, Queue
 
-SLOW_S: Final = 0.1
-"""Transfers that take no longer count like executions. In that time 50 Mbit/s carry an image of
-3x224x224 FP32 (602,112 bytes)."""
 _INTERVAL_S: Final = 0.05
 """How late a slow client is noticed at most."""
 
@@ -45,7 +45,7 @@ class SlowClients:
     @property
     def may_rest(self) -> bool:
         """See `Check`."""
-        return not self._queue.uploads
+        return not (self._queue.uploads or self._queue.passed_over)
 
     def interval_s(self, _now: float) -> float:
         """See `Check`."""
@@ -55,13 +55,16 @@ class SlowClients:
         """See `Check`."""
         queue = self._queue
         if queue.has_queued or not all(each.has_room for each in self._pool.current.backends):
-            return (*queue.uploads, *self._under_way())
-        return tuple(queue.uploads)
+            return (*queue.passed_over, *queue.uploads, *self._under_way())
+        return (*queue.passed_over, *queue.uploads)
 
     def check(self, exchange: Exchange, now: float) -> None:
         """See `Check`."""
         attempt = exchange.attempt
-        if attempt is None or attempt.outcome is not None:
+        if exchange in self._queue.passed_over:
+            if not exchange.is_uploading:
+                self._queue.queue_again(exchange)
+        elif attempt is None or attempt.outcome is not None:
             self._queue.uploads.pop(exchange, None)
         elif not attempt.is_set_aside:
             if _is_slow(exchange, attempt, now):

@@ -16,6 +16,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import PoolRef
 from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Exchange, RoutingHints
+from lb.proxy.split_memory import AnswerRoom, BatchMemory
 from lb.settings.model import Settings
 from lb.settings.retry import RetryMode
 from lb.settings.scheduling import SplitMode
@@ -135,9 +136,17 @@ class _Whole(NamedTuple):
 class Splits:
     """What the relays of both protocols know of batches that are cut."""
 
-    __slots__ = ("_clock", "_divider", "_fit", "_pool", "_unfit", "_whole", "counts", "rules")
+    __slots__ = (
+        "_clock", "_divider", "_fit", "_pool", "_unfit", "_whole", "counts", "room", "rules",
+    )  # fmt: skip
 
-    def __init__(self, pool: PoolRef, divider: Divider, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pool: PoolRef,
+        divider: Divider,
+        clock: Callable[[], float],
+        memory_budget: MemoryBudget,
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._divider = divider
@@ -150,6 +159,7 @@ class Splits:
         self._whole: dict[bytes, _Whole] = {}
         """By model, of requests that name no version."""
         self.counts = SplitCounts()
+        self.room = AnswerRoom(memory_budget)
 
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
         """Go by these from now on."""
@@ -157,6 +167,7 @@ class Splits:
         self._fit = {}
         self._unfit = {}
         self._whole = {}
+        self.room.forget()
 
     def stays_whole(self, model: bytes, rows: int) -> bool:
         """Whether a batch of a model, which names no version of it, need not be planned: it stays
@@ -410,32 +421,20 @@ class Parts:
                 part.cancel()
 
 
-class HeldOwner(Protocol):
-    """Whose bytes are held."""
-
-    def evict(self) -> None:
-        """End the work that needs them, and drop them."""
-        ...
-
-
 class HeldBytes:
-    """A request or an answer that is held whole, in pieces as they were read. The memory budget
-    counts it."""
+    """A request or an answer that is held whole, in pieces as they were read. It is on the account
+    of its batch."""
 
-    __slots__ = (
-        "_buffer", "_first_view", "_memory_budget", "_owner", "_pieces", "_short", "held", "size",
-    )  # fmt: skip
+    __slots__ = ("_buffer", "_first_view", "_memory", "_pieces", "_short", "held", "size")
 
-    def __init__(self, memory_budget: MemoryBudget, owner: HeldOwner) -> None:
+    def __init__(self, memory: BatchMemory) -> None:
         """
         Args:
-            memory_budget: the account.
-            owner: gives way when the memory budget wants the bytes back.
+            memory: of the batch.
         """
-        self._memory_budget = memory_budget
-        self._owner = owner
+        self._memory = memory
         self.held = 0
-        """Bytes on the account; the memory budget writes it."""
+        """Bytes of the account that are for this."""
         self._clear()
 
     def _clear(self) -> None:
@@ -456,7 +455,7 @@ class HeldBytes:
         size = len(payload)
         if not size:
             return True
-        if not self._memory_budget.take(self, size):
+        if not self.charge(size):
             return False
         self.size += size
         if not isinstance(payload, bytes | memoryview):
@@ -479,7 +478,10 @@ class HeldBytes:
     def charge(self, size: int) -> bool:
         """Count memory that these bytes need beside their own. Returns False if the owner had to
         give way instead."""
-        return self._memory_budget.take(self, size)
+        if not self._memory.take(size):
+            return False
+        self.held += size
+        return True
 
     def _add_stored(self, piece: Stored) -> None:
         """Hold a piece that is not in memory. It becomes one with the piece before it, if it lies
@@ -519,15 +521,11 @@ class HeldBytes:
         self._end_views()
         return Rope(self._pieces)
 
-    def evict(self) -> None:
-        """The memory budget wants these bytes back."""
-        self._owner.evict()
-
     def drop(self) -> None:
         """Drop all pieces, and take them off the account."""
         self._clear()
-        if self.held:
-            self._memory_budget.release(self, self.held)
+        held, self.held = self.held, 0
+        self._memory.release(held)
 
 
 def units_at_once(size: int) -> int:

@@ -8,7 +8,8 @@ itself (`ulimit -v`, `ulimit -d`) have every further allocation fail: both are f
 
 *Allocator.* Large bodies arrive in pieces of up to 256 KiB that live for one iteration of the event
 loop. With its defaults glibc returns the top of the heap and fetches it again every time: `brk` and
-page faults were a tenth of the CPU of a 602,112-byte request.
+page faults were a tenth of the CPU of a 602,112-byte request. So freed memory is kept while there
+is load, and given back afterwards. Glibc itself never gives back what lies below a block in use.
 """
 
 from __future__ import annotations
@@ -158,6 +159,12 @@ _TRIM_BYTES: Final = 16 * 2**20
 """Free memory at the top of the heap that is always kept."""
 _MAX_TRIM_BYTES: Final = 2**30
 """No more is kept, however long batches may be."""
+_QUIET_BYTES: Final = 16 * 2**20
+"""While less payload is held there is no load that needs much memory."""
+_GROWN_BYTES: Final = 64 * 2**20
+"""Less is not worth the page faults of the next load."""
+_RESIDENT: Final = 1
+"""The field of `/proc/self/statm` that says what is in memory."""
 _MMAP_BYTES: Final = 4 * 2**20
 """Smaller blocks come from the heap."""
 
@@ -172,8 +179,63 @@ def keep_freed_memory(held_whole: int = 0) -> bool:
     Returns:
         False where the C library is not glibc.
     """
-    room = min(_TRIM_BYTES + held_whole, _MAX_TRIM_BYTES)
+    room = _kept(held_whole)
     return _set(_M_MMAP_THRESHOLD, _MMAP_BYTES) and _set(_M_TRIM_THRESHOLD, room)
+
+
+def _kept(held_whole: int) -> int:
+    return min(_TRIM_BYTES + held_whole, _MAX_TRIM_BYTES)
+
+
+def give_back_freed_memory(held_whole: int = 0) -> bool:
+    """Give all other freed memory back to the system. It takes about 80 µs for each MiB, so call it
+    in a thread.
+
+    Args:
+        held_whole: as for `keep_freed_memory`.
+
+    Returns:
+        False where the C library is not glibc.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(_kept(held_whole)))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+class FreedMemory:
+    """Says when freed memory is to be given back: nearly nothing is held for long enough, and the
+    process has grown since the last time."""
+
+    def __init__(self, statm: Path = _STATM) -> None:
+        """
+        Args:
+            statm: the file in which Linux says how large the process is.
+        """
+        self._statm = statm
+        self._was_quiet = False
+        self._least = self._resident()
+        """The fewest resident bytes since the last time."""
+
+    def _resident(self) -> int:
+        return _mapped(self._statm, _RESIDENT, os.sysconf("SC_PAGE_SIZE"))
+
+    def is_due(self, held: int) -> bool:
+        """Look, now and then.
+
+        Args:
+            held: bytes of payload.
+        """
+        resident = self._resident()
+        self._least = min(self._least, resident)
+        is_quiet = held < _QUIET_BYTES
+        was_quiet, self._was_quiet = self._was_quiet, is_quiet
+        return is_quiet and was_quiet and resident - self._least >= _GROWN_BYTES
+
+    def given_back(self) -> None:
+        """What is resident still is in use."""
+        self._least = self._resident()
 
 
 def share_one_heap() -> bool:

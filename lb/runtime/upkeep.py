@@ -1,5 +1,5 @@
-"""What goes on in a process beside requests: the lag of its event loop, and files that may
-change."""
+"""What goes on in a process beside requests: the lag of its event loop, memory that is not needed,
+and files that may change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from lb.proxy.split import longest_batch
 from lb.runtime.configuration_file import ConfigurationWatch
+from lb.runtime.limits import FreedMemory, give_back_freed_memory
 from lb.runtime.relay_host import RelayHost
 
 _LAG_TICK_S: Final = 0.1
 _LOOK_S: Final = 0.9
 """How often files are looked at that may be replaced; a change counts once it was seen twice."""
+_MEMORY_LOOK_S: Final = 10.0
+"""How often freed memory is looked at; it is given back once it was not needed twice."""
 
 
 async def watch_lag(host: RelayHost) -> None:
@@ -30,3 +34,16 @@ async def watch_files(host: RelayHost, watches: Sequence[ConfigurationWatch] = (
         await asyncio.sleep(_LOOK_S)
         for each in (*host.security.watch, host.access.tokens, *watches):
             host.parts.files.follow(each)
+
+
+async def give_memory_back(host: RelayHost) -> None:
+    """Give memory back to the system after each load that needed much."""
+    freed = FreedMemory()
+    while True:
+        await asyncio.sleep(_MEMORY_LOOK_S)
+        if freed.is_due(host.relay.memory_budget.held):
+            try:
+                await asyncio.to_thread(give_back_freed_memory, longest_batch(host.settings))
+            except RuntimeError:
+                continue  # no thread is to be had now
+            freed.given_back()

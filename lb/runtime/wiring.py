@@ -153,11 +153,19 @@ def scrape_targets(balancer: LoadBalancer) -> list[Target]:
         if address is None:
             continue
         if settings is None:
-            targets.append(Target(spec.name, address))
+            targets.append(Target(spec.name, address, is_dead=not record.lives))
         else:
             tls = book.find(settings, AppProtocol.HTTP)
             if tls is not None and tls.is_loaded:
-                targets.append(Target(spec.name, address, tls.context, tls.server_name(address)))
+                targets.append(
+                    Target(
+                        spec.name,
+                        address,
+                        tls.context,
+                        tls.server_name(address),
+                        is_dead=not record.lives,
+                    )
+                )
     return targets
 
 

@@ -62,7 +62,8 @@ class HealthSettings(Section):
     Set this when a backend cannot answer the probe of its kind; otherwise `auto` suits."""
     interval: PositiveDuration = 1.0
     """Time between two probes of a port, plus or minus 10 % at random. After a missed probe the
-    port is probed every 100 ms until it is clear whether it is down.
+    port is probed every 100 ms until it is clear whether it is down. Hundreds of ports that say
+    nothing are each probed less often the longer they are silent.
 
     Set this when dozens of replicas probe the same backends (5s is usual); otherwise a silent
     backend is found within two seconds."""

@@ -112,9 +112,10 @@ class LimitSettings(Section):
     Set this when requests above 8 MiB must survive the loss of a backend; otherwise they fail with
     it."""
     memory_bytes: Size = 0
-    """Bytes held for all requests and responses. Above it, new requests are refused, then the
-    largest holder is cut. 0 is a quarter of the memory of the container or machine, at most 512
-    MiB. It is never more than half of what `ulimit -v` or `ulimit -d` leaves after the start.
+    """Bytes held for all requests and responses. From seven eighths on, requests end that hold far
+    more than others, the largest first. Where none does, new ones are refused. 0 is a quarter of
+    the memory of the container or machine, at most 512 MiB. It is never more than half of what
+    `ulimit -v` or `ulimit -d` leaves after the start.
 
     Set this when requests are refused for memory (`reason="memory"`) while there is more; otherwise
     the default suits."""

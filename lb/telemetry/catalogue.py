@@ -388,7 +388,7 @@ BACKENDS: Final = (
         "triton_lb_backend_attempt_duration_seconds",
         _HISTOGRAM,
         "From the start of an attempt, or the end of a later upload, to the end of the backend's "
-        "answer.",
+        "answer. Ports that have answered nothing yet are left out.",
         _PORT,
     ),
     MetricSpec(
@@ -697,7 +697,8 @@ SCALING: Final = (
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",
     _COUNTER,
-    "Reads of a backend's own metrics that failed.",
+    "Reads of a backend's own metrics that failed. Those of a backend that does not answer "
+    "probes are not read.",
     ("backend",),
 )
 SCRAPE_CUTS: Final = MetricSpec(

@@ -600,7 +600,10 @@ class LoadBalancerCollector:
                 yield (name, protocol.label, reason), count
 
     def _attempt_durations(self) -> Iterator[Row]:
+        # A histogram is as long as all else of a port: those that have nothing to say are left out.
         for name, protocol, port in self._ports():
+            if not any(port.latency.counts):
+                continue
             value = Buckets(_LATENCY_BOUNDS, tuple(port.latency.counts), port.latency.sum)
             yield (name, protocol.label), value
 

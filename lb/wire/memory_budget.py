@@ -1,8 +1,17 @@
 """One account of all payload bytes that the process holds, with a ceiling.
 
-Invariant: `held` never passes `ceiling`. A holder that asks for more than there is makes the
-largest holder give way, itself if it is the largest; so one client cannot starve the others.
-Transport write buffers are not counted: they are bounded by their water marks.
+Invariant: `held` never passes `ceiling`. This order decides who gives way, so that one client
+cannot starve the others:
+
+1. `spares`, whose bytes nobody waits for, before memory becomes short.
+2. Holders of more than `relayed_at_most`, the largest first, before memory becomes short. Their
+   bytes are held whole: no credit that is withheld makes them fewer.
+3. While memory is short, new requests are refused and credit is withheld. Most holders that are
+   left become smaller then.
+4. At the ceiling the largest holder gives way, even if it is the one that asks for more.
+
+So a request should be one holder, whatever it consists of. Transport write buffers are not counted:
+they are bounded by their water marks.
 """
 
 from __future__ import annotations
@@ -25,13 +34,15 @@ class MemoryBudget:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
     __slots__ = (
-        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "spares",
-        "unkept",
+        "_holders", "_large", "ceiling", "evictions", "held", "keep_up_to", "relayed_at_most",
+        "short_at", "shortages", "spares", "unkept",
     )  # fmt: skip
 
     def __init__(self, ceiling: int) -> None:
         self.held = 0
         self.resize(ceiling)
+        self.relayed_at_most = ceiling
+        """Bytes that a request holds at most which is relayed as it comes."""
         self.evictions = 0
         """How often a holder had to give way."""
         self.shortages = 0
@@ -41,6 +52,9 @@ class MemoryBudget:
         self.spares: tuple[Holder, ...] = ()
         """Give way before memory becomes short: nobody waits for what they hold."""
         self._holders: dict[Holder, None] = {}
+        self._large: dict[Holder, None] = {}
+        """Holders that hold, or held, more than `relayed_at_most`. They are few, so that nobody
+        looks through all holders whenever memory becomes short."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -75,28 +89,35 @@ class MemoryBudget:
         if not holder.held:
             self._holders[holder] = None
         holder.held += size
+        if holder.held > self.relayed_at_most:
+            self._large[holder] = None
         return True
 
     def _make_room(self, holder: Holder, size: int) -> bool:
         """Make holders give way for so many bytes that another holder takes, and note a shortage.
         False when it was evicted itself."""
-        while self.held + size > self.ceiling:
+        while self.held + size >= self.short_at:
             if self._give_up_spares():
                 continue
-            largest = max(self._holders, key=_held, default=holder)
-            if largest.held < holder.held + size:
-                largest = holder
-            self.evictions += 1
-            largest.evict()
+            among = self._large if self.held + size <= self.ceiling else self._holders
+            largest = max(among, key=_held, default=holder)
+            most = largest.held
+            if most < holder.held + size:
+                largest, most = holder, holder.held + size
+            if self.held + size <= self.ceiling and most <= self.relayed_at_most:
+                break
+            self._evict(largest)
             if largest is holder:
                 return False
-            if largest.held:
-                raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
         if self.held < self.short_at <= self.held + size:
-            self._give_up_spares()
-            if self.short_at <= self.held + size:
-                self.shortages += 1
+            self.shortages += 1
         return True
+
+    def _evict(self, holder: Holder) -> None:
+        self.evictions += 1
+        holder.evict()
+        if holder.held:
+            raise RuntimeError(f"{holder!r} was evicted and still holds bytes")
 
     def _give_up_spares(self) -> bool:
         """Give up what is held and nobody waits for. Returns whether there was something."""
@@ -110,11 +131,7 @@ class MemoryBudget:
     def relieve(self) -> None:
         """Make the largest holders give way until it is short no more."""
         while self.is_short:
-            self.evictions += 1
-            largest = max(self._holders, key=_held)
-            largest.evict()
-            if largest.held:
-                raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
+            self._evict(max(self._holders, key=_held))
 
     def release(self, holder: Holder, size: int) -> None:
         """Take `size` bytes off the holder's account."""
@@ -122,6 +139,8 @@ class MemoryBudget:
         self.held -= size
         if not holder.held:
             self._holders.pop(holder, None)
+            if self._large:
+                self._large.pop(holder, None)
 
 
 class SharedBytes(MemoryBudget):

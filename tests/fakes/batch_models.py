@@ -2,7 +2,8 @@
 
     python -m tests.fakes.batch_models
 
-`linear` echoes its rows. `sums` also has an output that is no longer with more rows.
+`linear` echoes its rows. `sums` also has an output that is no longer with more rows. `wide` takes
+one row at a time, and has a long answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from lb.testing.processes import Child
 from lb.testing.tritons import Triton
 
 MAX_ROWS: Final = 64
+WIDTH: Final = 1_000_000
+"""Bytes of the output of `wide` for each row."""
 FIXED: Final = 16
 """Entries of the output of `sums`, whatever the batch."""
 _BASE_S, _ROW_S = 0.005, 0.002
@@ -46,7 +49,19 @@ async def _echo(request: InferRequest, respond: Respond) -> None:
     await respond(tuple(outputs))
 
 
+async def _widen(request: InferRequest, respond: Respond) -> None:
+    rows = request.inputs["IN"].shape[0]
+    await respond((Tensor("OUT", "UINT8", (rows, WIDTH), bytes(rows * WIDTH)),))
+
+
 def _models() -> Iterator[Model]:
+    yield Model(
+        name="wide",
+        inputs=(TensorSpec("IN", "INT32", (-1,)),),
+        outputs=(TensorSpec("OUT", "UINT8", (WIDTH,)),),
+        run=_widen,
+        max_batch_size=1,
+    )
     for name in ("linear", "sums"):
         outputs = [TensorSpec("OUT", "INT32", (-1,))]
         if name == "sums":
@@ -77,4 +92,4 @@ def batch_tritons(count: int) -> Iterator[tuple[Triton, ...]]:
 
 if __name__ == "__main__":
     cast("dict[str, Model]", models.MODELS).update({each.name: each for each in _models()})
-    simulator.main(["--models", "linear", "sums"])
+    simulator.main(["--models", "linear", "sums", "wide"])

@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -192,6 +193,10 @@ async def test_backends_can_be_left_out() -> None:
 async def test_a_large_family_is_one_family() -> None:
     front = Front()
     front.counters.backends = [make_backend(f"gpu-{number}") for number in range(40)]
+    for backend in front.counters.backends:
+        for port in backend.ports:
+            assert port is not None
+            port.latency.counts[0] += 1
     async with front.serve(FakeTriton()) as client:
         page = await read(client)
     name = "triton_lb_backend_attempt_duration_seconds"
@@ -199,6 +204,15 @@ async def test_a_large_family_is_one_family() -> None:
     assert page.count(f"\n{name}_bucket{{") == 40 * 2 * 17
     (family,) = (family for family in parse_text(page) if family.name == name)
     assert len(family.samples) == 40 * 2 * 19
+
+
+async def test_a_dead_backend_is_not_asked() -> None:
+    triton = FakeTriton()
+    front = Front()
+    async with front.serve(triton) as client:
+        front.targets = [replace(target, is_dead=True) for target in front.targets]
+        assert "nv_inference_count" not in await read(client)
+    assert triton.reads == 0
 
 
 async def test_readers_within_a_second_share_one_round() -> None:

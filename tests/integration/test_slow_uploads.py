@@ -5,33 +5,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.fault import Fault
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.clock import FakeLoop
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.wire import http2
-from tests.wire.frames import data, headers, message, request_fields
+from tests.wire.frames import (
+    INITIAL_WINDOW_SIZE,
+    WINDOW_UPDATE,
+    data,
+    headers,
+    message,
+    request_fields,
+)
 from tests.wire.http1 import RawClient, raw_client
 
 SIDES = {"grpc": grpc_side, "http": http_side}
 _SIZE: Final = 100_000
 """Bytes of a tensor, of which half does not fit in what is read before a request is placed."""
+_HELD: Final = 1 << 20
+"""Bytes that may come of a request while it waits: no more is read then, or no window is left."""
+_ALLOWED: Final = {"grpc": _HELD, "http": _HELD + 2**18}
+"""Bytes that a client can send until then."""
 _STREAM: Final = b"/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Upload:
-    """A request of which half was sent."""
+    """A request of which a part was sent."""
+
+    def __init__(self, content: bytes) -> None:
+        self._left = content
+
+    async def send(self, size: int) -> None:
+        """Send the next bytes."""
+        raise NotImplementedError
 
     async def finish(self) -> None:
         """Send the rest."""
-        raise NotImplementedError
+        await self.send(len(self._left))
 
     async def code(self) -> int:
         """The status that it is answered with."""
@@ -39,26 +57,42 @@ class Upload:
 
 
 class _HttpUpload(Upload):
-    def __init__(self, client: RawClient, rest: bytes) -> None:
+    def __init__(self, client: RawClient, content: bytes) -> None:
+        super().__init__(content)
         self._client = client
-        self._rest = rest
 
-    async def finish(self) -> None:
-        await self._client.send(self._rest)
+    async def send(self, size: int) -> None:
+        part, self._left = self._left[:size], self._left[size:]
+        await self._client.send(part)
 
     async def code(self) -> int:
         return (await self._client.answer("POST")).status
 
 
 class _GrpcUpload(Upload):
-    def __init__(self, client: http2.Peer, rest: bytes) -> None:
+    def __init__(self, client: http2.Peer, content: bytes) -> None:
+        super().__init__(content)
         self._client = client
-        self._rest = rest
+        self._sent = 0
 
-    async def finish(self) -> None:
-        for at in range(0, len(self._rest), 16384):
-            part = self._rest[at : at + 16384]
-            self._client.send(data(1, part, end=at + len(part) == len(self._rest)))
+    @property
+    def _window(self) -> int:
+        credit = sum(
+            each.increment
+            for each in self._client.seen
+            if each.kind == WINDOW_UPDATE and each.stream == 1
+        )
+        return self._client.values[INITIAL_WINDOW_SIZE] + credit - self._sent
+
+    async def send(self, size: int) -> None:
+        while size:
+            while not self._window:
+                await self._client.until_kind(WINDOW_UPDATE, 1)
+            part = self._left[: min(size, self._window, 16384)]
+            size -= len(part)
+            self._sent += len(part)
+            self._left = self._left[len(part) :]
+            self._client.send(data(1, part, end=not self._left))
 
     async def code(self) -> int:
         await self._client.until_over(1)
@@ -68,25 +102,33 @@ class _GrpcUpload(Upload):
 
 
 @asynccontextmanager
-async def half_sent(side: Side, name: str) -> AsyncIterator[Upload]:
-    """Send half of a request, until its backend awaits the rest."""
+async def half_sent(
+    side: Side, name: str, *, size: int = _SIZE, sent: int = _SIZE // 2, queued: int = 0
+) -> AsyncIterator[Upload]:
+    """Send a part of a request, until its backend awaits the rest, or as many wait for their turn
+    as `queued` says."""
 
-    if isinstance(side, HttpSide):
-        request = side.request(name, size=_SIZE)
-        async with raw_client(side.relay.port) as client:
-            await client.send(request[: _SIZE // 2])
+    async def send(upload: Upload) -> None:
+        await upload.send(sent)
+        if queued:
+            await until(lambda: len(side.queue) == queued, "it waits")
+        else:
             await until(side.relay.awaits_uploads, "the rest is awaited")
-            yield _HttpUpload(client, request[_SIZE // 2 :])
+
+    upload: Upload
+    if isinstance(side, HttpSide):
+        async with raw_client(side.relay.port) as client:
+            upload = _HttpUpload(client, side.request(name, size=size))
+            await send(upload)
+            yield upload
         return
-    content = pb.ModelInferRequest(model_name="m", id=name, raw_input_contents=[bytes(_SIZE)])
-    content.inputs.add(name="IN", datatype="INT8", shape=[1, _SIZE])
-    body = message(content.SerializeToString())
+    content = pb.ModelInferRequest(model_name="m", id=name, raw_input_contents=[bytes(size)])
+    content.inputs.add(name="IN", datatype="INT8", shape=[1, size])
     async with http2.raw_client(side.relay.port) as peer:
         peer.send(headers(1, request_fields()))
-        for at in range(0, 3 * 16384, 16384):
-            peer.send(data(1, body[at : at + 16384]))
-        await until(side.relay.awaits_uploads, "the rest is awaited")
-        yield _GrpcUpload(peer, body[3 * 16384 :])
+        upload = _GrpcUpload(peer, message(content.SerializeToString()))
+        await send(upload)
+        yield upload
 
 
 class Judge:
@@ -201,3 +243,88 @@ async def test_a_slow_upload_is_not_taken_for_a_lost_request(protocol: str) -> N
             await upload.finish()
             assert await upload.code() == side.ok
         assert side.relay.backends[0].lost_requests == 0
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_slow_uploads_get_no_turn_before_they_are_complete(protocol: str) -> None:
+    loop = FakeLoop()
+    async with (
+        asyncio.timeout(60),
+        SIDES[protocol](1, loop=loop) as side,
+        AsyncExitStack() as stack,
+    ):
+        side.schedule()
+        backend, gate = side.relay.backends[0], side.gates[0]
+        first = await side.asked("first")
+        uploads = [
+            await stack.enter_async_context(half_sent(side, f"slow {number}", queued=number + 1))
+            for number in range(3)
+        ]
+        good = await side.asked("good")
+        loop.advance(0.2)
+        gate.release("first")
+        assert (await first).code == side.ok
+        loop.turn()
+        await until(lambda: "good" in gate.running, "it runs while no time passes")
+        assert (backend.in_flight, len(side.queue)) == (1, 3)
+        for upload in uploads:
+            await upload.finish()
+        codes = asyncio.gather(*(upload.code() for upload in uploads))
+        for _ in uploads:
+            gate.release()
+            await until(lambda: not gate.running, "it is answered")
+            loop.advance(0.1)
+            await until(lambda: bool(gate.running), "the next one runs, alone")
+            assert (backend.in_flight, len(gate.running)) == (1, 1)
+        gate.release()
+        assert await codes == [side.ok] * 3
+        assert (await good).code == side.ok
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_a_slow_upload_is_forgotten_whose_client_leaves_after_its_turn(protocol: str) -> None:
+    loop = FakeLoop()
+    async with asyncio.timeout(60), SIDES[protocol](1, loop=loop) as side:
+        side.schedule()
+        gate = side.gates[0]
+        first = await side.asked("first")
+        async with half_sent(side, "slow", queued=1):
+            loop.advance(0.2)
+            gate.release("first")
+            assert (await first).code == side.ok
+            loop.turn()
+            assert len(side.queue) == 1
+        await side.until_clean()
+        assert gate.seen == ["first"]
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_large_upload_has_its_turn_when_no_more_of_it_may_come(
+    protocol: str, is_late: bool
+) -> None:
+    loop = FakeLoop()
+    async with asyncio.timeout(60), SIDES[protocol](1, loop=loop) as side:
+        side.schedule()
+        backend, gate = side.relay.backends[0], side.gates[0]
+        first = await side.asked("first")
+        held = _HELD * (2 if side.protocol is AppProtocol.GRPC else 1)  # one for another attempt
+        async with half_sent(
+            side, "large", size=3 * _HELD, sent=_SIZE if is_late else _ALLOWED[protocol], queued=1
+        ) as upload:
+            if not is_late:
+                await until(lambda: side.relay.memory_budget.held >= held, "no more may come")
+            loop.advance(0.5)
+            gate.release("first")
+            assert (await first).code == side.ok
+            loop.turn()
+            if is_late:
+                assert backend.in_flight == 0, "its client is slow"
+                await upload.send(_ALLOWED[protocol] - _SIZE)
+                await until(lambda: side.relay.memory_budget.held >= held, "no more may come")
+                loop.advance(0.1)
+            assert (backend.in_flight, backend.set_aside) == (1, 0)
+            await upload.finish()
+            await until(lambda: "large" in gate.running, "it runs")
+            gate.release("large")
+            assert await upload.code() == side.ok

@@ -78,7 +78,7 @@ LIMITS = st.sampled_from(
     ]
 )
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("begin", "begin", "end")), ROWS, SIZES, TIMES_S,
+    st.tuples(st.sampled_from(("begin", "uncompared", "end")), ROWS, SIZES, TIMES_S,
               st.sampled_from((*[Ending.GOOD] * 4, Ending.FAILED, Ending.NEITHER)),
               st.integers(0, 5)),
     max_size=80,
@@ -94,9 +94,12 @@ def test_lanes_keep_the_same_accounts(limit: Capacity, steps: list[Any]) -> None
     now = 1.0
     for what, rows, size, later_s, ending, which in steps:
         now += later_s
-        if what == "begin":
+        if what != "end":
             pair = (ticket(rows, size, now), ticket(rows, size, now))
-            quick.begin(pair[0], quick.estimate(rows, size, now), now)
+            if what == "begin":
+                quick.begin(pair[0], quick.estimate(rows, size, now), now)
+            else:
+                quick.begin_uncompared(pair[0], now)
             plain.begin(slow, pair[1], slow.estimate(rows, size, now), now)
             in_flight_by_model.append(pair)
         elif in_flight_by_model:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import window_update
@@ -33,6 +34,15 @@ FACTS = {
     b"seq": ModelFacts(is_stateful=True, is_decoupled=False, idle_s=60.0),
     b"plain": ModelFacts(is_stateful=False, is_decoupled=False),
 }
+ROUTES = {
+    name: ModelRoute(facts=facts, is_plain=not facts.is_stateful) for name, facts in FACTS.items()
+}
+ROUTES[b"work"] = ModelRoute(
+    facts=FACTS[b"plain"],
+    is_uniform=True,
+    plan=QueuePlan(limits={}, default=Capacity(1, is_auto=True)),
+)
+"""That model is scheduled, so its requests are spread."""
 
 
 class Bot:
@@ -99,12 +109,17 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 REQUESTS = st.lists(
     st.tuples(
-        st.sampled_from(["seq", "seq", "seq", "plain", "unknown"]),
+        st.sampled_from(["seq", "seq", "seq", "plain", "work", "unknown"]),
         st.integers(1, 5),
         st.integers(0, 6000),
     ),
     min_size=1,
     max_size=14,
+)
+WORK = st.lists(
+    st.tuples(st.sampled_from(["work"] * 8 + ["plain"]), st.just(1), st.sampled_from([9, 9, 700])),
+    min_size=8,
+    max_size=30,
 )
 CUTS = st.lists(st.integers(0, 40_000), max_size=25)
 TURNS = st.lists(st.integers(0, BACKENDS - 1), max_size=40)
@@ -118,15 +133,23 @@ def test_messages_stay_whole_and_answers_in_order(
     asyncio.run(play(wanted, cuts, answer_cuts, turns))
 
 
+@settings(max_examples=70, deadline=None)
+@given(WORK, st.one_of(st.just([]), CUTS), TURNS)
+def test_messages_that_pass_unread_do_as_well(
+    wanted: list[tuple[str, int, int]], answer_cuts: list[int], turns: list[int]
+) -> None:
+    """Each message comes in a frame of its own, as clients write them."""
+    asyncio.run(play(wanted, None, answer_cuts, turns))
+
+
 async def play(
-    wanted: list[tuple[str, int, int]], cuts: list[int], answer_cuts: list[int], turns: list[int]
+    wanted: list[tuple[str, int, int]],
+    cuts: list[int] | None,
+    answer_cuts: list[int],
+    turns: list[int],
 ) -> None:
     relay = PaperRelay(backends=BACKENDS)
-    routes = {
-        name: ModelRoute(facts=facts, is_plain=not facts.is_stateful)
-        for name, facts in FACTS.items()
-    }
-    relay.pool.publish(replace(relay.pool.current, routes=routes))
+    relay.pool.publish(replace(relay.pool.current, routes=ROUTES))
     client = relay.client()
     bots = [Bot(f"b{number}", relay.backend(number)) for number in range(BACKENDS)]
     started: set[int] = set()
@@ -144,7 +167,8 @@ async def play(
         )
         if is_step:
             started.add(sequence)
-    stream = b"".join(frame_message(request.SerializeToString()) for request in requests)
+    messages = [frame_message(request.SerializeToString()) for request in requests]
+    stream = b"".join(messages)
     got = bytearray()
     over: list[bool] = []
 
@@ -161,8 +185,9 @@ async def play(
 
     client.sends(headers(1, request_fields(path=STREAM)))
     order = list(turns)
-    for part in cut(stream, cuts):
+    for part in messages if cuts is None else cut(stream, cuts):
         client.sends(data(1, part))
+        relay.loop.advance(0.001)
         await settle()
         if order:
             bots[order.pop()].answer(answer_cuts)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from array import array
+from itertools import accumulate, count
+from operator import add, methodcaller
 from typing import Final, NamedTuple
 
 from lb.kserve.merge.steps import STEP_BYTES, Pace, Steps
@@ -24,6 +26,20 @@ _ELEMENT: Final = rb"(?:" + _NUMBER + rb"|true|false|null|" + _STRING + rb")"
 _BEGIN: Final = re.compile(rb'"data"' + _SPACE + rb":" + _SPACE + rb"\[")
 """Quotes within a string are escaped, so this is a name and the beginning of its list."""
 _SOME: Final = re.compile(rb"(?:" + _SPACE + _ELEMENT + _SPACE + rb",)*+")
+_OPENINGS: Final = re.compile(rb"(?:" + _SPACE + rb"\[)*+")
+_MAX_NESTED: Final = 4
+"""Lists in lists that are taken at once: images have three dimensions beside that of the batch."""
+
+
+def _nested(depth: int) -> bytes:
+    """The pattern of a list whose elements stand `depth` lists deep. Other lists end as JSON is
+    usually written: without spaces."""
+    inner = _ELEMENT + _SPACE if depth == 1 else _nested(depth - 1)
+    return rb"\[" + _SPACE + inner + rb"(?:," + _SPACE + inner + rb")*+\]"
+
+
+_LISTS: Final = [re.compile(_nested(depth + 1) + rb",") for depth in range(_MAX_NESTED)]
+_SOME_LISTS: Final = [re.compile(rb"(?:" + _SPACE + each.pattern + rb")*+") for each in _LISTS]
 _NEXT: Final = re.compile(
     _SPACE + rb"(?:(?P<element>" + _ELEMENT + rb")" + _SPACE + rb")?+(?P<mark>[\[\],])"
 )
@@ -32,6 +48,8 @@ _COMMA: Final = re.compile(rb"(?:" + _STRING + rb"|[^\",])*+,")
 """An element and its comma, in a text of which is known that it is some elements."""
 _TEXTS: Final = re.compile(_STRING)
 
+
+_count_commas: Final = methodcaller("count", b",")
 
 _ITEM_COST: Final = 4
 """What a step does with a byte costs so many times as much where the places of items are noted."""
@@ -100,6 +118,17 @@ def cut_elements(text: bytes, *, by_item: bool = False, most: int = MAX_PARSED) 
     return Skeleton(b"".join((*pieces, text[at:])), found)
 
 
+def _run(pattern: re.Pattern[bytes], text: bytes, at: int, room: int) -> bytes:
+    """What a pattern finds at a place, in so many bytes."""
+    match = pattern.match(text, at, at + room)
+    return b"" if match is None else match[0]
+
+
+def _commas(part: bytes) -> int:
+    """Commas between elements, whose texts may have some of their own."""
+    return (_TEXTS.sub(b"", part) if b'"' in part else part).count(b",")
+
+
 def _next_list(text: bytes, at: int, pace: Pace) -> Steps[int]:
     """Where the next list of elements begins, behind its bracket; 0 where there is none."""
     while at < len(text):
@@ -118,8 +147,8 @@ class _Walk:
     """Walks over one list of elements."""
 
     __slots__ = (
-        "_before", "_begin", "_by_item", "_depth", "_each", "_ends", "_is_begun", "_size", "_text",
-        "at", "is_over",
+        "_are_alike", "_before", "_begin", "_by_item", "_depth", "_each", "_ends", "_is_begun",
+        "_size", "_text", "at", "is_over",
     )  # fmt: skip
 
     def __init__(self, text: bytes, begin: int, *, by_item: bool) -> None:
@@ -136,6 +165,8 @@ class _Walk:
         """Lists that are open."""
         self._is_begun = True
         """Nothing stands in the innermost list yet."""
+        self._are_alike = True
+        """Inner lists may be taken many at once."""
         self._size = 0
         self._before = 0
         """Elements before the item that has not ended."""
@@ -158,10 +189,11 @@ class _Walk:
         """
         text, begin = self._text, self.at
         room = STEP_BYTES // _ITEM_COST if self._by_item else STEP_BYTES
-        some = _SOME.match(text, begin, begin + room)
-        if some is not None and some.end() > begin:
-            self.at = some.end()
-            self._take(text[begin : self.at])
+        if some := _run(_SOME, text, begin, room):
+            self.at += len(some)
+            self._take(some)
+        elif self._are_alike and (lists := self._take_lists(room)):
+            self.at += len(lists)
         else:
             self._take_next()
         size = self.at - begin
@@ -171,14 +203,53 @@ class _Walk:
         """Take some elements, each with its comma."""
         self._is_begun = False
         if self._depth > 1 or not self._by_item:
-            self._size += (_TEXTS.sub(b"", part) if b'"' in part else part).count(b",")
+            self._size += _commas(part)
             return
         offset = self.at - len(part) - self._begin
-        ends = [offset + match.end() for match in _COMMA.finditer(part)]
-        self._ends.extend(ends)
-        self._size += len(ends)
+        ends = self._ends
+        before = len(ends)
+        if b'"' in part:
+            ends.extend([offset + match.end() for match in _COMMA.finditer(part)])
+        else:
+            sizes = map(len, part.split(b",")[:-1])
+            ends.extend(map(add, accumulate(sizes), count(offset + 1)))
+        self._size += len(ends) - before
         self._before = self._size
         self._note(1)
+
+    def _take_lists(self, room: int) -> bytes:
+        """Take lists, each with its comma, in so many bytes. Returns their text, and nothing where
+        they are not written as usual, which is then not looked for again."""
+        text, begin = self._text, self.at
+        depth = _run(_OPENINGS, text, begin, room).count(b"[")
+        end = b"]" * depth
+        if not 0 < depth <= _MAX_NESTED or text.find(end, begin, begin + room) < 0:
+            return b""
+        part = _run(_SOME_LISTS[depth - 1], text, begin, room)
+        if not part:
+            self._are_alike = False
+            return b""
+        self._is_begun = False
+        # A list has one comma less than elements, however deep they stand, and one behind it.
+        if self._depth > 1 or not self._by_item:
+            self._size += _commas(part)
+            return part
+        offset = begin - self._begin
+        if b'"' in part:
+            for match in _LISTS[depth - 1].finditer(part):
+                size = _commas(match[0])
+                self._ends.append(offset + match.end())
+                self._size += size
+                self._note(size)
+        else:
+            self._size += part.count(b",")
+            lists = part.split(end)[:-1]  # each but the first begins with the comma of another
+            steps = accumulate(map(len, lists))
+            self._ends.extend(map(add, steps, count(offset + depth + 1, depth)))
+            for size in {lists[0].count(b",") + 1, *map(_count_commas, lists[1:])}:
+                self._note(size)
+        self._before = self._size
+        return part
 
     def _take_next(self) -> None:
         """Take what comes next: an element, or the beginning of a list, or the end of one."""

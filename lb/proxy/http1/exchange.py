@@ -670,8 +670,8 @@ class Http1Attempt(Attempt, AnswerSink):
 
     __slots__ = (
         "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
-        "_frames_chunks", "_held_error", "_mask", "body", "chunks_to", "client", "connection",
-        "owner", "plan", "status",
+        "_frames_chunks", "_held_error", "_mask", "_withheld", "body", "chunks_to", "client",
+        "connection", "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -711,6 +711,8 @@ class Http1Attempt(Attempt, AnswerSink):
     them."""
     _held_error: HeldError
     """Set with the first, since nearly none has one."""
+    _withheld: ResponseHead
+    """The head of an answer of which its form lets nothing go on yet; set with that."""
     _mask: NameMask | None
     _answer_times: AnswerTimes | None
     """Counts when answers of a stream come. Set with the head of the answer, as is `_mask`."""
@@ -976,9 +978,14 @@ class Http1Attempt(Attempt, AnswerSink):
         if form is not None and self.client is not None:
             taken = form.take(head, pieces, ended=decoder.ended)
             if taken is None:
+                if head is not None:
+                    self._withheld = head
                 self._bar_short_ways()
                 return
             head, pieces = taken
+        elif form is not None and head is None and not self._begun:
+            # Its client has left within an answer of which nothing had gone on.
+            self._begin_answer(self._withheld, self.owner.relay.clock(), [])
         if not self._begun and (head is None or head.is_error):
             held = self._hold(head, pieces)
             if self._await_rest(held, decoder) or self._on_error(held, decoder, reusable=reusable):

@@ -39,6 +39,7 @@ from lb.proxy.split import (
     take_over_marks,
     units_at_once,
 )
+from lb.proxy.split_memory import BatchMemory
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
@@ -208,7 +209,7 @@ class Http1Part:
         self.request = request
         self.first = first
         self.count = count
-        self.form = PartForm(HeldBytes(whole.relay.memory_budget, request))
+        self.form = PartForm(HeldBytes(request.memory))
         plan = _plan_of_part(whole.plan)
         self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
         self.exchange.be_part(whole)
@@ -254,7 +255,7 @@ class SplitRequest:
 
     __slots__ = (
         "_cut", "_held", "_is_fresh", "_is_pinned", "_parts", "_plan", "_work", "collects",
-        "exchange", "head", "hints",
+        "exchange", "head", "hints", "memory",
     )  # fmt: skip
 
     def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
@@ -269,7 +270,9 @@ class SplitRequest:
         """As a backend would get it."""
         self.hints = exchange.hints
         """The hints of the whole batch."""
-        self._held = HeldBytes(exchange.relay.memory_budget, self)
+        self.memory = BatchMemory(exchange.relay.memory_budget, self)
+        """What the request and the answers to its parts take."""
+        self._held = HeldBytes(self.memory)
         self._plan = plan
         """None while nobody knows whether it is cut."""
         self._is_fresh = True
@@ -344,6 +347,7 @@ class SplitRequest:
         data = self._held.rope()
         ended = exchange.body.ended
         exchange.handler = None
+        self._leave_room()
         self._held.drop()
         exchange.bytes_in = 0
         if ended and exchange.plan.length >= 0:
@@ -424,6 +428,19 @@ class SplitRequest:
         exchange = self.exchange
         self._cut = cut
         self._note(cut.text, plan)
+        room = exchange.relay.dispatcher.splits.room
+        if room.begin(self.memory, exchange.model, plan.rows, must=plan.must):
+            self._go_on(cut)
+        elif plan.must:
+            self._is_fresh = False
+            go_on = partial(self._go_on, cut)
+            room.wait(self.memory, exchange.model, plan.rows, go_on, exchange.relay.parts)
+        else:
+            self._pass_on()
+
+    def _go_on(self, cut: BodyCut) -> None:
+        """There is room for the answers to the parts."""
+        exchange, plan = self.exchange, self.plan
         splits = exchange.relay.dispatcher.splits
         if not self._is_fresh:
             now_best = splits.plan(exchange, plan.rows, self._held.size)
@@ -505,7 +522,11 @@ class SplitRequest:
                 self._fail(part, Answer(503, http_body(text), Reason.NOT_MERGED), text)
                 return
             self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
-        elif parts.one_done():
+            return
+        relay = exchange.relay
+        room = relay.dispatcher.splits.room
+        room.answered(exchange.model, part.count, form.held.size, relay.parts)
+        if parts.one_done():
             self._join(parts)
 
     def _join(self, parts: Parts) -> None:
@@ -620,8 +641,13 @@ class SplitRequest:
             self._parts.cancel()
             self._drop_answers()
             self._parts = None
+        self._leave_room()
         self._held.drop()
         self._cut = None
+
+    def _leave_room(self) -> None:
+        relay = self.exchange.relay
+        relay.dispatcher.splits.room.leave(self.memory, relay.parts)
 
     def _drop_answers(self) -> None:
         for part in () if self._parts is None else self._parts.parts:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -40,6 +41,7 @@ from lb.proxy.split import (
     take_over_marks,
     units_at_once,
 )
+from lb.proxy.split_memory import BatchMemory
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
@@ -226,7 +228,7 @@ class GrpcPart(Exchange):
             self.cancel_hedge()
         self.answer = answer
         self._finish()
-        self.session.part_answered()
+        self.session.part_answered(self, answer.held.size)
 
     def cancel(self) -> None:
         """See `Part`."""
@@ -284,9 +286,8 @@ class PartAnswer(ResponseSink):
     __slots__ = ("held", "part")
 
     def __init__(self, part: GrpcPart) -> None:
-        call = part.session.call
         self.part = part
-        self.held = HeldBytes(call.relay.memory_budget, call)
+        self.held = HeldBytes(part.session.memory)
 
     @property
     def message(self) -> Rope:
@@ -402,7 +403,7 @@ class SplitSession(CallPart):
 
     __slots__ = (
         "_held", "_is_fresh", "_is_pinned", "_parts", "_splits", "_work", "cut", "first_answer_at",
-        "hints", "plan",
+        "hints", "memory", "plan",
     )  # fmt: skip
 
     def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
@@ -425,7 +426,9 @@ class SplitSession(CallPart):
         self._is_pinned = False
         """Its parts ask for a version of the model, since several answered before."""
         self._splits = splits
-        self._held = HeldBytes(call.relay.memory_budget, call)
+        self.memory = BatchMemory(call.relay.memory_budget, call)
+        """What the request and the answers to its parts take."""
+        self._held = HeldBytes(self.memory)
         self._parts: Parts | None = None
         self._work: asyncio.Task[None] | None = None
         """Reads a long request, or joins long answers."""
@@ -528,6 +531,24 @@ class SplitSession(CallPart):
         if not self._held.charge(cut.memory):
             return
         self.cut = cut
+        room = self._splits.room
+        if room.begin(self.memory, call.model, plan.rows, must=plan.must):
+            self._go_on_with(cut)
+        elif plan.must:
+            self._is_fresh = False
+            go_on = partial(self._begin_late, cut)
+            room.wait(self.memory, call.model, plan.rows, go_on, call.relay.parts)
+        else:
+            self._give_back()
+
+    def _begin_late(self, cut: MessageCut) -> None:
+        relay = self.call.relay
+        relay.now = relay.clock()
+        self._go_on_with(cut)
+
+    def _go_on_with(self, cut: MessageCut) -> None:
+        """There is room for the answers to the parts."""
+        call, plan = self.call, self.plan
         if not self._is_fresh:
             now_best = self._splits.plan(call, plan.rows, self._held.size)
             if now_best is None:
@@ -567,6 +588,7 @@ class SplitSession(CallPart):
         call = self.call
         request = call.request
         data = self._held.rope()
+        self._leave_room()
         self._held.drop()
         self.cut = None
         call.part, request.owner = None, call
@@ -581,9 +603,10 @@ class SplitSession(CallPart):
 
     # The parts
 
-    def part_answered(self) -> None:
-        """A part has its answer."""
+    def part_answered(self, part: GrpcPart, size: int) -> None:
+        """A part has its answer, of so many bytes."""
         call, parts = self.call, self._parts
+        self._splits.room.answered(call.model, part.count, size, call.relay.parts)
         self.first_answer_at = self.first_answer_at or call.relay.now
         if call.finished or parts is None or not parts.one_done():
             return
@@ -591,8 +614,11 @@ class SplitSession(CallPart):
         answers = [part.answer for part in parts.parts if isinstance(part, GrpcPart)]
         try:
             messages = [answer.message for answer in answers if answer is not None]
-            work = join_messages(messages, plan.parts)
             size = sum(map(len, messages))
+            inflated = size - sum(answer.held.size for answer in answers if answer is not None)
+            if inflated > 0 and not self._held.charge(inflated):
+                return
+            work = join_messages(messages, plan.parts)
             budget = call.relay.iteration
             if size > JOINED_AT_ONCE or budget.left <= 0:
                 self._do_in_turns("join", work, self._answer)
@@ -608,7 +634,11 @@ class SplitSession(CallPart):
         call = self.call
         pieces, _ = joined
         self._splits.fit(call.model, self.plan)
-        self._drop_answers()  # what waits of them is on the account of the pipe
+        self._leave_room()
+        # What waits of the answers is on the account of the pipe, and the request is not needed.
+        self._drop_answers()
+        self._held.drop()
+        self.cut = None
         call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
 
     def _not_merged(self, error: NotMerged) -> None:
@@ -686,8 +716,12 @@ class SplitSession(CallPart):
             self._parts.cancel()
             self._drop_answers()
             self._parts = None
+        self._leave_room()
         self._held.drop()
         self.cut = None
+
+    def _leave_room(self) -> None:
+        self._splits.room.leave(self.memory, self.call.relay.parts)
 
     def _drop_answers(self) -> None:
         for part in () if self._parts is None else self._parts.parts:

@@ -116,6 +116,8 @@ class Branch(ResponseSink):
     __slots__ = (
         "call",
         "cutter",
+        "header",
+        "header_size",
         "is_leaving",
         "merge",
         "pending_responses",
@@ -135,6 +137,10 @@ class Branch(ResponseSink):
         self.pending_responses = PendingResponses(call, call.relay.memory_budget)
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
+        self.header = b""
+        """The header of the frame in which a request of `header_size` goes to the backend. They
+        belong to the merge."""
+        self.header_size = 0
         options = call.relay.options
         self.request: Pipe[Any] = BackendPipe(self, call.request)
         self.request.retained = []
@@ -242,6 +248,7 @@ class Branch(ResponseSink):
     ) -> GrpcAttempt:
         attempt = GrpcAttempt(self.call, backend, port, began_at)
         attempt.exchange, attempt.sink = portion, self
+        self.header_size = 0  # the next connection has another number for the stream
         attempt.request, attempt.response = self.request, self.response
         return attempt
 
@@ -437,12 +444,18 @@ class Branch(ResponseSink):
             if attempt is not None:
                 blame = self.call.relay.dispatcher.blame
                 blame.answered_with_error(attempt, GrpcStatus.UNAVAILABLE, text)
-        increment = response.went_out(len(piece))
+        self.credit(len(piece))
+        return piece
+
+    def credit(self, size: int) -> None:
+        """Some bytes of answers went out, beside those that `response.owed` knows of: their sender
+        gets the room back."""
+        response, attempt = self.response, self.attempt
+        increment = response.went_out(size)
         connection = attempt.connection if attempt is not None else None
         if increment and connection is not None:
             connection.out.append(window_update(response.source_id, increment))
             connection.mark()
-        return piece
 
     # Ends
 
@@ -470,6 +483,7 @@ class Branch(ResponseSink):
         self.portion.attempt = None  # they point at each other
         self.request.clear()
         self.response.clear()
+        self.response.taker = None
         self.pending_responses.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.call.relay.no_pipe

@@ -13,14 +13,16 @@ left. A branch that is lost while others live ends with errors in the stream for
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any, Final
 
 from lb.balancing.sequences import lost_text, sequence_text
 from lb.domain.backend import Backend
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.kserve.gate import ERROR_TAG, StreamMask
-from lb.kserve.pending_responses import StreamMessage
+from lb.kserve.pending_responses import Due, StreamMessage
 from lb.kserve.stream_answers import error_answer
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.attempt import attempt_of
@@ -30,13 +32,13 @@ from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_pipes import move_queue
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
-from lb.proxy.http2.stream_work import MAX_UNANSWERED, Work
+from lb.proxy.http2.stream_work import MAX_UNANSWERED, Work, in_flight_messages_of
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, window_update
+from lb.wire.http2.frames import ErrorCode, pack_header, window_update
 from lb.wire.http2.heads import ResponseHead
 
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
@@ -67,9 +69,10 @@ class StreamMerge:
     """The branches of one call. To be begun once the call has it."""
 
     __slots__ = (
-        "_aside", "_call", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_mask", "_order",
-        "_router", "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at",
-        "inbound", "is_closing", "live", "merged_response",
+        "_aside", "_call", "_has_left", "_header", "_header_size", "_is_pumping", "_is_scheduled",
+        "_local", "_mask", "_order", "_passes_results", "_router", "_sources", "_speaker",
+        "_status", "_times", "_trailers", "begun_at", "inbound", "is_closing", "live",
+        "merged_response",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +88,11 @@ class StreamMerge:
         self._call = call
         self._router = router
         self._mask = mask
+        self._passes_results = type(mask) is StreamMask
+        """Results are not looked into on their way to the client."""
+        self._header = b""
+        """The header of the frame in which a result of `_header_size` goes out."""
+        self._header_size = 0
         self._times = times
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
@@ -182,6 +190,44 @@ class StreamMerge:
         """A request goes to a branch, whose backend is or will be the one given."""
         if branch.note(message, work, backend) and message.has_one_answer:
             self._line_up(branch)
+
+    def send_alike(
+        self, branch: Branch, pattern: Ticket, due: Due, payload: bytes, size: int
+    ) -> bool:
+        """Send a small request to a branch, like others of its model. False when it is to be sent
+        as any other.
+
+        Args:
+            branch: where it goes.
+            pattern: a ticket like that of the request, which never begins.
+            due: what is known of its answer.
+            payload: all of it, with its prefix.
+            size: bytes of that.
+        """
+        # HOT PATH (benchmarks/bench_stream_relay.py). The reference are `expect` and `Branch.send`.
+        portion, request = branch.portion, branch.request
+        in_flight = in_flight_messages_of(portion.attempt)
+        sink = request.sink
+        if (
+            sink is None
+            or in_flight is None
+            or portion.finished
+            or request.retained is not None
+            or branch.pending_responses.free_models
+        ):
+            return False
+        if size != branch.header_size:
+            branch.header = pack_header(size << 8, 0, request.sink_id)
+            branch.header_size = size
+        if not sink.send_small(request, payload, branch.header, size):
+            return False
+        portion.bytes_in += size
+        if portion.model != due.model:
+            portion.is_movable = False
+        in_flight.begin_alike(pattern, portion.backend, self._call.relay.now)
+        if branch.pending_responses.expect_alike(due):
+            self._line_up(branch)
+        return True
 
     def _line_up(self, branch: Branch) -> None:
         self._order.append(branch)
@@ -314,8 +360,53 @@ class StreamMerge:
         piece = branch.take()
         self._speaker = None if branch.cutter.is_between else branch
         self._say(piece)
+        if branch.response.taker is None and branch is not self._local and self._passes_results:
+            branch.response.taker = partial(self._take_answer, branch)
         if call.finished and branch.response.queue:
             branch.response.clear()
+
+    def _take_answer(self, branch: Branch, payload: bytes, size: int) -> bool:
+        """A small frame of the answers of a branch came. False when it is not a whole result whose
+        turn it is, and waits as any other."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). The reference are `Branch.shown` and `pump`.
+        order, call, response = self._order, self._call, branch.response
+        pending_responses = branch.pending_responses
+        if (
+            not order
+            or order[0] is not branch
+            or self._speaker is not None
+            or self._is_pumping
+            or response.queue
+            or pending_responses.free_models
+            or not pending_responses.counted
+            or pending_responses.counted[0].is_unserved
+            or size <= PREFIX_SIZE
+            or payload[PREFIX_SIZE] == ERROR_TAG
+            or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
+        ):
+            return False
+        if size != self._header_size:
+            self._header = pack_header(size << 8, 0, call.client_id)
+            self._header_size = size
+        if not call.server.send_small(self.merged_response, payload, self._header, size):
+            return False
+        order.popleft()
+        pending_responses.first_answered()
+        self._mask.completed += 1
+        call.bytes_out += size
+        branch.portion.bytes_out += size
+        now = call.relay.now
+        if now != self._times.last_at:
+            self._times.on_answer(now)
+        in_flight = in_flight_messages_of(branch.portion.attempt)
+        if in_flight is not None:
+            in_flight.answered_well(now)
+        response.owed = owed = response.owed + size
+        if owed + owed >= response.window_size:
+            branch.credit(0)
+        if order and order[0].response.queue:
+            self.pump()
+        return True
 
     def _say(self, piece: Payload) -> None:
         call = self._call

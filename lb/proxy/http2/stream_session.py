@@ -29,6 +29,7 @@ from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.budget import Spending
 from lb.wire.http2.flow import Payload, Pipe
@@ -241,8 +242,39 @@ class StreamSession(CallPart):
         if head is not None:
             head.clear()
         self._route(message, pieces)
-        if self.merge is None and not call.finished:
+        if call.finished:
+            return
+        if self.merge is None:
             single.remember(message, data, snapshot)
+        elif message.rows and not snapshot.parting and self._is_repeatable(message):
+            single.remember(message, data, snapshot, self._take_spread)
+
+    def _is_repeatable(self, message: StreamMessage) -> bool:
+        """Whether requests for the model of a message may run twice."""
+        return message.model not in self.call.relay.retry.rules.never
+
+    def _take_spread(self, payload: bytes, size: int) -> bool:
+        """A small frame of the request came, where messages go to several backends. False when it
+        is not a whole message that begins as the last one did, and `request_data` is to take it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `_take`.
+        call, single, merge = self.call, self.single, self.merge
+        if (
+            merge is None
+            or merge.is_closing
+            or call.response.ended
+            or not single.recognizes(payload, size)
+            or (pattern := single.pattern_of(size - PREFIX_SIZE)) is None
+        ):
+            return False
+        backend = call.relay.dispatcher.queue.scheduler.best(pattern, call.relay.now)
+        branch = None if backend is None else merge.live.get(backend)
+        if branch is None:
+            return False
+        due = single.due_alike(payload, size)
+        if not merge.send_alike(branch, pattern, due, payload, size):
+            return False
+        call.bytes_in += size
+        return True
 
     def _send(self, piece: Payload) -> None:
         """Some of the message under way."""
@@ -289,7 +321,9 @@ class StreamSession(CallPart):
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
-        merge.expect(branch, message, router.take_work(), backend)
+        work = router.take_work()
+        self.single.see(work)
+        merge.expect(branch, message, work, backend)
         for piece in pieces:
             branch.send(piece)
         if is_new and not call.finished:

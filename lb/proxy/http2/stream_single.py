@@ -8,6 +8,7 @@ seen, and goes on unseen only while its backend is as good as any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lb.domain.pool import PoolSnapshot
@@ -22,7 +23,6 @@ from lb.proxy.http2.stream_work import (
     MAX_UNANSWERED,
     InFlightMessages,
     Work,
-    in_flight_messages_of,
     keep_no_accounts,
 )
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -31,12 +31,15 @@ from lb.wire.http2.flow import Payload
 from lb.wire.http2.frames import pack_header
 
 _NAME_TAG: Final = 0x0A
-_FEW: Final = 4
-"""Requests that the memory budget is not told of one by one."""
+_ID_TAG: Final = 0x1A
+_ONE_BYTE: Final = 0x80
+"""Lengths below it take one byte."""
 _NO_SHAPE: Final = (0, 1)
 """Bytes and rows of a message."""
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
+_FEW: Final = 8
+"""The same where accounts are kept, which take less than 4 KiB then."""
 _NOTHING_DUE: Final = Due()
 
 
@@ -51,7 +54,7 @@ class SingleBackend:
         "_due",
         "_header",
         "_header_size",
-        "_is_odd",
+        "_is_tied",
         "_known",
         "_known_size",
         "_known_stop",
@@ -60,10 +63,9 @@ class SingleBackend:
         "_pattern",
         "_pool",
         "_request",
-        "_reserved",
         "_shortest",
         "_snapshot",
-        "_validity",
+        "in_flight",
         "is_between",
         "is_timed",
         "is_uncounted",
@@ -101,8 +103,8 @@ class SingleBackend:
         self._snapshot: PoolSnapshot | None = None
         """The pool for which it is known where messages go that begin as the last one did; None
         when nothing is known."""
-        self._validity: PoolSnapshot | None = None
-        """The snapshot for which that holds, but for a better backend that there may be."""
+        self._is_tied = True
+        """They stay with their backend, be there a better one or not."""
         self._header = b""
         """The header of the frame in which one of `_header_size` goes to the backend."""
         self._header_size = 0
@@ -113,13 +115,11 @@ class SingleBackend:
         self._due = _NOTHING_DUE
         """What is known of all of them."""
         self._pattern: Ticket | None = None
-        """The last one's, where its model is scheduled."""
+        """A ticket like that of the last one, which never begins; None where that had none."""
         self._shortest = self._longest = _NO_SHAPE
         """The shapes of the messages of its model that were looked at."""
-        self._reserved = 0
-        """Requests that the memory budget was told of last."""
-        self._is_odd = False
-        """The last one was shorter or longer than these, and was not looked at."""
+        self.in_flight: InFlightMessages | None = None
+        """The accounts of single requests, where they are kept."""
 
     # Requests that go on unseen
 
@@ -127,7 +127,7 @@ class SingleBackend:
         """A small frame of the request came. False when it is not a whole message that begins as
         the last one did, and `request_data` of the session is to take it."""
         # HOT PATH (benchmarks/bench_stream_relay.py). `send_unseen` for what nearly always comes,
-        # with the header of the last frame.
+        # with the header of the last frame. `_begin_alike` is written out.
         request = self._request
         connection = request.sink
         if (
@@ -139,6 +139,7 @@ class SingleBackend:
                 or self._recognize(payload, size)
             )
             or not (self._needs_no_look or SEQUENCE_ID not in payload)
+            or not (self._is_tied or self._stays())
         ):
             return False
         if size != self._header_size:
@@ -146,8 +147,15 @@ class SingleBackend:
             self._header_size = size
         if not connection.send_small(request, payload, self._header, size):
             return False
-        self._call.bytes_in += size
+        call = self._call
+        call.bytes_in += size
         if self._counts:
+            in_flight = self.in_flight
+            if in_flight is not None:
+                pattern = self._pattern
+                if pattern is not None and pattern.size != size - PREFIX_SIZE:
+                    self._see_size(pattern, size - PREFIX_SIZE)
+                in_flight.begin_alike(pattern, call.backend, call.relay.now)
             counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at:
@@ -168,15 +176,54 @@ class SingleBackend:
             )
             or self._snapshot is not self._pool.current
             or not (self._needs_no_look or (size < COPY_BELOW and SEQUENCE_ID not in payload))
+            or not (self._is_tied or self._stays())
         ):
             return False
         if self._counts:
+            if self.in_flight is not None:
+                self._begin_alike(self.in_flight, size - PREFIX_SIZE)
             counted = self.pending_responses.counted
             counted.append(self._due)
             if len(counted) > self._count_at and not self._count_answers():
                 return True
         sink.send_data(request, payload)
         return True
+
+    def recognizes(self, payload: bytes, size: int) -> bool:
+        """Whether a small frame of the request is a whole message that begins as the last one did,
+        where messages go to several backends."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        return (
+            self.is_between
+            and self._snapshot is self._pool.current
+            and (
+                (size == self._known_size and payload.startswith(self._known))
+                or self._recognize(payload, size)
+            )
+            and (self._needs_no_look or SEQUENCE_ID not in payload)
+        )
+
+    def pattern_of(self, size: int) -> Ticket | None:
+        """A ticket like that of a message of so many bytes that is recognized, which never begins;
+        None where the last one of its model had none."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        pattern = self._pattern
+        if pattern is None or pattern.request_class.model != self._due.model:
+            return None
+        if pattern.size != size:
+            self._see_size(pattern, size)
+        return pattern
+
+    def due_alike(self, payload: bytes, size: int) -> Due:
+        """What is known of the answer to a message that is recognized: its id, if that follows the
+        name of the model, as all writers have it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        due = self._due
+        start = self._known_stop + 2
+        if size <= start or payload[start - 2] != _ID_TAG or payload[start - 1] >= _ONE_BYTE:
+            return due
+        name = payload[start : start + payload[start - 1]]
+        return Due(due.model, name, None, 0, due.is_unserved)
 
     def _recognize(self, payload: Payload, size: int) -> bool:
         """Recognize one whole message of another size that begins as the last one did: it is what
@@ -196,20 +243,27 @@ class SingleBackend:
         self._known_size = size
         return True
 
-    def remember(self, message: StreamMessage, data: bytes, snapshot: PoolSnapshot) -> None:
+    def remember(
+        self,
+        message: StreamMessage,
+        data: bytes,
+        snapshot: PoolSnapshot,
+        taker: Callable[[bytes, int], bool] | None = None,
+    ) -> None:
         """Note how the next message must begin to go the same way unseen.
 
         Args:
             message: that went to the backend.
             data: its first bytes.
             snapshot: the pool for which it was found where it goes.
+            taker: gets small frames of the request; None is `take_message`.
         """
         call = self._call
         name = message.model
         size = len(name)
         route = snapshot.routes.get(name)
         start = data[: PREFIX_SIZE + 2 + size]
-        self._snapshot = self._validity = None
+        self._snapshot = None
         if (
             message.step is None
             and not (message.version or snapshot.regions)
@@ -224,17 +278,17 @@ class SingleBackend:
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._header_size = 0
-            self._request.taker = self.take_message
+            self._request.taker = taker or self.take_message
             self._needs_no_look = is_plain(route)
             self._due = Due(name, is_unserved=message.is_unserved)
             self._counts = message.has_one_answer and not self.is_uncounted
-            self._snapshot = self._validity = snapshot
-            if message.rows:
-                self._see_home()
+            self._snapshot = snapshot
+            pattern = self._pattern
+            self._is_tied = not message.rows or pattern is None or len(pattern.eligible) == 1
 
     def forget(self) -> None:
         """Have every message looked at."""
-        self._snapshot = self._validity = None
+        self._snapshot = self.in_flight = None
         self._request.taker = self._call.response.taker = None
 
     # Requests that were looked at
@@ -265,7 +319,7 @@ class SingleBackend:
 
     def begin_anew(self) -> None:
         """Another attempt begins, which has got nothing yet."""
-        self._snapshot = self._validity = self._pattern = None
+        self._snapshot = self._pattern = self.in_flight = None
         self.is_timed = False
         self.pending_responses.close()
         self.pending_responses = PendingResponses(self._call, self._call.relay.memory_budget)
@@ -288,19 +342,10 @@ class SingleBackend:
             pending_responses.forgive(waiting)
             waiting = 0
             self.is_uncounted = True
-            self._snapshot = self._validity = None
+            self._snapshot = self.in_flight = None
             keep_no_accounts(self._call.attempt, self._call.relay.now)
-        in_flight_messages = in_flight_messages_of(self._call.attempt)
-        if in_flight_messages is None:
-            self._count_at = min(waiting + _COUNT_EVERY, MAX_UNANSWERED)
-        else:
-            self._count_at = -1
-            while len(in_flight_messages) < waiting:
-                self._begin_alike(in_flight_messages)
-            self._see_home()
-            if abs(waiting - self._reserved) < _FEW:
-                return True
-            self._reserved = waiting
+        is_accounted = self.in_flight is not None
+        self._count_at = min(waiting + (_FEW if is_accounted else _COUNT_EVERY), MAX_UNANSWERED)
         return pending_responses.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
 
     def take_off_answered(self) -> None:
@@ -312,60 +357,65 @@ class SingleBackend:
 
     def answers_came(self, *, is_good: bool) -> None:
         """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
-        count = self.mask.completed - self._answers
-        in_flight_messages = in_flight_messages_of(self._call.attempt)
-        if count and in_flight_messages is not None:
-            self.take_off_answered()
-            in_flight_messages.answered(count, self._call.relay.now, is_good=is_good)
-            if self._snapshot is None:
-                self._see_home()
+        in_flight = self.in_flight
+        if in_flight is not None and in_flight.told != self.mask.completed:
+            count = self.mask.completed - in_flight.told
+            in_flight.answered(count, self._call.relay.now, is_good=is_good)
 
     # Accounts of single requests
 
     def _keep_accounts(self) -> None:
         """Keep accounts of all requests from the next one on."""
         attempt = self._call.attempt
-        if attempt is None or in_flight_messages_of(attempt) is not None:
+        if attempt is None or self.in_flight is not None:
             return
         self.take_off_answered()
-        self._reserved = 0
-        attempt.in_flight_messages = InFlightMessages(
-            self._call.relay.dispatcher.queue, len(self.pending_responses.counted)
+        attempt.in_flight_messages = self.in_flight = InFlightMessages(
+            self._call.relay.dispatcher.queue,
+            len(self.pending_responses.counted),
+            self.mask.completed,
         )
         self.is_timed = True
-        self._count_at = -1
+        self._count_at = 0
         self._call.response.taker = None  # the next answer is looked at, and says what takes others
 
     def _account(self, work: Work | None) -> None:
         """A request that has one answer goes to the backend."""
-        before = self._pattern
-        self._pattern = work if isinstance(work, Ticket) else None
-        if isinstance(work, Ticket):
-            shape = work.size, work.rows
-            is_first = before is None or before.model != work.model
-            self._shortest = shape if is_first else min(shape, self._shortest)
-            self._longest = shape if is_first else max(shape, self._longest)
-        self._is_odd = False
-        in_flight_messages = in_flight_messages_of(self._call.attempt)
-        if in_flight_messages is not None and self._call.backend is not None:
-            in_flight_messages.begin(work, self._call.backend, self._call.relay.now)
+        self.see(work)
+        if self.in_flight is not None and self._call.backend is not None:
+            self.in_flight.begin(work, self._call.backend, self._call.relay.now)
 
-    def _begin_alike(self, in_flight_messages: InFlightMessages) -> None:
-        """A request went to the backend that began as the last one that was looked at."""
-        pattern, backend, now = self._pattern, self._call.backend, self._call.relay.now
-        assert backend is not None
-        ticket = None
-        if pattern is not None:
-            ticket = Ticket(pattern.request_class, now)
-            ticket.size = size = self._known_size - PREFIX_SIZE
-            ticket.rows = self._rows_of(size)
-            self._is_odd = not self._shortest[0] <= size <= self._longest[0]
-            if self._is_odd:
-                # One look may be enough, at whichever comes next.
-                shape = size, ticket.rows
-                self._shortest = min(shape, self._shortest)
-                self._longest = max(shape, self._longest)
-        in_flight_messages.begin(ticket, backend, now)
+    def see(self, work: Work | None) -> None:
+        """A request that has one answer was looked at: others are taken to be like it."""
+        before, self._pattern = self._pattern, None
+        if isinstance(work, Ticket):
+            if before is None or before.model != work.model:
+                self._shortest = self._longest = work.size, work.rows
+            else:
+                self._see_shape(work.size, work.rows)
+            self._pattern = Ticket(work.request_class, work.arrived_at, work.rows, work.size)
+
+    def _begin_alike(self, in_flight: InFlightMessages, size: int) -> None:
+        """A request of so many bytes goes to the backend that begins as the last one that was
+        looked at."""
+        pattern, call = self._pattern, self._call
+        if pattern is not None and pattern.size != size:
+            self._see_size(pattern, size)
+        in_flight.begin_alike(pattern, call.backend, call.relay.now)
+
+    def _see_size(self, pattern: Ticket, size: int) -> None:
+        """A message that is not looked at has another size than the one before: guess its rows.
+        The next one is looked at if it is shorter or longer than all that were."""
+        pattern.size = size
+        pattern.rows = self._rows_of(size)
+        if not self._shortest[0] <= size <= self._longest[0]:
+            # One look may be enough, at whichever comes next.
+            self._see_shape(size, pattern.rows)
+            self._snapshot = None
+
+    def _see_shape(self, size: int, rows: int) -> None:
+        self._shortest = min((size, rows), self._shortest)
+        self._longest = max((size, rows), self._longest)
 
     def _rows_of(self, size: int) -> int:
         """The rows of a message that was not looked at: tensors of the same model take bytes in
@@ -374,12 +424,14 @@ class SingleBackend:
         each = (many - few) / (long - short) if long > short else few / max(1, short)
         return max(1, round(few + (size - short) * each))
 
-    def _see_home(self) -> None:
-        """See whether the next request may follow unseen: not where another backend may be better,
-        nor when the last one was of a new size."""
-        pattern, backend = self._pattern, self._call.backend
-        is_known = self._validity is not None and self._validity is self._pool.current
-        if pattern is not None and is_known and backend is not None:
-            scheduler = self._call.relay.dispatcher.queue.scheduler
-            is_sure = not self._is_odd and scheduler.stays(pattern, backend, self._call.relay.now)
-            self._snapshot = self._validity if is_sure else None
+    def _stays(self) -> bool:
+        """Whether another message like the last one goes to the same backend. Where another one is
+        clearly better now it is looked at."""
+        pattern, call = self._pattern, self._call
+        if pattern is None or call.backend is None:
+            return True
+        scheduler = call.relay.dispatcher.queue.scheduler
+        if scheduler.stays(pattern, call.backend, call.relay.now):
+            return True
+        self._snapshot = None
+        return False

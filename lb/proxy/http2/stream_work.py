@@ -24,6 +24,8 @@ from lb.wire.http2.flow import Payload
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
 
+_GOOD: Final = Ending.GOOD
+
 
 class StepInFlight(NamedTuple):
     """A step of a sequence that was sent."""
@@ -41,15 +43,20 @@ Work = Ticket | StepInFlight
 class InFlightMessages:
     """Requests without answers. To be closed when the attempt is over, however it ends."""
 
-    __slots__ = ("_cutter", "_is_error", "_queue", "_requests")
+    __slots__ = ("_cutter", "_is_error", "_requests", "_scheduler", "_spare", "told")
 
-    def __init__(self, queue: Queue, before: int = 0) -> None:
+    def __init__(self, queue: Queue, before: int = 0, told: int = 0) -> None:
         """
         Args:
             queue: of the process.
             before: requests without answers that came before the first one to be told of.
+            told: answers that have come before.
         """
-        self._queue = queue
+        self._scheduler = queue.scheduler
+        self.told = told
+        """Answers of the stream until the last one that it was told of by `answered`."""
+        self._spare: Ticket | None = None
+        """The ticket of a request that is over, for the next one."""
         self._cutter = MessageCutter()
         """At the first byte to be told of by `arrived`."""
         self._is_error = False
@@ -62,20 +69,56 @@ class InFlightMessages:
     def begin(self, work: Work | None, backend: Backend, now: float) -> None:
         """A request goes to the backend, the last one so far."""
         if isinstance(work, Ticket):
-            self._queue.scheduler.start(work, backend, now)
+            self._scheduler.start(work, backend, now)
         self._requests.append(work)
+
+    def begin_alike(self, pattern: Ticket | None, backend: Backend | None, now: float) -> None:
+        """A request goes to the backend, the last one so far, that is like another one.
+
+        Args:
+            pattern: a ticket like that of the request, if that has one.
+            backend: where it goes; there is one.
+            now: the time.
+        """
+        # HOT PATH (benchmarks/bench_stream_relay.py). `begin` with a new ticket is the reference.
+        if pattern is None or backend is None:
+            self._requests.append(None)
+            return
+        # Most streams need no more than the ticket of a request that is over.
+        ticket = self._spare
+        if ticket is None or ticket.request_class is not pattern.request_class:
+            ticket = Ticket(pattern.request_class, now, pattern.rows, pattern.size)
+        else:
+            self._spare = None
+            ticket.arrived_at = now
+            ticket.rows = pattern.rows
+            ticket.size = pattern.size
+        self._scheduler.start(ticket, backend, now)
+        self._requests.append(ticket)
+
+    def answered_well(self, now: float) -> None:
+        """The next answer came, and is no error."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `answered` is the reference.
+        self.told += 1
+        if not self._requests:
+            return
+        work = self._requests.popleft()
+        if isinstance(work, Ticket):
+            self._scheduler.complete(work, now, _GOOD)
+            self._spare = work
+        elif work is not None:
+            work.latency.ended(work.began_at, now)
 
     def answered(self, count: int, now: float, *, is_good: bool) -> None:
         """The next so many answers came."""
+        self.told += count
         requests = self._requests
         for _ in range(min(count, len(requests))):
             work = requests.popleft()
             if work is None:
                 continue
             if isinstance(work, Ticket):
-                self._queue.scheduler.complete(
-                    work, now, Ending.GOOD if is_good else Ending.NEITHER
-                )
+                self._scheduler.complete(work, now, _GOOD if is_good else Ending.NEITHER)
             elif is_good:
                 work.latency.ended(work.began_at, now)
             elif work.on_error is not None and count == 1:  # else the others may be good
@@ -103,7 +146,7 @@ class InFlightMessages:
         while requests:
             work = requests.popleft()
             if isinstance(work, Ticket):
-                self._queue.scheduler.complete(work, now, Ending.NEITHER)
+                self._scheduler.complete(work, now, Ending.NEITHER)
 
 
 def in_flight_messages_of(attempt: Attempt | None) -> InFlightMessages | None:

@@ -15,7 +15,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.relay_host import RelayHost
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
-from lb.runtime.upkeep import watch_files, watch_lag
+from lb.runtime.upkeep import give_memory_back, watch_files, watch_lag
 from lb.runtime.workers.seat import Seat, SupervisorChannel, for_worker
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
@@ -84,6 +84,7 @@ class WorkerProcess:
         tasks.spawn(side.run(), name="control process")
         tasks.spawn(side.tell(), name="counts")
         tasks.spawn(watch_lag(host), name="event-loop-lag")
+        tasks.spawn(give_memory_back(host), name="freed memory")
         tasks.spawn(watch_files(host), name="files")
         try:
             await unless(self._stop, side.ready.wait())

@@ -306,3 +306,17 @@ async def test_time_outs_while_we_are_late_ourselves_do_not_count() -> None:
         probe.always = Finding.TIMEOUT
         probe.findings.put_nowait(Finding.TIMEOUT)
         await bench.until(lambda: bench.port("a").health.state is BackendState.DOWN)
+
+
+async def test_a_backend_that_is_back_has_its_other_port_probed_at_once() -> None:
+    async with running(FAR, "a") as bench:
+        http, grpc = bench.probe("a", HTTP), bench.probe("a", GRPC)
+        for probe in (http, grpc):
+            await probe.asked.acquire()
+            probe.findings.put_nowait(Finding.REFUSED)
+        await bench.loops.first_round()
+        bench.port("a", HTTP).health.awaited()
+        bench.port("a", HTTP).wake()
+        await http.asked.acquire()
+        http.findings.put_nowait(Finding.READY)
+        await grpc.asked.acquire()

@@ -197,6 +197,31 @@ def test_a_settled_port_is_probed_once_per_interval(findings: tuple[Finding, ...
     assert 0.9 <= wait_s <= 1.1
 
 
+@pytest.mark.parametrize(
+    ("silent_pause_s", "silent_s", "pause_s"),
+    [
+        (0.0, 1000, 1.0),  # few ports are silent
+        (9.0, 5, 1.0),
+        (9.0, 50, 5.0),  # a tenth of the time
+        (9.0, 1000, 9.0),
+    ],
+)
+def test_one_of_many_silent_ports_is_probed_less_the_longer_it_is_silent(
+    silent_pause_s: float, silent_s: int, pause_s: float
+) -> None:
+    port = port_after(*[REFUSED] * (silent_s + 1))
+    wait_s = port.next_probe_at(Random(1), silent_pause_s) - port.probe_sent_at
+    assert wait_s == pytest.approx(pause_s, rel=0.1)
+    port.awaited()
+    assert port.next_probe_at(Random(1), silent_pause_s) == port.probe_sent_at + 0.1
+
+
+def test_a_port_that_speaks_again_is_probed_once_per_interval() -> None:
+    port = port_after(*[REFUSED] * 100, READY, READY)
+    assert port.state is UP
+    assert port.next_probe_at(Random(1), 60.0) <= port.probe_sent_at + 1.1
+
+
 def test_second_probes_are_spread_over_the_interval() -> None:
     rng = Random(1)
     waits = [port_after(READY, at=0.0).next_probe_at(rng) for _ in range(200)]

@@ -29,6 +29,7 @@ from lb.proxy.split import (
     split_rules,
     unequal_parts,
 )
+from lb.proxy.split_memory import BatchMemory
 from lb.settings.model import Settings
 from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.live import FakeClock
@@ -69,7 +70,7 @@ def splits(
     plan = QueuePlan(limits={}) if parts or divider is not None else None
     routes = {b"m": ModelRoute(facts=facts, plan=plan)}
     pool = PoolRef(PoolSnapshot(1, (), (nowhere, nowhere), routes))
-    made = Splits(pool, divider or Divided(*parts), clock or FakeClock(100.0))
+    made = Splits(pool, divider or Divided(*parts), clock or FakeClock(100.0), MemoryBudget(2**30))
     made.configure({b"m": rule})
     return made
 
@@ -314,7 +315,7 @@ class Owner:
 def test_held_bytes_are_on_the_memory_budget() -> None:
     memory_budget = MemoryBudget(100)
     owner = Owner()
-    owner.held = held = HeldBytes(memory_budget, owner)
+    owner.held = held = HeldBytes(BatchMemory(memory_budget, owner))
     assert held.add(b"")
     assert not len(memory_budget)
     assert held.add(b"x" * 60)
@@ -325,7 +326,7 @@ def test_held_bytes_are_on_the_memory_budget() -> None:
 
 def held_bytes() -> HeldBytes:
     owner = Owner()
-    owner.held = HeldBytes(MemoryBudget(2**30), owner)
+    owner.held = HeldBytes(BatchMemory(MemoryBudget(2**30), owner))
     return owner.held
 
 

@@ -104,6 +104,51 @@ def test_what_nobody_waits_for_gives_way_to_what_passes_the_ceiling() -> None:
     assert memory_budget.evictions == 0
 
 
+def of_800(relayed_at_most: int = 100) -> MemoryBudget:
+    memory_budget = MemoryBudget(800)
+    memory_budget.relayed_at_most = relayed_at_most
+    return memory_budget
+
+
+def test_the_largest_of_those_that_hold_much_gives_way_before_memory_is_short() -> None:
+    memory_budget = of_800()
+    large, largest, small = (Owner(memory_budget) for _ in range(3))
+    memory_budget.take(large, 200)
+    memory_budget.take(largest, 450)
+    assert memory_budget.take(small, 50)
+    assert (large.evicted, largest.evicted, memory_budget.held) == (0, 1, 250)
+    assert (memory_budget.is_short, memory_budget.shortages) == (False, 0)
+
+
+def test_who_asks_for_more_gives_way_if_it_would_hold_most() -> None:
+    memory_budget = of_800()
+    quiet, greedy = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.take(quiet, 300)
+    memory_budget.take(greedy, 90)
+    assert not memory_budget.take(greedy, 310)
+    assert (quiet.evicted, greedy.evicted, memory_budget.held) == (0, 1, 300)
+
+
+def test_memory_becomes_short_where_nobody_holds_much() -> None:
+    memory_budget = of_800()
+    owners = [Owner(memory_budget) for _ in range(8)]
+    assert all(memory_budget.take(each, 90) for each in owners)
+    assert (memory_budget.is_short, memory_budget.shortages) == (True, 1)
+    assert not any(each.evicted for each in owners)
+    assert not memory_budget.take(owners[0], 11), "it would hold much"
+    assert [each.evicted for each in owners] == [1, *[0] * 7]
+
+
+def test_who_held_much_once_does_not_give_way_before_others_that_do() -> None:
+    memory_budget = of_800()
+    smaller, larger = Owner(memory_budget), Owner(memory_budget)
+    memory_budget.take(smaller, 400)
+    memory_budget.release(smaller, 350)
+    memory_budget.take(larger, 200)
+    assert all(memory_budget.take(Owner(memory_budget), 90) for _ in range(5))
+    assert (smaller.evicted, larger.evicted) == (0, 1)
+
+
 def test_shared_bytes_are_counted_once_as_long_as_one_holds_any() -> None:
     memory_budget = MemoryBudget(1000)
     shared = SharedBytes(memory_budget, 300)

@@ -130,5 +130,49 @@ def test_items_are_cut_as_json_reads_them(
     assert repr(found) == repr(data[first : first + count])
 
 
+_MANY: dict[str, list[Any]] = {
+    "rows of one": [[number] for number in range(20_000)],
+    "rows of three": [[number, -0.5, 1e30] for number in range(8000)],
+    "rows that differ": [[1] * (1 + number % 3) for number in range(8000)],
+    "rows of texts": [[f'{number}]],["', None] for number in range(4000)],
+    "images": [[[[number, 2, 3]] * 4] * 5 for number in range(200)],
+    "rows longer than a step": [[number] * 10_000 for number in range(8)],
+    "rows in which a text seems to end them": [["]", *range(3000)] for _ in range(8)],
+    "elements after lists": [*[[1]] * 5000, *range(5000), *[[2]] * 5000],
+    "very deep": [[[[[[[number]]]]]] for number in range(500)],
+}
+
+
+@pytest.mark.parametrize("data", _MANY.values(), ids=_MANY)
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("comma", [",", ", ", " , "])
+def test_many_items_are_cut_as_json_reads_them(
+    data: list[Any], indent: int | None, comma: str
+) -> None:
+    text = json.dumps({"data": data, "y": [1]}, indent=indent, separators=(comma, ":")).encode()
+    (elements,) = finish(cut_elements(text, by_item=True)).elements
+    sizes = [_size(each) for each in data]
+    assert elements.size == sum(sizes)
+    assert elements.each == (sizes[0] if len(set(sizes)) == 1 else 0)
+    assert len(elements.ends) == len(data)
+    middle = len(data) // 2
+    for first, size in ((0, 1), (1, middle), (middle, len(data) - middle)):
+        assert json.loads(b"[%b]" % elements.items(first, size)) == data[first : first + size]
+
+
+def test_lists_are_not_read_one_by_one() -> None:
+    """One by one, lists of one element took eight times as long as now."""
+    text = json.dumps({"data": [[number % 10] for number in range(100_000)]}).encode()
+    steps = 0
+    work = cut_elements(text, by_item=True)
+    while True:
+        try:
+            next(work)
+        except StopIteration:
+            break
+        steps += 1
+    assert steps <= 2 * 4 * len(text) // STEP_BYTES
+
+
 def _size(value: Any) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 1

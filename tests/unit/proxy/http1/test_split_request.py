@@ -208,3 +208,55 @@ async def test_a_client_that_leaves_ends_a_batch_of_which_no_part_has_begun() ->
     assert bench.bodies() == [b"", b""]
     assert bench.sides.is_clean()
     assert bench.sides.backends[0].port(AppProtocol.HTTP).attempts == 0
+
+
+def long_reply(request: bytes, size: int) -> bytes:
+    """The answer to a part whose rows have so many bytes each."""
+    rows = json.loads(request)["inputs"][0]["shape"][0]
+    output = {"name": "OUT", "datatype": "BYTES", "shape": [rows, 1], "data": ["x" * size] * rows}
+    return json.dumps({"model_name": "m", "outputs": [output]}).encode()
+
+
+async def test_a_batch_whose_answers_need_all_memory_gives_way_before_others_are_refused() -> None:
+    bench = Bench()
+    sides = bench.sides
+    sides.memory_budget.relayed_at_most = sides.memory_budget.ceiling // 16
+    each = sides.memory_budget.ceiling // 2
+    bench.asks(WHOLE)
+    for number in range(2):
+        message = answer(long_reply(await bench.part(number), each // (ROWS // 2)))
+        for start in range(0, len(message), each // 8):
+            bench.upstreams[number][0].data_received(message[start : start + each // 8])
+    assert bench.client.take().startswith(b"HTTP/1.1 503 ")
+    assert sides.memory_budget.held == 0
+    assert sides.memory_budget.shortages == 0, "nobody else was refused"
+
+
+async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
+    bench = Bench()
+    bench.asks(WHOLE)
+    other, client = bench.sides.client()
+    line = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    other.data_received(line % len(WHOLE) + WHOLE)
+    assert bench.sides.split_counts.batches == 1
+    await bench.answers(0)
+    await bench.answers(1)
+    await eventually(lambda: bench.sides.split_counts.batches == 2)
+    assert bench.client.take().startswith(b"HTTP/1.1 200 ")
+    await bench.answers(0)
+    await bench.answers(1)
+    assert client.take().startswith(b"HTTP/1.1 200 ")
+    assert bench.sides.is_clean()
+
+
+async def test_a_client_that_leaves_while_its_batch_waits_leaves_nothing_behind() -> None:
+    bench = Bench()
+    bench.asks(WHOLE)
+    other, client = bench.sides.client()
+    line = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    other.data_received(line % len(WHOLE) + WHOLE)
+    client.lose()
+    await bench.answers(0)
+    await bench.answers(1)
+    assert await bench.is_right()
+    assert bench.sides.split_counts.batches == 1

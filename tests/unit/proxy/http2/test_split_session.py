@@ -341,3 +341,33 @@ async def test_a_batch_that_takes_more_than_there_is_once_parsed_is_refused() ->
     status, body = await bench.outcome()
     assert status == TOO_MUCH, body
     assert bench.paper.memory_budget.held == 0
+
+
+async def test_a_batch_whose_answers_need_all_memory_gives_way_before_others_are_refused() -> None:
+    bench = Bench()
+    bench.asks()
+    await eventually(lambda: bench.paper.in_flight == 2)
+    budget = bench.paper.memory_budget
+    budget.resize(100_000)
+    budget.relayed_at_most = 10_000
+    for backend in bench.backends:
+        backend.sends(f.headers(1, f.RESPONSE_FIELDS), *[f.data(1, bytes(10_000))] * 6)
+    status, text = await bench.outcome()
+    assert status == TOO_MUCH, text
+    assert (budget.held, budget.shortages) == (0, 0)
+
+
+async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
+    bench = Bench()
+    bench.asks()
+    bench.client.sends(f.headers(3, f.request_fields()), f.data(3, f.message(batch()), end=True))
+    assert bench.paper.split_counts.batches == 1
+    for number in range(2):
+        bench.answers(number)
+    await eventually(lambda: bench.paper.split_counts.batches == 2)
+    bench.paper.flush()
+    for number in range(2):
+        body = bench.part(number, 3)
+        bench.backends[number].sends(f.answer(3, f.message(reply(body))))
+    await eventually(bench.paper.is_clean)
+    assert [record.grpc_status for record in bench.paper.finished.records] == [0, 0]

@@ -14,8 +14,17 @@ from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import ErrorCode
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
-from tests.fakes.relay import snapshot_of
-from tests.wire.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
+from tests.fakes.relay import Options, snapshot_of
+from tests.wire.frames import (
+    DATA,
+    OK_TRAILERS,
+    RESPONSE_FIELDS,
+    WINDOW_UPDATE,
+    data,
+    headers,
+    rst,
+    window_update,
+)
 
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 PLAN = QueuePlan(limits={}, default=Capacity(1, is_auto=True))
@@ -25,8 +34,8 @@ SCHEDULED = ModelRoute(facts=FACTS, is_uniform=True, plan=PLAN)
 class Paper(PaperStreams):
     """A stream to backends whose model `work` is scheduled."""
 
-    def __init__(self, backends: int = 2, **sizes: int) -> None:
-        super().__init__(backends=backends, **sizes)
+    def __init__(self, backends: int = 2, options: Options | None = None, **sizes: int) -> None:
+        super().__init__(backends=backends, options=options, **sizes)
         self.bench.ref.publish(
             replace(self.bench.ref.current, routes={**ROUTES, b"work": SCHEDULED})
         )
@@ -196,6 +205,68 @@ async def test_where_answers_cannot_be_told_apart_by_number_no_accounts_are_kept
     await paper.turn()
     assert paper.ids() == ["a", "f", "b"]
     assert paper.under_way() == [0]
+
+
+async def test_a_stream_stays_where_it_is_while_that_backend_is_idle_when_it_sends() -> None:
+    paper = Paper(3)
+    for number in range(20):
+        paper.asks(f"{number}")
+        paper.does(0, 0.02)
+    assert len(paper.ids()) == 20
+    assert paper.heads == {0}
+
+
+async def test_requests_that_are_spread_keep_their_ids_when_their_backend_is_lost() -> None:
+    paper = Paper()
+    for number in range(20):
+        paper.asks(f"{number}")
+        paper.does(0, 0.02)
+    for burst in range(3):
+        paper.asks(*(f"{burst}.{each}" for each in range(8)))
+        assert all(paper.under_way())
+        while any(paper.owed.values()):
+            for number in (0, 1):
+                if paper.owed[number]:
+                    paper.does(number, 0.02)
+    await paper.turn()
+    paper.ids()
+    paper.asks("a", "b", "c", "d")
+    lost, kept = paper.owed[1], paper.owed[0]
+    assert len(lost) == len(kept) == 2
+    paper.backends[1].sends(rst(1, ErrorCode.INTERNAL_ERROR))
+    for _ in tuple(kept):
+        paper.does(0, 0.02)
+    await paper.turn()
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c", "d"]
+    assert [answer.infer_response.id for answer in answers if answer.error_message] == lost
+    assert paper.under_way() == [0, 0]
+
+
+async def test_spread_messages_and_answers_give_their_senders_room() -> None:
+    paper = Paper(options={"stream_window": 65_536, "stream_window_max": 65_536})
+    credited = {0: 0, 1: 0}
+    for _ in range(100):
+        for number in range(8):
+            paper.send(request("work", 0, f"{number}", tensor=bytes(1_000)))
+        for number, backend in enumerate(paper.backends):
+            for frame in backend.gets():
+                if frame.kind == DATA:
+                    paper.owed[number].append("x")
+                elif frame.kind == WINDOW_UPDATE and frame.stream:
+                    credited[number] += frame.increment
+        for number, owed in paper.owed.items():
+            for _ in tuple(owed):
+                paper.does(number, 0.02, result("work", "x", bytes(1_000)))
+        paper.client.sends(window_update(1, 8_500), window_update(0, 8_500))
+        for backend in paper.backends[: len(paper.heads)]:
+            backend.sends(window_update(1, 8_500), window_update(0, 8_500))
+    await paper.turn()
+    assert len(paper.heads) == 2
+    to_client = [f.increment for f in paper.looks() if f.kind == WINDOW_UPDATE and f.stream]
+    assert sum(to_client) > 750_000
+    assert sum(credited.values()) > 650_000
+    assert len([frame for frame in paper.got if frame.kind == DATA]) == 800
 
 
 async def test_whatever_happens_the_scheduler_knows_what_is_under_way() -> None:
