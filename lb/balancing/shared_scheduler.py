@@ -160,7 +160,7 @@ class SharedScheduler(Scheduler):
         """How often others had read the board when this worker rang for them last."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
-        self.on_untold: Callable[[], None] = self._tell_at_once
+        self.on_untold: Callable[[], None] = self.tell_at_once
         """Called when there are changes that others are to be told of: have `tell` called at the
         end of this iteration of the event loop."""
 
@@ -195,17 +195,10 @@ class SharedScheduler(Scheduler):
             self._board.write_sample(entry)
             self._board.write(entry)
         if backend is not None and not queue.own_entry.count:
-            # Nearly always there is no limit that somebody gave. `_tell` is the reference.
+            # Nearly always nobody has given a limit, so nothing is to be checked again.
             model_backend: ModelBackend | None = ticket.model_backend
-            if (
-                model_backend is not None
-                and not model_backend.is_exact
-                and not backend.max_in_flight
-                and model_backend.shared is not None
-                and model_backend.shared.counted_at is model_backend
-            ):
-                self._untold_loads.pop(model_backend.shared, None)
-                self._write_load(model_backend.shared)
+            if model_backend is not None and not (model_backend.is_exact or backend.max_in_flight):
+                self._tell_begin(model_queue, model_backend, now)
                 return backend
         # Others may take the last place of each backend meanwhile; more often is not worth asking.
         tries_left = len(eligible_set.model_backends)
@@ -278,27 +271,11 @@ class SharedScheduler(Scheduler):
             shared.ended_set = ticket.request_class.eligible_set
             shared.ended_at = model_backend
             self._ended[model_queue] = shared
-        load: SharedLoad | None = model_backend.shared
-        if (
-            load is not None
-            and load.counted_at is model_backend
-            and ending is not Ending.NEITHER
-            and not backend.max_in_flight
-            and model_queue.index is None
-            and model_backend.load.cost.count == learnt
-        ):
-            # `_tell_load` is the reference.
-            load.own_entry.ends += 1
-            self._untold_loads[load] = None
-            if not self._waiting and self._board.has_queued_elsewhere():
-                self.tell(now)  # somebody waits for it
-            else:
-                self._tell_soon(now)
-            return
-        # What was taken back is told of at once: others may have taken back something for it. With
-        # an index, many ends that are heard of together make the next choice dearer.
-        is_urgent = ending is Ending.NEITHER or model_queue.index is not None
-        self._tell_load(model_queue, model_backend, learnt, now, ended=1, is_urgent=is_urgent)
+        self._tell_end(model_queue, model_backend, learnt, now, is_undone=ending is Ending.NEITHER)
+        if not self._waiting and self._board.has_queued_elsewhere():
+            self.tell(now)  # a request of another worker may begin in its place
+        else:
+            self._tell_soon(now)
 
     def _hand_over(self, now: float) -> None:
         """Ring for the workers with the most urgent requests where requests have ended in whose
@@ -328,7 +305,8 @@ class SharedScheduler(Scheduler):
     def drop(self, ticket: Ticket) -> None:
         """Take a ticket out of its queue; see `Scheduler`."""
         super().drop(ticket)
-        self._tell(ticket, ticket.arrived_at)
+        # The last time that is known: what others have changed must not be counted in the past.
+        self._tell(ticket, max(ticket.arrived_at, self._read_at, self._told_at))
 
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
@@ -714,7 +692,8 @@ class SharedScheduler(Scheduler):
         if self._ended:
             self._hand_over(now)
 
-    def _tell_at_once(self) -> None:
+    def tell_at_once(self) -> None:
+        """Tell the others of a change when it is made: where there is no event loop."""
         self.tell(self._untold_at)
 
     def _write_untold(self, now: float) -> None:
@@ -737,15 +716,14 @@ class SharedScheduler(Scheduler):
             self.on_untold()
 
     def _tell(self, ticket: Ticket, now: float) -> None:
-        """Tell the others what has become of a ticket."""
+        """Tell the others what has become of a ticket that has not ended."""
         model_queue: ModelQueue = ticket.request_class.model_queue
         if ticket.backend is not None:
             model_backend: ModelBackend | None = ticket.model_backend
             if model_backend is None or model_backend.shared is None:
                 model_backend = model_queue.model_backends.get(ticket.backend)
             if model_backend is not None:
-                learnt = model_backend.load.cost.count
-                self._tell_load(model_queue, model_backend, learnt, now, ended=0, is_urgent=True)
+                self._tell_begin(model_queue, model_backend, now)
         shared = self._queues.get(model_queue)
         if shared is not None and (model_queue.waiting or shared.own_entry.count):
             self._tell_queue(model_queue, shared, now)
@@ -777,48 +755,59 @@ class SharedScheduler(Scheduler):
             self._told_waiting = self._waiting
             self._board.write_queued(self._waiting)
 
-    def _tell_load(
+    def _tell_begin(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> None:
+        """Tell the others at once that a request has begun at a model backend."""
+        shared = model_backend.shared
+        if shared is None or shared.counted_at is not model_backend:
+            shared = self._know(model_queue, model_backend, now)
+        if model_backend.backend.max_in_flight:
+            limited = self._limits.get(model_backend.backend)
+            if limited is not None:
+                self._tell_limited(limited, 1)
+        self._untold_loads.pop(shared, None)
+        self._write_load(shared)
+
+    def _tell_end(
         self,
         model_queue: ModelQueue,
         model_backend: ModelBackend,
         learnt: int,
         now: float,
         *,
-        ended: int,
-        is_urgent: bool,
+        is_undone: bool,
     ) -> None:
-        """Tell the others what this worker has in flight at a model backend.
+        """Tell the others that a request has ended at a model backend, and what it took: now, or
+        by the next `tell`.
 
         Args:
             model_queue: of its model.
-            model_backend: that something has begun or ended at.
-            learnt: samples of its cost before that.
+            model_backend: where it has ended.
+            learnt: samples of the cost there before that.
             now: the time.
-            ended: requests that have ended.
-            is_urgent: others are told at once.
+            is_undone: it was not executed. Others may have taken back a request because of it.
         """
         shared = model_backend.shared
         if shared is None or shared.counted_at is not model_backend:
             shared = self._know(model_queue, model_backend, now)
         entry = shared.own_entry
-        entry.ends += ended
+        entry.ends += 1
         cost = model_backend.load.cost
         if cost.count > learnt:
             entry.samples += 1
             entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
             self._board.write_sample(entry)
+        # With an index, many ends that are heard of together make the next choice dearer.
+        is_urgent = is_undone or model_queue.index is not None
         if model_backend.backend.max_in_flight:
             is_urgent = True
             limited = self._limits.get(model_backend.backend)
             if limited is not None:
-                self._tell_limited(limited, 0 if ended else 1)
+                self._tell_limited(limited, 0)
         if is_urgent:
             self._untold_loads.pop(shared, None)
             self._write_load(shared)
         else:
             self._untold_loads[shared] = None
-        if ended:
-            self._tell_soon(now)
 
     def _write_load(self, shared: SharedLoad) -> None:
         entry = shared.own_entry
@@ -838,6 +827,7 @@ class SharedScheduler(Scheduler):
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
         """Take over a new snapshot; see `Scheduler`. What is not known any more is not shared."""
+        self._write_untold(now)  # of what is not known any more, too
         gone = super().follow(renew, now)
         known = set(self._model_queues.values())
         for model_queue in [each for each in self._queues if each not in known]:
@@ -850,8 +840,6 @@ class SharedScheduler(Scheduler):
                 del self._keys[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
-        for load in [each for each in self._untold_loads if each.own_entry.key not in self._shared]:
-            del self._untold_loads[load]
         for model_queue in self._ended.keys() - known:
             del self._ended[model_queue]
         self._untold_queues = self._queues.copy()

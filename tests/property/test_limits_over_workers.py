@@ -75,7 +75,7 @@ class Play:
         boards = [BusyBoard(memory, index, workers) for index in range(workers)]
         for board in boards:
             board.meanwhile = self.meanwhile
-        self.workers = [Worker(board, NAMES, plan, QueueRules(), most) for board in boards]
+        self.workers = [Worker(board, names, plan, QueueRules(), most) for board in boards]
         self.busy = busy
         self.now = 1.0
         self.acting: set[int] = set(range(workers))

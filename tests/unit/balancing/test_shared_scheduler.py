@@ -386,6 +386,15 @@ def test_a_request_that_a_new_snapshot_has_moved_is_told_of() -> None:
     assert two.due(0.7) == [later]
 
 
+def test_an_end_at_a_backend_that_a_new_snapshot_has_no_more_is_told_of() -> None:
+    one, two = Machine().workers
+    one.scheduler.on_untold = lambda: None  # this iteration of its loop goes on
+    one.complete(one.begin(0.0), 0.0001, Ending.FAILED)
+    one.scheduler.follow(lambda ticket: (ticket.plan, ticket.eligible), 0.0001)
+    for _ in NAMES:
+        two.begin(0.001)
+
+
 def test_nothing_is_left_when_all_has_ended() -> None:
     for names, plan in (
         (NAMES, Capacity(2, instances=2)),
