@@ -271,8 +271,10 @@ class SharedScheduler(Scheduler):
             shared.ended_set = ticket.request_class.eligible_set
             shared.ended_at = model_backend
             self._ended[model_queue] = shared
-        self._tell_end(model_queue, model_backend, learnt, now, is_undone=ending is Ending.NEITHER)
-        if not self._waiting and self._board.has_queued_elsewhere():
+        is_undone = ending is Ending.NEITHER
+        self._tell_end(model_queue, model_backend, learnt, now, is_undone=is_undone)
+        # A request that was taken back may be queued here in a moment: then `_step` decides.
+        if not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
             self.tell(now)  # a request of another worker may begin in its place
         else:
             self._tell_soon(now)

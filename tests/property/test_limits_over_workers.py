@@ -87,6 +87,8 @@ class Play:
         self.numbers = count()
         self.running: list[tuple[float, int, int, Ticket]] = []
         self.at_backend: Counter[str] = Counter()
+        self.idle_s = self.longest_idle_s = 0.0
+        """For how long all backends have been idle by now while a request is queued."""
         self.begun: Counter[int] = Counter()
         """Requests that began, by how many were at their backend then."""
         for index, worker in enumerate(self.workers):
@@ -165,16 +167,12 @@ class Play:
         Returns:
             The longest time in seconds for which all backends were idle while a request was queued.
         """
-        longest, since = 0.0, self.now
         while self.begun.total() < REQUESTS:
             while self.wake():
-                self.now += WAKE_S
-            if self.at_backend.total() or not self.queued.total():
-                since = self.now
-            longest = max(longest, self.now - since)
+                self.wait_until(self.now + WAKE_S)
             at = min(worker.scheduler.wake_at for worker in self.workers)
             at = min(at, self.running[0][0] if self.running else at, self.ticked_at + TICK_S)
-            self.now = max(self.now, at)
+            self.wait_until(max(self.now, at))
             if self.now >= self.ticked_at + TICK_S:
                 self.tick()
             while self.running and self.running[0][0] <= self.now:
@@ -184,7 +182,13 @@ class Play:
                 self.act(index, ticket)
             if self.rng.random() < self.busy:
                 self.act(self.rng.randrange(len(self.workers)))
-        return longest
+        return self.longest_idle_s
+
+    def wait_until(self, at: float) -> None:
+        is_idle = self.queued.total() and not self.at_backend.total()
+        self.idle_s = self.idle_s + at - self.now if is_idle else 0.0
+        self.longest_idle_s = max(self.longest_idle_s, self.idle_s)
+        self.now = at
 
     def run(self) -> None:
         while self.begun.total() < REQUESTS:
