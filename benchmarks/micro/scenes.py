@@ -774,7 +774,6 @@ SCENES: dict[str, Make] = {
     "ticket, 3 lanes, 2 workers": shared_tickets(3, 0.5, 2),
     "ticket, 3 lanes, 1 worker, 54 wait": shared_tickets(3, 10.0, 1),
     "ticket, 3 lanes, 2 workers, 54 wait": shared_tickets(3, 10.0, 2),
-    "ticket, 200 lanes, 2 workers": shared_tickets(200, 0.5, 2),
     "least_loaded, 2 backends": pick(
         lambda backends: LeastLoadedPicker(backends, PickSequence()), 2
     ),

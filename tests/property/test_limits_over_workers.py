@@ -24,8 +24,8 @@ REQUESTS: Final = 600
 QUEUED: Final = 12
 """Requests that all workers together have queued at most."""
 TICK_S: Final = 0.1
-WORST_IDLE_S: Final = 0.001
-"""Several bells, one after the other; the next end, which would help as well, is further off."""
+WORST_IDLE_S: Final = 0.003
+"""Two workers may leave room to each other for 2 ms; the rest is for bells, one after the other."""
 WAKE_S: Final = 0.0001
 """How long a worker takes to hear a bell, or to see that it is time."""
 MEANWHILE: Final = 0.1
