@@ -11,6 +11,8 @@ with a neighbour that rests, and with busy ones.
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections import deque
+from functools import partial
 from heapq import heappop, heappush, heapreplace
 from random import Random
 from time import perf_counter
@@ -25,10 +27,15 @@ from lb.sharing.board import Board, size
 STEP_S: Final = 0.00003
 """Seconds of simulated time in which each worker serves a request."""
 REQUESTS: Final = 3000
-CASES: Final = ((3, 0.5), (16, 0.5), (200, 0.5), (3, 40.0))
+CASES: Final = ((3, 0.5), (16, 0.5), (200, 0.5), (3, 10.0))
 """Backends, and requests under way per slot; above 1.0 some are queued."""
 SLOTS: Final = 96
 """Executions that all backends of few can run at once."""
+_QUEUED_SLOTS: Final = 2
+"""Requests that each backend may have in flight where some are queued."""
+_ITERATION_S: Final = 0.00015
+"""Seconds that an iteration of a busy event loop takes: about five requests (`epoll_wait` calls per
+request of a relay with 16 connections)."""
 _TICK_S: Final = 0.1
 
 
@@ -42,7 +49,7 @@ class Worker:
             Backend(BackendSpec(name=f"b{at}", http=address)) for at in range(backends)
         )
         rules = QueueRules(max_waiting=1_000_000)
-        capacity = Capacity(instances, is_auto=True, instances=instances)
+        capacity = Capacity(instances, is_auto=instances != _QUEUED_SLOTS, instances=instances)
         plan = QueuePlan(limits={}, default=capacity, rules=rules)
         self.request_class = RequestClass(b"resnet", b"", plan, self.backends)
         self.scheduler = scheduler
@@ -66,9 +73,25 @@ class Machine:
         self._random = Random(1)
         self._count = 0
         self._rung: list[int] = []
-        for scheduler in schedulers:
-            if isinstance(scheduler, SharedScheduler):
-                scheduler.ring = self._rung.append
+        self._untold: deque[tuple[float, Worker]] = deque()
+        """Workers that tell the others something, and when their iterations end."""
+        self._ticked_at = 0.0
+        for worker in self.workers:
+            if isinstance(worker.scheduler, SharedScheduler):
+                worker.scheduler.ring = self._rung.append
+                worker.scheduler.on_untold = partial(self._tell_later, worker)
+
+    def _tell_later(self, worker: Worker) -> None:
+        self._untold.append((self.now + _ITERATION_S, worker))
+
+    def _tell(self) -> None:
+        """Iterations of event loops end."""
+        while self._untold and self._untold[0][0] <= self.now:
+            _, worker = self._untold.popleft()
+            began = perf_counter()
+            if isinstance(worker.scheduler, SharedScheduler):
+                worker.scheduler.tell(self.now)
+            worker.spent_s += perf_counter() - began
 
     def _begin(self, worker: Worker, ticket: Ticket) -> None:
         backend = ticket.backend
@@ -102,6 +125,9 @@ class Machine:
 
     def go_on(self) -> None:
         """One request ends, and the same worker gets another one."""
+        self._dispatch_in_time()
+        if self.now - self._ticked_at > _TICK_S:
+            self.tick()
         self.now, _, worker, ticket = heappop(self._ends)
         backend = ticket.backend
         assert backend is not None
@@ -113,6 +139,7 @@ class Machine:
         self.offer(worker)
         if worker.scheduler.wake_at <= self.now:
             self.dispatch(worker)
+        self._tell()
         while self._rung:
             other = self.workers[self._rung.pop()]
             began = perf_counter()
@@ -121,16 +148,27 @@ class Machine:
             other.spent_s += perf_counter() - began
             self.dispatch(other)
 
+    def _dispatch_in_time(self) -> None:
+        """What workers wanted to check before the next end begins."""
+        while True:
+            first = min(self.workers, key=lambda worker: worker.scheduler.wake_at)
+            at = first.scheduler.wake_at
+            if self._ends and at >= self._ends[0][0]:
+                return
+            self.now = max(self.now, at)
+            self.dispatch(first)
+
     def tick(self) -> None:
         """Have all say that they run, and look for what is due."""
+        self._ticked_at = self.now
         for worker in self.workers:
             if isinstance(worker.scheduler, SharedScheduler):
                 worker.scheduler.tick(self.now)
             self.dispatch(worker)
 
 
-def measure(backends: int, load: float, *, workers: int, busy: int) -> float:
-    """Microseconds per request of the first worker.
+def busy_machine(backends: int, load: float, *, workers: int, busy: int) -> Machine:
+    """Make a machine whose workers have begun to serve requests.
 
     Args:
         backends: that all use.
@@ -138,7 +176,7 @@ def measure(backends: int, load: float, *, workers: int, busy: int) -> float:
         workers: in all.
         busy: of them.
     """
-    instances = max(1, SLOTS // backends) if load <= 1.0 else 2
+    instances = max(1, SLOTS // backends) if load <= 1.0 else _QUEUED_SLOTS
     schedulers: list[Scheduler] = [Scheduler()]
     if workers > 1:
         memory = memoryview(bytearray(size(workers)))
@@ -152,17 +190,18 @@ def measure(backends: int, load: float, *, workers: int, busy: int) -> float:
     for worker in machine.workers[:busy]:
         for _ in range(each):
             machine.offer(worker)
+    return machine
+
+
+def measure(backends: int, load: float, *, workers: int, busy: int) -> float:
+    """Microseconds per request of the first worker; see `busy_machine`."""
+    machine = busy_machine(backends, load, workers=workers, busy=busy)
     first = machine.workers[0]
-    ticked_at = machine.now
-    is_warm = False
+    while first.ended < REQUESTS:
+        machine.go_on()
+    first.spent_s = 0.0
     while first.ended < 2 * REQUESTS:
         machine.go_on()
-        if machine.now - ticked_at > _TICK_S:
-            ticked_at = machine.now
-            machine.tick()
-        if not is_warm and first.ended >= REQUESTS:
-            is_warm = True
-            first.spent_s = 0.0
     return first.spent_s / REQUESTS * 1e6
 
 

@@ -32,6 +32,7 @@ from benchmarks.bench_schedule import (
     busy_desk,
     numbered_message,
 )
+from benchmarks.bench_sharing import busy_machine
 from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
 from benchmarks.micro.sides import MODEL, Clock, Http1Sides, Http2Sides, Sink
@@ -68,6 +69,8 @@ _ONE_ROW, _EIGHT_ROWS = b"\x1a\x02\x01\x10", b"\x1a\x02\x08\x10"
 """The shape of an input over gRPC."""
 _IN_FLIGHT: Final = 32
 """Calls that one backend may have in flight at most while executions are as short as in a scene."""
+_TICKETS: Final = 16
+"""Of all workers in one step: they read each other once for about as many."""
 _EXECUTION_S: Final = 0.005
 _LEARNT: Final = 20
 """Executions after which it is known what they take."""
@@ -548,6 +551,22 @@ def tickets(lanes: int, waiting: int = 0) -> Make:
     return make
 
 
+def shared_tickets(lanes: int, load: float, workers: int) -> Make:
+    """A ticket that begins at one of several busy workers, and one that ends there, with all that
+    the workers tell each other for it. The machine that they are on is counted, too."""
+
+    def make(_: Clock) -> Scene:
+        machine = busy_machine(lanes, load, workers=workers, busy=workers)
+
+        def go_on(_: object) -> None:
+            for _number in range(_TICKETS):
+                machine.go_on()
+
+        return Scene(go_on, itertools.repeat(None), _TICKETS)
+
+    return make
+
+
 # Batches that may be cut
 
 
@@ -751,6 +770,10 @@ SCENES: dict[str, Make] = {
     "ticket, 3 lanes, 100 wait": tickets(3, 100),
     "ticket, 200 lanes": tickets(200),
     "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),
+    "ticket, 3 lanes, 1 worker": shared_tickets(3, 0.5, 1),
+    "ticket, 3 lanes, 2 workers": shared_tickets(3, 0.5, 2),
+    "ticket, 3 lanes, 1 worker, 54 wait": shared_tickets(3, 10.0, 1),
+    "ticket, 3 lanes, 2 workers, 54 wait": shared_tickets(3, 10.0, 2),
     "least_loaded, 2 backends": pick(
         lambda backends: LeastLoadedPicker(backends, PickSequence()), 2
     ),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappush
+from math import inf
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
@@ -75,8 +76,8 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "gave_way_at", "gave_way_to", "others", "own_entry", "rang_at", "tenants", "told_arrivals",
-        "told_at",
+        "ended", "ended_at", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry",
+        "tenants", "told_arrivals", "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -85,10 +86,14 @@ class _SharedQueue:
         """What each worker has queued that has anything."""
         self.tenants: dict[int, ClientUsage] = {}
         """The tenant whose turn it is in each of them, where tenants have shares."""
+        self.ended = 0
+        """Requests of this worker that have ended, and in whose place it has begun none so far."""
+        self.ended_set: EligibleSet | None = None
+        """The eligible set of the last of them."""
+        self.ended_at: ModelBackend | None = None
+        """The model backend of the last of them."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
-        self.rang_at: dict[int, float] = {}
-        """When this worker rang for others last."""
         self.told_arrivals = 0
         """Arrivals that the tail was learnt from when others were told of one last."""
         self.told_at = 0.0
@@ -96,6 +101,8 @@ class _SharedQueue:
 
     def first(self, eligible_set: EligibleSet, now: float) -> int:
         """The worker with the most urgent request; others must have some."""
+        if len(self.others) == 1:
+            return next(iter(self.others))
         return min(self.others, key=lambda worker: eligible_set.order(self.waits_of(worker), now))
 
     def waits_of(self, worker: int) -> Waits:
@@ -112,6 +119,7 @@ class SharedScheduler(Scheduler):
     """The scheduler of a worker; `Scheduler` says how to use it. Besides:
 
     - Call `tick` ten times a second.
+    - Have `on_untold` call `tell` at the end of an iteration of the event loop.
     - Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
     """
 
@@ -138,8 +146,23 @@ class SharedScheduler(Scheduler):
         self._read_at = 0.0
         """When all changes were read last."""
         self._told_waiting = 0
+        self._told_at = 0.0
+        """When others were told of all that has changed here last."""
+        self._untold_loads: dict[SharedLoad, None] = {}
+        """Model backends of which others are to be told."""
+        self._untold_queues: dict[ModelQueue, _SharedQueue] = {}
+        """Model queues of which they are to be told."""
+        self._ended: dict[ModelQueue, _SharedQueue] = {}
+        """Model queues of which requests have ended since others were told of all."""
+        self._untold_at = inf
+        """When the first change was made that others are to be told of."""
+        self._rang: dict[int, int] = {}
+        """How often others had read the board when this worker rang for them last."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
+        self.on_untold: Callable[[], None] = self.tell_at_once
+        """Called when there are changes that others are to be told of: have `tell` called at the
+        end of this iteration of the event loop."""
 
     # Requests
 
@@ -171,6 +194,12 @@ class SharedScheduler(Scheduler):
             entry.samples += 1
             self._board.write_sample(entry)
             self._board.write(entry)
+        if backend is not None and not queue.own_entry.count:
+            # Nearly always nobody has given a limit, so nothing is to be checked again.
+            model_backend: ModelBackend | None = ticket.model_backend
+            if model_backend is not None and not (model_backend.is_exact or backend.max_in_flight):
+                self._tell_begin(model_queue, model_backend, now)
+                return backend
         # Others may take the last place of each backend meanwhile; more often is not worth asking.
         tries_left = len(eligible_set.model_backends)
         while backend is not None:
@@ -181,7 +210,7 @@ class SharedScheduler(Scheduler):
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
-        is_first = not self._told_waiting
+        is_first = not queue.own_entry.count
         self._tell(ticket, now)
         if is_first:
             # Others that have ended something before they were told have not rung.
@@ -221,10 +250,9 @@ class SharedScheduler(Scheduler):
         return super().divide(ticket, now, limit, most, preferred)
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """Count the end of an attempt; see `Scheduler`. Ring for the worker whose next request is
-        the most urgent."""
-        is_fresh = 0.0 <= now - self._read_at < _FRESH_S
-        if not is_fresh or (not self._waiting and self._board.has_queued_elsewhere()):
+        """Count the end of an attempt; see `Scheduler`. If no request of this worker begins in its
+        place, `tell` rings for the worker whose next request is the most urgent."""
+        if not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         model_backend: ModelBackend | None = ticket.model_backend
         backend = ticket.backend
@@ -237,24 +265,50 @@ class SharedScheduler(Scheduler):
             model_backend = model_queue.model_backends.get(backend)
             if model_backend is None:
                 return
-        self._tell_load(model_queue, model_backend, learnt, now, ended=1)
         shared = self._queues.get(model_queue)
-        if shared is not None and shared.others:
-            eligible_set: EligibleSet = ticket.request_class.eligible_set
-            first = shared.first(eligible_set, now)
-            own_set = _first_set(model_queue, now)
-            own = None if own_set is None else own_set.waits(now)
-            urgency = eligible_set.order(shared.waits_of(first), now)
-            is_more_urgent = own is None or urgency < eligible_set.order(own, now)
-            # One that was rung for a moment ago reads what has changed since, too.
-            if is_more_urgent and not 0.0 <= now - shared.rang_at.get(first, 0.0) < _FRESH_S:
-                shared.rang_at[first] = now
-                self.ring(first)
+        if shared is not None:
+            shared.ended += 1
+            shared.ended_set = ticket.request_class.eligible_set
+            shared.ended_at = model_backend
+            self._ended[model_queue] = shared
+        is_undone = ending is Ending.NEITHER
+        self._tell_end(model_queue, model_backend, learnt, now, is_undone=is_undone)
+        # A request that was taken back may be queued here in a moment: then `_step` decides.
+        if not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
+            self.tell(now)  # a request of another worker may begin in its place
+        else:
+            self._tell_soon(now)
+
+    def _hand_over(self, now: float) -> None:
+        """Ring for the workers with the most urgent requests where requests have ended in whose
+        place none of this worker begins. The others must have been told of them."""
+        ended, self._ended = self._ended, {}
+        if not self._board.has_queued_elsewhere():
+            for shared in ended.values():
+                shared.ended = 0
+            return
+        # Who queues a request from now on finds the room.
+        self.rung(now)
+        for model_queue, shared in ended.items():
+            if shared.ended and not model_queue.waiting:  # otherwise `_step` decides
+                shared.ended = 0
+                if shared.others and shared.ended_set is not None:
+                    self._wake(shared.first(shared.ended_set, now), now)
+
+    def _wake(self, worker: int, now: float) -> None:
+        """Ring for another worker, unless it has yet to hear the last ring: it reads what has
+        changed since, too."""
+        self._write_untold(now)
+        reads = self._board.reads_of(worker)
+        if self._rang.get(worker) != reads:
+            self._rang[worker] = reads
+            self.ring(worker)
 
     def drop(self, ticket: Ticket) -> None:
         """Take a ticket out of its queue; see `Scheduler`."""
         super().drop(ticket)
-        self._tell(ticket, ticket.arrived_at)
+        # The last time that is known: what others have changed must not be counted in the past.
+        self._tell(ticket, max(ticket.arrived_at, self._read_at, self._told_at))
 
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
@@ -265,6 +319,9 @@ class SharedScheduler(Scheduler):
             backend = ticket.backend
             assert backend is not None
             if not self._recheck_limits(ticket, backend, now):
+                shared = self._queues.get(ticket.request_class.model_queue)
+                if shared is not None and shared.ended:
+                    shared.ended -= 1
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.request_class.model_queue
@@ -297,15 +354,19 @@ class SharedScheduler(Scheduler):
         if shared is None or not shared.others or not eligible_set.queue.count:
             super()._step(model_queue, eligible_set, now)
             return
-        first = shared.waits_of(shared.first(eligible_set, now))
+        worker = shared.first(eligible_set, now)
+        first = shared.waits_of(worker)
         order = eligible_set.order(first, now)
-        if not overtakes(order) and order < eligible_set.order(eligible_set.waits(now), now):
+        if not overtakes(order) and _goes_first(eligible_set, order, eligible_set.waits(now), now):
             left_s = shared.gave_way_at + _GIVE_WAY_S - now
             if shared.gave_way_to != first or left_s < _GIVE_WAY_S - _GIVE_WAY_AGAIN_S:
                 shared.gave_way_to = first
                 shared.gave_way_at = now
                 left_s = _GIVE_WAY_S
             if left_s > 0.0:
+                if shared.ended:
+                    shared.ended = 0
+                    self._wake(worker, now)
                 eligible_set.freed = 0
                 eligible_set.wake_at = now + left_s
                 self._dirty.pop(eligible_set, None)
@@ -314,13 +375,35 @@ class SharedScheduler(Scheduler):
                     self._wakes, (eligible_set.wake_at, self._number, eligible_set, model_queue)
                 )
                 return
-            queued = eligible_set.queue.count
-            super()._step(model_queue, eligible_set, now)
-            if eligible_set.queue.count == queued:
+            if not self._step_own(model_queue, eligible_set, shared, now):
                 # There is no room: somebody else has taken what was left to that worker.
                 shared.gave_way_to = None
             return
+        self._step_own(model_queue, eligible_set, shared, now)
+
+    def _step_own(
+        self,
+        model_queue: ModelQueue,
+        eligible_set: EligibleSet,
+        shared: _SharedQueue,
+        now: float,
+    ) -> bool:
+        """Dispatch the next request of an eligible set while others have some, too. What this
+        worker has ended and cannot use is left to them.
+
+        Returns:
+            Whether the queue has become shorter.
+        """
+        queued = eligible_set.queue.count
         super()._step(model_queue, eligible_set, now)
+        if eligible_set.queue.count < queued:
+            return True
+        if shared.ended:
+            shared.ended = 0
+            # Others may have heard of the end, and taken the place.
+            if shared.ended_at is not None and shared.ended_at.can_take():
+                self._wake(shared.first(eligible_set, now), now)
+        return False
 
     # Other workers
 
@@ -335,6 +418,7 @@ class SharedScheduler(Scheduler):
                     self._on_change(seen, now)
         for limited in self._limits.values():
             self._tell_limited(limited, 0)
+        self.tell(now)
         self.rung(now)
 
     def rung(self, now: float) -> None:
@@ -599,22 +683,63 @@ class SharedScheduler(Scheduler):
             limited.own_entry.count = count
             self._board.write(limited.own_entry)
 
+    def tell(self, now: float) -> None:
+        """Tell the others what has changed here, and ring for one that waits for what has ended.
+
+        Others are told at once of what begins, and of the first request that is queued. Of what
+        ends, and of the next queued request, they are told once in `_FRESH_S` or at the end of the
+        iteration of the event loop: until then they leave room unused, and exceed nothing.
+        """
+        self._write_untold(now)
+        if self._ended:
+            self._hand_over(now)
+
+    def tell_at_once(self) -> None:
+        """Tell the others of a change when it is made: where there is no event loop."""
+        self.tell(self._untold_at)
+
+    def _write_untold(self, now: float) -> None:
+        """Write what others are to be told of."""
+        self._told_at = now
+        self._untold_at = inf
+        for load in self._untold_loads:
+            self._write_load(load)
+        self._untold_loads.clear()
+        for model_queue, shared in self._untold_queues.items():
+            self._write_queue(model_queue, shared, now)
+        self._untold_queues.clear()
+
+    def _tell_soon(self, now: float) -> None:
+        """Have others told of what has changed: at once, if they were told last some time ago."""
+        if now >= self._told_at + _FRESH_S or now < self._told_at:
+            self.tell(now)
+        elif self._untold_at == inf:
+            self._untold_at = now
+            self.on_untold()
+
     def _tell(self, ticket: Ticket, now: float) -> None:
-        """Tell the others what has become of a ticket."""
+        """Tell the others what has become of a ticket that has not ended."""
         model_queue: ModelQueue = ticket.request_class.model_queue
         if ticket.backend is not None:
             model_backend: ModelBackend | None = ticket.model_backend
             if model_backend is None or model_backend.shared is None:
                 model_backend = model_queue.model_backends.get(ticket.backend)
             if model_backend is not None:
-                learnt = model_backend.load.cost.count
-                self._tell_load(model_queue, model_backend, learnt, now, ended=0)
+                self._tell_begin(model_queue, model_backend, now)
         shared = self._queues.get(model_queue)
         if shared is not None and (model_queue.waiting or shared.own_entry.count):
             self._tell_queue(model_queue, shared, now)
 
     def _tell_queue(self, model_queue: ModelQueue, shared: _SharedQueue, now: float) -> None:
-        """Tell the others what is queued here of a model."""
+        """Tell the others what is queued here of a model: at once, if that is the first request or
+        none any more."""
+        if bool(model_queue.waiting) != bool(shared.own_entry.count):
+            self._write_queue(model_queue, shared, now)
+        else:
+            self._untold_queues[model_queue] = shared
+            self._tell_soon(now)
+
+    def _write_queue(self, model_queue: ModelQueue, shared: _SharedQueue, now: float) -> None:
         entry = shared.own_entry
         eligible_set = _first_set(model_queue, now)
         if eligible_set is None:
@@ -632,28 +757,63 @@ class SharedScheduler(Scheduler):
             self._told_waiting = self._waiting
             self._board.write_queued(self._waiting)
 
-    def _tell_load(
+    def _tell_begin(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> None:
+        """Tell the others at once that a request has begun at a model backend."""
+        shared = model_backend.shared
+        if shared is None or shared.counted_at is not model_backend:
+            shared = self._know(model_queue, model_backend, now)
+        if model_backend.backend.max_in_flight:
+            limited = self._limits.get(model_backend.backend)
+            if limited is not None:
+                self._tell_limited(limited, 1)
+        self._untold_loads.pop(shared, None)
+        self._write_load(shared)
+
+    def _tell_end(
         self,
         model_queue: ModelQueue,
         model_backend: ModelBackend,
         learnt: int,
         now: float,
         *,
-        ended: int,
+        is_undone: bool,
     ) -> None:
-        """Tell the others what this worker has in flight at a model backend.
+        """Tell the others that a request has ended at a model backend, and what it took: now, or
+        by the next `tell`.
 
         Args:
             model_queue: of its model.
-            model_backend: that something has begun or ended at.
-            learnt: samples of its cost before that.
+            model_backend: where it has ended.
+            learnt: samples of the cost there before that.
             now: the time.
-            ended: requests that have ended.
+            is_undone: it was not executed. Others may have taken back a request because of it.
         """
         shared = model_backend.shared
         if shared is None or shared.counted_at is not model_backend:
             shared = self._know(model_queue, model_backend, now)
         entry = shared.own_entry
+        entry.ends += 1
+        cost = model_backend.load.cost
+        if cost.count > learnt:
+            entry.samples += 1
+            entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
+            self._board.write_sample(entry)
+        # With an index, many ends that are heard of together make the next choice dearer.
+        is_urgent = is_undone or model_queue.index is not None
+        if model_backend.backend.max_in_flight:
+            is_urgent = True
+            limited = self._limits.get(model_backend.backend)
+            if limited is not None:
+                self._tell_limited(limited, 0)
+        if is_urgent:
+            self._untold_loads.pop(shared, None)
+            self._write_load(shared)
+        else:
+            self._untold_loads[shared] = None
+
+    def _write_load(self, shared: SharedLoad) -> None:
+        entry = shared.own_entry
+        model_backend: ModelBackend = shared.counted_at
         load = model_backend.load
         entry.count = count = len(model_backend.unanswered.tickets)
         high = model_backend.high - shared.high
@@ -663,22 +823,13 @@ class SharedScheduler(Scheduler):
         work_s = load.work_s - shared.work_s
         entry.work_s = work_s if count and work_s > 0.0 else 0.0
         entry.since = load.busy_since
-        entry.ends += ended
-        cost = load.cost
-        if model_backend.backend.max_in_flight:
-            limited = self._limits.get(model_backend.backend)
-            if limited is not None:
-                self._tell_limited(limited, 0 if ended else 1)
-        if cost.count > learnt:
-            entry.samples += 1
-            entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
-            self._board.write_sample(entry)
         self._board.write(entry)
 
     # Changes
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
         """Take over a new snapshot; see `Scheduler`. What is not known any more is not shared."""
+        self._write_untold(now)  # of what is not known any more, too
         gone = super().follow(renew, now)
         known = set(self._model_queues.values())
         for model_queue in [each for each in self._queues if each not in known]:
@@ -691,8 +842,10 @@ class SharedScheduler(Scheduler):
                 del self._keys[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
-        for model_queue, shared in self._queues.items():
-            self._tell_queue(model_queue, shared, now)
+        for model_queue in self._ended.keys() - known:
+            del self._ended[model_queue]
+        self._untold_queues = self._queues.copy()
+        self.tell(now)
         return gone
 
     def in_flight_by_model(self, backend: Backend) -> dict[bytes, int]:
@@ -716,6 +869,24 @@ def _first_set(model_queue: ModelQueue, now: float) -> EligibleSet | None:
     if len(waiting) < 2:
         return next(iter(waiting), None)
     return min(waiting, key=lambda each: each.waits(now))
+
+
+def _goes_first(
+    eligible_set: EligibleSet, order: tuple[float, float, float], own: Waits, now: float
+) -> bool:
+    """Whether the request of another worker is so much more urgent than the own one that room is
+    left to it. Until that worker has heard of the room, nobody uses it.
+
+    Args:
+        eligible_set: of both.
+        order: of the other worker's request; see `EligibleSet.order`.
+        own: the queued requests of this worker.
+        now: the time.
+    """
+    own_order = eligible_set.order(own, now)
+    if eligible_set.has_tenants or order[0] != own_order[0]:
+        return order < own_order
+    return order[1] < own_order[1] - _GIVE_WAY_S
 
 
 def _ring_nobody(_index: int) -> None:

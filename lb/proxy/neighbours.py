@@ -66,6 +66,14 @@ class Neighbours:
         scheduler = self.scheduler
         self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
         scheduler.ring = bell.ring
+
+        def tell() -> None:
+            scheduler.tell(clock())
+
+        def tell_later() -> None:
+            loop.call_soon(tell)
+
+        scheduler.on_untold = tell_later
         self._tick(timers, clock, connections)
 
     def room(self) -> int:
@@ -81,7 +89,9 @@ class Neighbours:
         self._board.write_connections(self._connections)
 
     def close(self) -> None:
-        """Hear nothing any more. The heartbeat ends with the timers."""
+        """Hear nothing any more. The heartbeat ends with the timers. Others are told of what ends
+        from now on at once: the event loop may have no other iteration."""
+        self.scheduler.on_untold = self.scheduler.tell_at_once
         if self._bell is not None:
             self._bell.close()
             self._bell = None

@@ -45,6 +45,8 @@ _QUEUED: Final = 3
 """Requests that the worker has queued, of all models."""
 _CONNECTIONS: Final = 4
 """Connections of clients that the worker has."""
+_READS: Final = 5
+"""How often the worker has begun to read what the others have changed."""
 
 
 def size(count: int) -> int:
@@ -159,6 +161,8 @@ class Board:
         self._cells[self._base + _USED] = 0
         self._position: int = self._cells[self._base + _POSITION]
         """Changes so far. The supervisor changes the cell only while no worker has this region."""
+        self._reads: int = self._cells[self._base + _READS]
+        """Goes on from the count of the process before: nobody takes that one's last for ours."""
 
     def tick(self, now: float) -> bool:
         """Say that this worker runs, and find out which others do. To be called ten times a second.
@@ -232,6 +236,11 @@ class Board:
                     fewest = count
         return fewest
 
+    def reads_of(self, worker: int) -> int:
+        """Count how often another worker has read what the others have changed. While the count
+        stays, it has yet to read what this worker has written last."""
+        return self._cells[worker * _REGION + _READS]
+
     def _claim(self, entry: Entry) -> int:
         """Find a number for an entry that has none; -1: all are in use."""
         key = entry.key
@@ -277,6 +286,8 @@ class Board:
         """The worker and the number of each entry of others that may have changed since the last
         call."""
         cells = self._cells
+        # First of all: what is written while the count is the old one is read now.
+        cells[self._base + _READS] = self._reads = self._reads + 1
         found: list[tuple[int, int]] = []
         for other in self._neighbours:
             position = cells[other.base]

@@ -216,8 +216,8 @@ def test_a_higher_priority_goes_first_over_all_workers() -> None:
     one.queue(0.1, priority=2)
     urgent = two.queue(0.2, priority=0)
     one.complete(running[0], 1.0)
-    assert two.rung == 1
     assert one.due(1.0) == []
+    assert two.rung == 1
     assert two.due(1.0) == [urgent]
 
 
@@ -384,6 +384,15 @@ def test_a_request_that_a_new_snapshot_has_moved_is_told_of() -> None:
     later = two.queue(0.6)
     one.complete(queued, 0.7)
     assert two.due(0.7) == [later]
+
+
+def test_an_end_at_a_backend_that_a_new_snapshot_has_no_more_is_told_of() -> None:
+    one, two = Machine().workers
+    one.scheduler.on_untold = lambda: None  # this iteration of its loop goes on
+    one.complete(one.begin(0.0), 0.0001, Ending.FAILED)
+    one.scheduler.follow(lambda ticket: (ticket.plan, ticket.eligible), 0.0001)
+    for _ in NAMES:
+        two.begin(0.001)
 
 
 def test_nothing_is_left_when_all_has_ended() -> None:

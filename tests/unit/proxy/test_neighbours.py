@@ -63,6 +63,24 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
         timers.close()
 
 
+def test_what_ends_when_the_event_loop_is_closed_is_told_of() -> None:
+    loop = asyncio.new_event_loop()
+    timers = TimerWheel(loop)
+    descriptor = create(2)
+    one, two = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
+    os.close(descriptor)
+    one.start(loop, timers, name_of("close"), lambda: 1.0, no_connections)
+    two.scheduler.tick(1.0)
+    plan = QueuePlan(limits={}, default=Capacity(1))
+    tickets = [Ticket(RequestClass(b"model", b"", plan, (make_backend(),)), 1.0) for _ in range(2)]
+    assert one.scheduler.offer(tickets[0], 1.0) is not None
+    one.close()
+    timers.close()
+    loop.close()
+    one.scheduler.complete(tickets[0], 1.0, Ending.GOOD)
+    assert two.scheduler.offer(tickets[1], 1.0) is not None
+
+
 async def test_a_worker_with_more_connections_than_its_part_leaves_new_ones_to_others() -> None:
     loop = asyncio.get_running_loop()
     timers = TimerWheel(loop)
