@@ -81,7 +81,7 @@ class ControlProcess:
         self._hub = hub = Hub(seat, balancer)
         self._channel = channel = SupervisorChannel(seat)
         apps = {
-            "metrics": metrics_app(balancer, lambda: self.is_ready),
+            "metrics": metrics_app(balancer, lambda: self.is_ready, hub.counts_told),
             "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
         }
         servers = await self._own_servers.start(apps)

@@ -52,6 +52,9 @@ _USE_S: Final = 1.0
 """How old a worker's answer may be to what of a model runs on a backend."""
 _ASKED_S: Final = 3.0
 """How long workers are asked again about that, after somebody wanted to know it."""
+_TOLD_S: Final = 3.0
+"""How long readers of counters wait for workers to tell theirs. Those that run take a fifth of a
+second; the rest is for a machine without free cores."""
 _MOST_UNSENT: Final = 64 << 20
 """Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -151,6 +154,9 @@ class Hub:
         self._began_at = time.monotonic()
         self._lost_at = dict.fromkeys(range(seat.count), self._began_at)
         """When the connection of each worker ended, or this process began."""
+        self._all_told = asyncio.Event()
+        if seat.start == 1:
+            self._all_told.set()  # no worker has counted anything
         self._sequences: list[tuple[int, list[Any]]] = []
         """News of this loop iteration, and from which worker."""
         balancer.worker_statuses = self.statuses
@@ -166,6 +172,7 @@ class Hub:
         self._server = await asyncio.start_unix_server(
             self._serve, sock=self._seat.hub_socket, limit=LINE_BYTES
         )
+        self._balancer.parts.timers.after(_TOLD_S, self._all_told.set)
 
     def close(self) -> None:
         """Let no more workers in, and leave those that are there."""
@@ -178,6 +185,19 @@ class Hub:
     def connected(self) -> int:
         """Workers that are connected."""
         return len(self._links)
+
+    async def counts_told(self) -> bool:
+        """Whether all workers have told what they have counted. Waits for that, but not long.
+
+        Workers are not waited for that have said nothing `_TOLD_S` after they were let in: they
+        cannot be started, or stand still.
+        """
+        try:
+            async with asyncio.timeout(_TOLD_S):
+                await self._all_told.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def statuses(self) -> list[WorkerStatus]:
         """The workers, for people."""
@@ -523,8 +543,11 @@ class Hub:
                 ]
             case "applied":
                 link.digest = value
-            case "follows":
+            case "follows":  # it has told all its counts before
                 link.generation = value
+                followed = [each for each in self._links.values() if each.generation >= 0]
+                if len(followed) == self._seat.count:
+                    self._all_told.set()
                 self._release(time.monotonic())
 
     def _take(self, link: _Link, kind: str, value: Any) -> None:
