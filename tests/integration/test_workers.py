@@ -253,6 +253,7 @@ def test_counts_do_not_fall_when_the_control_process_dies(serving: Serving) -> N
     addresses = serving.until_serving()
     assert {ask(addresses["http"]) for _ in range(10)} == {200}
     wait_until(lambda: value(addresses["metrics"], _DONE) == 10, what="all requests counted")
+    kill(serving, "worker-0")
     os.kill(processes(serving)["control"], signal.SIGKILL)
     serving.until_logged("process has ended and is started again role=control")
     assert value(addresses["metrics"], _DONE) == 10  # the first scrape that is answered

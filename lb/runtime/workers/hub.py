@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -124,13 +124,15 @@ def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBacke
 class Hub:
     """Implements `RelaySide` and `QueueReader`."""
 
-    def __init__(self, seat: Seat, balancer: LoadBalancer) -> None:
+    def __init__(self, seat: Seat, balancer: LoadBalancer, keep_counts: Callable[[], None]) -> None:
         """
         Args:
             seat: of this process.
             balancer: its relay serves nobody.
+            keep_counts: called when `absent_counts` have changed.
         """
         self._seat = seat
+        self._keep_counts = keep_counts
         self._balancer = balancer
         self._writer = PoolWriter(f"{os.getpid()}-{secrets.token_hex(4)}")
         self._links: dict[int, _Link] = {}
@@ -167,6 +169,9 @@ class Hub:
     async def start(self) -> None:
         """Let workers in: what is known of backends is worth following."""
         self._balancer.parts.tasks.spawn(self._run(), name="workers")
+        self._is_due = True
+        self._flush()  # so that backends have numbers
+        self._sums.resume(self._seat.counts, {e.name: n for n, e in self._numbers.items()})
         assert self._seat.hub_socket is not None
         self._seat.hub_socket.setblocking(False)
         self._server = await asyncio.start_unix_server(
@@ -185,6 +190,10 @@ class Hub:
     def connected(self) -> int:
         """Workers that are connected."""
         return len(self._links)
+
+    def absent_counts(self) -> list[list[Any]]:
+        """What the next control process needs for its sums, and no worker will tell it."""
+        return self._sums.export_absent()
 
     async def counts_told(self) -> bool:
         """Whether all workers have told what they have counted. Waits for that, but not long.
@@ -478,6 +487,7 @@ class Hub:
                 del self._links[link.index]
                 self._lost_at[link.index] = time.monotonic()
                 self._sums.end(link.index)
+                self._keep_counts()
                 self._release(time.monotonic())
                 _log.info("worker disconnected", extra={"worker": link.index, "pid": link.pid})
             writer.close()
@@ -497,7 +507,8 @@ class Hub:
         before = self._links.get(link.index)
         if before is not None:
             before.close()
-        self._sums.meet(link.index, link.start)
+        if self._sums.meet(link.index, link.start):
+            self._keep_counts()
         balancer = self._balancer
         link.say("settings", self._settings())
         self._flush()

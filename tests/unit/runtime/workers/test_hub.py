@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lb.domain.backend import Backend
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
@@ -30,7 +31,7 @@ _RERUNS = ["reruns", "count"]
 class Control:
     """A control process that is started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: list[list[Any]]) -> None:
         self.logs = Logs(_SETTINGS)
         self.balancer = LoadBalancer(_SETTINGS, self.logs)
         self.listening, self.channel = (socket.socket(socket.AF_UNIX) for _ in range(2))
@@ -39,20 +40,30 @@ class Control:
         self.address = self.listening.getsockname().decode()
         self.seat = Seat(
             role=CONTROL, index=-1, count=2, start=2, settings=_SETTINGS, digest="", identity=b"a",
-            hub="", token="token", operator={}, listeners=(), board=-1,
+            hub="", token="token", operator={}, counts=counts, listeners=(), board=-1,
             hub_socket=self.listening, channel=self.channel,
         )  # fmt: skip
-        self.hub = Hub(self.seat, self.balancer)
+        self.kept: list[list[Any]] = []
+        """What the supervisor keeps for the next one."""
+        self.hub = Hub(self.seat, self.balancer, self._keep)
+
+    @property
+    def backend(self) -> Backend:
+        """Its record of the only backend."""
+        return self.balancer.control.directory.find("a").backend
+
+    def _keep(self) -> None:
+        self.kept = json.loads(json.dumps(self.hub.absent_counts()))
 
     @property
     def reruns(self) -> int:
         """One of the counters that it shows."""
         return self.balancer.relay.dispatcher.reruns.count
 
-    async def meet(self, index: int) -> Worker:
+    async def meet(self, index: int, start: int = 1) -> Worker:
         """A worker connects, and is told what there is."""
         reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
-        hello = {"token": "token", "index": index, "start": 1, "pid": os.getpid()}
+        hello = {"token": "token", "index": index, "start": start, "pid": os.getpid()}
         writer.write(line("hello", hello))
         while "pool" not in json.loads(await reader.readline()):
             pass
@@ -82,7 +93,7 @@ class Worker:
 
 @pytest.fixture
 async def control() -> AsyncIterator[Control]:
-    made = Control()
+    made = Control([])
     yield made
     await made.aclose()
 
@@ -113,4 +124,30 @@ async def test_workers_that_never_come_are_not_waited_for(
 
 
 async def test_the_first_control_process_waits_for_no_counts(control: Control) -> None:
-    assert await Hub(replace(control.seat, start=1), control.balancer).counts_told()
+    seat = replace(control.seat, start=1)
+    assert await Hub(seat, control.balancer, lambda: None).counts_told()
+
+
+async def test_counts_of_workers_that_have_ended_outlive_the_control_process(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    for start in (1, 2, 3):  # the last one dies too, and its next process is met only later
+        worker = await control.meet(0, start)
+        worker.tell([[_RERUNS, start], [["backend", 0, "lost_requests"], 2], [["held"], 5]])
+        await eventually(lambda: control.balancer.relay.memory_budget.held == 5)
+        worker.leave()
+        await eventually(lambda: control.balancer.relay.memory_budget.held == 0)
+    following = Control(control.kept)
+    try:
+        await following.hub.start()
+        assert following.reruns == 6
+        assert following.backend.lost_requests == 6
+        assert following.balancer.relay.memory_budget.held == 0
+        (await following.meet(0, 3)).leave()  # it lives after all
+        worker = await following.meet(0, 4)
+        worker.tell([[_RERUNS, 1]])
+        await eventually(lambda: following.reruns == 7)
+        worker.leave()
+    finally:
+        await following.aclose()
