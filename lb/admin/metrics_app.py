@@ -383,8 +383,11 @@ class _PageMaker:
 class _Handlers:
     """The handlers of the metrics port."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, is_complete: Callable[[], Awaitable[bool]]
+    ) -> None:
         self._registry = registry
+        self._is_complete = is_complete
         self._maker = _PageMaker()
         self.backends: BackendPages | None = None
 
@@ -393,11 +396,15 @@ class _Handlers:
         backends = self.backends
         if backends is None:
             return await self.show_own(request)
+        if not await self._is_complete():
+            return _incomplete()
         page = await self._maker.get("all", partial(self._all, backends))
         return await _send(request, page)
 
     async def show_own(self, request: web.Request) -> web.StreamResponse:
         """Ours alone, in the format that the client asks for."""
+        if not await self._is_complete():
+            return _incomplete()
         encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
         page = await self._maker.get(content_type, partial(self._own, encoder, content_type))
         return await _send(request, page, content_type)
@@ -451,6 +458,11 @@ async def _send(
     return response
 
 
+def _incomplete() -> web.Response:
+    """A failed scrape. Counters that lack a part would look as if they had been reset."""
+    return web.Response(text="not all that was counted is known yet\n", status=503)
+
+
 def _blocks(page: list[bytes | bytearray]) -> Iterator[bytes]:
     """The page in blocks of about the same length."""
     block = bytearray()
@@ -476,6 +488,11 @@ def _life_sign(is_good: Callable[[], bool]) -> Callable[[web.Request], Awaitable
     return answer
 
 
+async def nothing_lacks() -> bool:
+    """Who counts alone knows all."""
+    return True
+
+
 def make_metrics_app(
     registry: CollectorRegistry,
     *,
@@ -483,6 +500,7 @@ def make_metrics_app(
     targets: Targets,
     include_backends: bool,
     is_live: Callable[[], bool] = lambda: True,
+    is_complete: Callable[[], Awaitable[bool]] = nothing_lacks,
 ) -> web.Application:
     """The application of the metrics port: `/metrics`, `/metrics/own`, `/livez`, `/readyz`.
 
@@ -492,8 +510,9 @@ def make_metrics_app(
         targets: asked at every page.
         include_backends: whether `/metrics` shows the metrics of the backends too.
         is_live: whether the process should go on; decides `/livez`.
+        is_complete: whether our counters have all that was counted; may wait for it.
     """
-    handlers = _Handlers(registry)
+    handlers = _Handlers(registry, is_complete)
 
     async def session(_: web.Application) -> AsyncIterator[None]:
         async with _make_session() as client:

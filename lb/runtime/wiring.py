@@ -16,7 +16,7 @@ from lb.admin.live import LiveSources, LiveView
 from lb.admin.live_api import LiveApi
 from lb.admin.live_variants import shadow_rows
 from lb.admin.log_level import LogLevelSwitch
-from lb.admin.metrics_app import Target, make_metrics_app
+from lb.admin.metrics_app import Target, make_metrics_app, nothing_lacks
 from lb.admin.models import Reload, Upgrade
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.role import ControlRole
@@ -169,13 +169,18 @@ def scrape_targets(balancer: LoadBalancer) -> list[Target]:
     return targets
 
 
-def metrics_app(balancer: LoadBalancer, is_ready: Callable[[], bool]) -> web.Application:
-    """The application of the metrics listener."""
+def metrics_app(
+    balancer: LoadBalancer,
+    is_ready: Callable[[], bool],
+    is_complete: Callable[[], Awaitable[bool]] = nothing_lacks,
+) -> web.Application:
+    """The application of the metrics listener. See `make_metrics_app`."""
     return make_metrics_app(
         make_registry(balancer.collector),
         is_ready=is_ready,
         targets=lambda: scrape_targets(balancer),
         include_backends=True,
+        is_complete=is_complete,
     )
 
 

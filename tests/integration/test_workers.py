@@ -249,6 +249,16 @@ def test_workers_go_on_without_the_control_process(serving: Serving) -> None:
     assert value(addresses["metrics"], _DONE) > 0
 
 
+def test_counts_do_not_fall_when_the_control_process_dies(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    assert {ask(addresses["http"]) for _ in range(10)} == {200}
+    wait_until(lambda: value(addresses["metrics"], _DONE) == 10, what="all requests counted")
+    kill(serving, "worker-0")
+    os.kill(processes(serving)["control"], signal.SIGKILL)
+    serving.until_logged("process has ended and is started again role=control")
+    assert value(addresses["metrics"], _DONE) == 10  # the first scrape that is answered
+
+
 def test_stopped_worker_does_not_stop_the_service(lasting: Serving) -> None:
     addresses = lasting.until_serving()
     worker = processes(lasting)["worker-0"]

@@ -24,7 +24,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.own_servers import OwnServers
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners, wanted_sockets
-from lb.runtime.upkeep import watch_files, watch_lag
+from lb.runtime.upkeep import watch_files
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.runtime.workers.hub import Hub
 from lb.runtime.workers.seat import Seat, SupervisorChannel
@@ -78,10 +78,10 @@ class ControlProcess:
             seat.settings, self._logs, seat.digest, identity=seat.identity
         )
         ending = Drain(balancer.relay, self._force)
-        self._hub = hub = Hub(seat, balancer)
         self._channel = channel = SupervisorChannel(seat)
+        self._hub = hub = Hub(seat, balancer, self._keep_counts)
         apps = {
-            "metrics": metrics_app(balancer, lambda: self.is_ready),
+            "metrics": metrics_app(balancer, lambda: self.is_ready, hub.counts_told),
             "admin": admin_app(balancer, self._reload, self._upgrade, self._listening),
         }
         servers = await self._own_servers.start(apps)
@@ -93,7 +93,6 @@ class ControlProcess:
         tasks = balancer.parts.tasks
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
-            tasks.spawn(watch_lag(balancer), name="event-loop-lag")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
             await listener_set.open_own()
             resume_operator_state(balancer, seat.operator)
@@ -144,6 +143,11 @@ class ControlProcess:
         if text != self._told:
             self._told = text
             self._channel.say("operator", state)
+
+    def _keep_counts(self) -> None:
+        """Have the supervisor keep the counts of workers that have gone, likewise."""
+        if not self._is_draining:  # there is no next one
+            self._channel.say("counts", self._hub.absent_counts())
 
     async def _watch_operator(self) -> None:
         """Shares of variants change without a new snapshot."""

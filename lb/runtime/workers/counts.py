@@ -38,6 +38,8 @@ _NUMBER_AT: Final[Mapping[str | int, int]] = {"backend": 1, "port": 1, "answers"
 """Where a path has the number of a backend, by how it begins."""
 _NOBODY: Final = -1
 """Stands for no backend."""
+_ENDED: Final = -1
+"""Stands for all processes of workers that others have replaced."""
 
 
 def _times(path: Path, times: _Times) -> Iterator[tuple[Path, Value]]:
@@ -164,6 +166,7 @@ class Sums:
         """By worker: what it told last."""
         self._starts: dict[int, int] = {}
         """By worker: which of its processes told that."""
+        self._present: set[int] = set()
         self._requests: Counter[int] = Counter()
         """By worker: requests that this process has finished."""
 
@@ -182,21 +185,73 @@ class Sums:
             elif change := value - (before or 0):
                 self._add(path, change)
 
-    def meet(self, worker: int, start: int) -> None:
-        """A worker is there. If it is another process than before, it counts from 0."""
+    def meet(self, worker: int, start: int) -> bool:
+        """A worker is there. If it is another process than before, it counts from 0.
+
+        Returns:
+            Whether it is another one, and the one before has counted something.
+        """
         self.end(worker)
-        if self._starts.get(worker) != start:
-            self._starts[worker] = start
-            self._told[worker] = {}
-            self._requests[worker] = 0
+        self._present.add(worker)
+        if self._starts.get(worker) == start:
+            return False
+        self._starts[worker] = start
+        ended = self._told.setdefault(_ENDED, {})
+        counted = self._told.pop(worker, {})
+        for path, value in counted.items():
+            ended[path] = _sum(ended[path], value) if path in ended else value
+        self._requests[worker] = 0
+        return bool(counted)
 
     def end(self, worker: int) -> None:
         """A worker has gone: what it had open is gone."""
+        self._present.discard(worker)
         told = self._told.get(worker, {})
         for path, value in told.items():
             if path[-1] in _GAUGES and isinstance(value, int | float) and value:
                 self._add(path, -value)
                 told[path] = 0
+
+    def export_absent(self) -> list[list[Any]]:
+        """What nobody would tell another control process: the counts of workers that are not there.
+        Backends are named, since their numbers are those of one control process."""
+        found = []
+        for worker, told in self._told.items():
+            if worker in self._present:
+                continue
+            rows = []
+            for path, value in told.items():
+                place = _NUMBER_AT.get(path[0])
+                names: list[Any] = list(path)
+                if place is not None and path[place] != _NOBODY:
+                    backend = self._find(int(path[place]))
+                    if backend is None:
+                        continue
+                    names[place] = backend.name
+                if value:
+                    rows.append([names, value])
+            found.append([worker, self._starts.get(worker, 0), rows])
+        return found
+
+    def resume(self, exported: list[list[Any]], numbers: Mapping[str, int]) -> None:
+        """Take over what the control process before has exported.
+
+        Args:
+            exported: see `export_absent`.
+            numbers: of backends, by name. What was counted of others is gone with them.
+        """
+        for worker, start, rows in exported:
+            self._starts[worker] = start
+            found = []
+            for names, value in rows:
+                place = _NUMBER_AT.get(names[0])
+                path = list(names)
+                if place is not None and path[place] != _NOBODY:
+                    if path[place] not in numbers:
+                        continue
+                    path[place] = numbers[path[place]]
+                found.append([path, value])
+            self.take(worker, found)
 
     def of(self, worker: int, path: Path) -> float:
         """What a worker told last of one number."""
@@ -348,6 +403,14 @@ def _count(counts: Any, key: Any, change: float) -> None:
 def _changes(before: Sequence[Any], now: Sequence[Any]) -> list[Any]:
     """What has come to each number."""
     return [value - old for old, value in zip(before, now, strict=True)]
+
+
+def _sum(one: Value, other: Value) -> Value:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one + other
+    assert isinstance(one, Sequence), one
+    assert isinstance(other, Sequence), other
+    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def kept_counts(told: Mapping[Path, Value], numbers: Container[int]) -> dict[Path, Value]:

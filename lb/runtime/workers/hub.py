@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -52,6 +52,9 @@ _USE_S: Final = 1.0
 """How old a worker's answer may be to what of a model runs on a backend."""
 _ASKED_S: Final = 3.0
 """How long workers are asked again about that, after somebody wanted to know it."""
+_TOLD_S: Final = 3.0
+"""How long readers of counters wait for workers to tell theirs. Those that run take a fifth of a
+second; the rest is for a machine without free cores."""
 _MOST_UNSENT: Final = 64 << 20
 """Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -121,13 +124,15 @@ def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBacke
 class Hub:
     """Implements `RelaySide` and `QueueReader`."""
 
-    def __init__(self, seat: Seat, balancer: LoadBalancer) -> None:
+    def __init__(self, seat: Seat, balancer: LoadBalancer, keep_counts: Callable[[], None]) -> None:
         """
         Args:
             seat: of this process.
             balancer: its relay serves nobody.
+            keep_counts: called when `absent_counts` have changed.
         """
         self._seat = seat
+        self._keep_counts = keep_counts
         self._balancer = balancer
         self._writer = PoolWriter(f"{os.getpid()}-{secrets.token_hex(4)}")
         self._links: dict[int, _Link] = {}
@@ -151,6 +156,9 @@ class Hub:
         self._began_at = time.monotonic()
         self._lost_at = dict.fromkeys(range(seat.count), self._began_at)
         """When the connection of each worker ended, or this process began."""
+        self._all_told = asyncio.Event()
+        if seat.start == 1:
+            self._all_told.set()  # no worker has counted anything
         self._sequences: list[tuple[int, list[Any]]] = []
         """News of this loop iteration, and from which worker."""
         balancer.worker_statuses = self.statuses
@@ -161,11 +169,15 @@ class Hub:
     async def start(self) -> None:
         """Let workers in: what is known of backends is worth following."""
         self._balancer.parts.tasks.spawn(self._run(), name="workers")
+        self._is_due = True
+        self._flush()  # so that backends have numbers
+        self._sums.resume(self._seat.counts, {e.name: n for n, e in self._numbers.items()})
         assert self._seat.hub_socket is not None
         self._seat.hub_socket.setblocking(False)
         self._server = await asyncio.start_unix_server(
             self._serve, sock=self._seat.hub_socket, limit=LINE_BYTES
         )
+        self._balancer.parts.timers.after(_TOLD_S, self._all_told.set)
 
     def close(self) -> None:
         """Let no more workers in, and leave those that are there."""
@@ -178,6 +190,23 @@ class Hub:
     def connected(self) -> int:
         """Workers that are connected."""
         return len(self._links)
+
+    def absent_counts(self) -> list[list[Any]]:
+        """What the next control process needs for its sums, and no worker will tell it."""
+        return self._sums.export_absent()
+
+    async def counts_told(self) -> bool:
+        """Whether all workers have told what they have counted. Waits for that, but not long.
+
+        Workers are not waited for that have said nothing `_TOLD_S` after they were let in: they
+        cannot be started, or stand still.
+        """
+        try:
+            async with asyncio.timeout(_TOLD_S):
+                await self._all_told.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def statuses(self) -> list[WorkerStatus]:
         """The workers, for people."""
@@ -458,6 +487,7 @@ class Hub:
                 del self._links[link.index]
                 self._lost_at[link.index] = time.monotonic()
                 self._sums.end(link.index)
+                self._keep_counts()
                 self._release(time.monotonic())
                 _log.info("worker disconnected", extra={"worker": link.index, "pid": link.pid})
             writer.close()
@@ -477,7 +507,8 @@ class Hub:
         before = self._links.get(link.index)
         if before is not None:
             before.close()
-        self._sums.meet(link.index, link.start)
+        if self._sums.meet(link.index, link.start):
+            self._keep_counts()
         balancer = self._balancer
         link.say("settings", self._settings())
         self._flush()
@@ -523,8 +554,11 @@ class Hub:
                 ]
             case "applied":
                 link.digest = value
-            case "follows":
+            case "follows":  # it has told all its counts before
                 link.generation = value
+                followed = [each for each in self._links.values() if each.generation >= 0]
+                if len(followed) == self._seat.count:
+                    self._all_told.set()
                 self._release(time.monotonic())
 
     def _take(self, link: _Link, kind: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
@@ -18,6 +19,8 @@ from typing import Any, Final
 from lb.runtime.predecessor import Inherited, line, receive_line
 from lb.runtime.workers.parent import VARIABLE
 from lb.settings.model import Settings
+
+_log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
 WORKER: Final = "worker"
@@ -50,6 +53,8 @@ class Seat:
     """Shows the control process that a connection comes from a worker."""
     operator: Mapping[str, Any]
     """What operators have said to control processes before this one."""
+    counts: list[list[Any]]
+    """What workers have counted that have ended: see `Sums.export_absent`. Workers have none."""
     listeners: tuple[Inherited, ...]
     hub_socket: socket.socket | None
     """Listens at `hub`; only the control process has it."""
@@ -106,6 +111,7 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         hub=greeting["hub"],
         token=greeting["token"],
         operator=greeting["operator"],
+        counts=greeting["counts"],
         listeners=listeners,
         hub_socket=socket.socket(fileno=next(free)) if sent["hub"] else None,
         board=next(free) if sent["board"] else -1,
@@ -141,5 +147,10 @@ class SupervisorChannel:
 
     def say(self, event: str, value: Any = True) -> None:
         """Tell the supervisor something. Nobody may be there any more."""
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(line(event, value))
+        if self._writer is None or self._writer.is_closing():
+            return
+        text = line(event, value)
+        if len(text) > LINE_BYTES:  # it would not be read
+            _log.error("too long for the supervisor", extra={"what": event, "bytes": len(text)})
+            return
+        self._writer.write(text)

@@ -152,6 +152,8 @@ class Supervisor:
         self._token = secrets.token_hex(16)
         self._predecessor = predecessor
         self._operator: Any = {} if predecessor is None else predecessor.operator
+        self._counts: Any = []
+        """What workers have counted that have ended, as a control process has told it."""
         self._hub = socket.socket(socket.AF_UNIX)
         self._hub.bind("")  # an abstract name that the kernel chooses
         self._hub.listen(count + 1)
@@ -380,6 +382,7 @@ class Supervisor:
             "hub": self._hub.getsockname()[1:].decode(),
             "token": self._token,
             "operator": self._operator,
+            "counts": self._counts if child.role == CONTROL else [],
         }
 
     def _hear(self, child: Child, event: str, value: Any) -> None:
@@ -392,6 +395,8 @@ class Supervisor:
                 self._settings = Settings.model_validate(self._plain)
             case "operator":
                 self._operator = value
+            case "counts":
+                self._counts = value
             case "reloaded":
                 ready(os.environ)
             case "upgrade":

@@ -51,6 +51,23 @@ async def test_each_life_sign_follows_its_own_answer(
         assert await response.text() == ("ok\n" if is_good else "not ok\n")
 
 
+async def test_a_scrape_fails_rather_than_show_a_part_of_what_was_counted() -> None:
+    async def is_complete() -> bool:
+        return False
+
+    app = make_metrics_app(
+        make_registry(Counters().collector()),
+        is_ready=lambda: True,
+        targets=list,
+        include_backends=True,
+        is_complete=is_complete,
+    )
+    async with TestClient(TestServer(app)) as client:
+        for path, status in {"/metrics": 503, "/metrics/own": 503, "/readyz": 200}.items():
+            async with client.get(path) as response:
+                assert response.status == status
+
+
 class _GivenPages(BackendPages):
     """Backends whose pages are given."""
 
