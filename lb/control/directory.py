@@ -571,8 +571,8 @@ class BackendDirectory:
         port.changes += 1
         is_up = state is BackendState.UP
         port.port.is_hung = not is_up and (port.port.is_hung or why is _SILENT)
-        port.port.is_down = port.port.is_hung and state is BackendState.DOWN
-        self._is_port_given_up |= port.port.is_down
+        port.port.is_given_up = port.port.is_hung and state is BackendState.DOWN
+        self._is_port_given_up |= port.port.is_given_up
         record = self.find(port.backend.name)
         record.settle(now)
         if not record.answers:

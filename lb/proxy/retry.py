@@ -56,7 +56,7 @@ def outcome_of_silence(port: Port) -> Outcome:
     """How an attempt at a port that hangs ends. A port that is only suspected may be back in a
     moment, so its attempts end only where another one follows (STALLED). Once it is down they end
     in any case (SILENT), and the client is told where nothing follows."""
-    return Outcome.SILENT if port.is_down else Outcome.STALLED
+    return Outcome.SILENT if port.is_given_up else Outcome.STALLED
 
 
 def retry_rules(settings: Settings) -> RetryRules:

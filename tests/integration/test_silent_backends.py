@@ -22,7 +22,7 @@ FAILED = {"grpc": 14, "http": 502}
 def find(relay: Relay, backend: Backend, side: Side, *, is_hung: bool, is_down: bool) -> None:
     """Probes have found this of a backend, which gets requests only while it is well."""
     port = backend.port(side.protocol)
-    port.is_hung, port.is_down = is_hung, is_down
+    port.is_hung, port.is_given_up = is_hung, is_down
     backends = tuple(relay.backends)
     rest = [each for each in backends if each is not backend or not is_hung]
     relay.pool.publish(replace(snapshot_of(rest), backends=backends))
@@ -90,7 +90,7 @@ async def test_a_connection_that_is_open_only_when_its_backend_is_down_gets_no_r
     ):
         port = relay.backends[0].ports[0]
         assert port is not None
-        port.is_hung = port.is_down = True
+        port.is_hung = port.is_given_up = True
         await client.send(b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = await client.answer("GET")
         assert (answer.status, relay.finished.records[0].reason) == (503, Reason.CONNECT_FAILED)

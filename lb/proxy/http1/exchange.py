@@ -758,7 +758,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if connection is None or connection.transport is None:
             if is_wanted:
                 self.failed(outcome, detail)
-        elif is_wanted and port.is_down:
+        elif is_wanted and port.is_given_up:
             # Its kernel accepts connections all the same, and nobody would look at this one again.
             connection.close()
             self.failed(Outcome.CONNECT_FAILED, "the backend is silent")

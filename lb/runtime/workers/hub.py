@@ -388,7 +388,7 @@ class Hub:
             if port is None
             else [
                 port.is_hung,
-                port.is_down,
+                port.is_given_up,
                 port.probed_at,
                 [each.decode() for each in port.ready_through],
             ]

@@ -258,8 +258,8 @@ class WorkerSide:
         is_silent = False
         for port, row in zip(backend.ports, ports, strict=True):
             if port is not None and row is not None:
-                is_silent |= row[0] and [port.is_hung, port.is_down] != row[:2]
-                port.is_hung, port.is_down, port.probed_at = row[:3]
+                is_silent |= row[0] and [port.is_hung, port.is_given_up] != row[:2]
+                port.is_hung, port.is_given_up, port.probed_at = row[:3]
                 port.ready_through = tuple(each.encode() for each in row[3])
         return is_silent
 

@@ -127,9 +127,9 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     port = port_of(directory, "a", HTTP)
     directory.probe_sent(port, 110.0)
     directory.check(111.0)
-    assert (port.port.is_hung, port.port.is_down) == (True, False)
+    assert (port.port.is_hung, port.port.is_given_up) == (True, False)
     published: list[bool] = []
-    directory.ref.subscribe(lambda _: published.append(port.port.is_down))
+    directory.ref.subscribe(lambda _: published.append(port.port.is_given_up))
     for at in (112.0, 113.0, 114.0):
         found(directory, port, TIMEOUT, at)
     assert port.health.state is BackendState.DOWN
@@ -137,10 +137,10 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     assert published == [True], "it got no requests before, and what it owes is given up now"
     for at in (115.0, 116.0):
         found(directory, port, READY, at)
-    assert (port.port.is_hung, port.port.is_down) == (False, False)
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False)
     assert published == [True, False]
     found(directory, port, REFUSED, 117.0)
-    assert (port.port.is_hung, port.port.is_down) == (False, False), "who refuses is gone"
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False), "who refuses is gone"
 
 
 def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:

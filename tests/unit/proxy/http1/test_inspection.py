@@ -311,7 +311,7 @@ async def test_a_step_at_a_silent_backend_fails_once_that_is_down(is_dead: bool)
     port.is_hung = True
     bench.sides.pool.announce()
     assert bench.client.take() == b"", "it may be back in a moment"
-    port.is_down = True
+    port.is_given_up = True
     if is_dead:  # its other port is silent as well
         backend.died()
     bench.sides.pool.announce()

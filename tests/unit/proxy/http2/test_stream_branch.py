@@ -206,7 +206,7 @@ def hang(paper: PaperStreams, number: int, *, is_down: bool = False) -> None:
     backend = paper.bench.backends[number]
     port = backend.ports[1]
     assert port is not None
-    port.is_hung, port.is_down = True, is_down
+    port.is_hung, port.is_given_up = True, is_down
     rest = [each for each in paper.bench.backends if each is not backend]
     paper.bench.ref.publish(
         replace(
