@@ -2,7 +2,7 @@
 
 Everything here is synchronous and takes the time as an argument. Each method brings the records
 in line with what happened, logs every change of state once, and publishes a new snapshot exactly
-when that changes who may get requests.
+when that changes who may get requests, or a port that hangs is down: what it owes is to end.
 """
 
 from __future__ import annotations
@@ -134,6 +134,9 @@ class BackendDirectory:
         """Puts off to the end of an iteration of the loop what probes and lists have changed:
         hundreds may end in one turn, and to publish takes a millisecond then."""
         self._is_put_off = False
+        self._is_port_given_up = False
+        """A port that hangs is down since the last publication. It got no requests before, so who
+        gets some may be as it was; yet relays are to end what is under way there."""
         self._gone: deque[BackendRecord] = deque()
         """Backends of which something is left, though they are not in the pool any more."""
         self._is_ending = False
@@ -568,6 +571,8 @@ class BackendDirectory:
         port.changes += 1
         is_up = state is BackendState.UP
         port.port.is_hung = not is_up and (port.port.is_hung or why is _SILENT)
+        port.port.is_given_up = port.port.is_hung and state is BackendState.DOWN
+        self._is_port_given_up |= port.port.is_given_up
         record = self.find(port.backend.name)
         record.settle(now)
         if not record.answers:
@@ -676,10 +681,12 @@ class BackendDirectory:
             or routing.only_unready != now.only_unready
             or self._on_standby != now.on_standby
             or self._on_demand is not now.loadable
+            or self._is_port_given_up
         ):
             self._publish_routing(routing)
 
     def _publish_routing(self, routing: Routing) -> None:
+        self._is_port_given_up = False
         self.ref.publish(
             PoolSnapshot(
                 self.ref.current.generation + 1,

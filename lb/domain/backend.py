@@ -237,6 +237,9 @@ class Port:
     Written by the directory."""
     is_hung: bool = False
     """It accepts connections, and has owed answers for too long. Written by the directory."""
+    is_given_up: bool = False
+    """It hangs, and so many probes were missed that it is down: nothing that it owes is waited for
+    any longer. Written by the directory."""
 
 
 class Backend:

@@ -37,6 +37,8 @@ class Outcome(Enum):
     what the request says."""
     STALLED = "stalled"
     """The backend stopped taking the request."""
+    SILENT = "silent"
+    """The backend owes an answer, and its port is down since probes are not answered either."""
     LATE = "late"
     """The answer did not begin in the time for one attempt."""
     DEADLINE = "deadline"
@@ -65,6 +67,8 @@ class Reason(Enum):
     ANSWER_HEAD_TOO_LARGE = "answer_head_too_large"
     """The head of its answer, or the trailers, are larger than we take."""
     UPSTREAM_STALLED = "upstream_stalled"
+    UPSTREAM_SILENT = "upstream_silent"
+    """It answers nothing any more, probes included."""
     UPSTREAM_BROKEN = "upstream_broken"
     UPSTREAM_LATE = "upstream_late"
     """It did not answer in the time for one attempt."""
@@ -134,6 +138,7 @@ OUTCOME_REASONS = {
     Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
     Outcome.HEAD_TOO_LARGE: Reason.ANSWER_HEAD_TOO_LARGE,
     Outcome.STALLED: Reason.UPSTREAM_STALLED,
+    Outcome.SILENT: Reason.UPSTREAM_SILENT,
     Outcome.LATE: Reason.UPSTREAM_LATE,
     Outcome.DEADLINE: Reason.DEADLINE,
     Outcome.CANCELLED: Reason.CLIENT_GONE,

@@ -81,6 +81,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     # Most likely another backend would repeat as much of the request.
     Outcome.HEAD_TOO_LARGE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
+    Outcome.SILENT: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),

@@ -33,6 +33,7 @@ _FAULTS: Final = {
     Outcome.LOST: Fault.CONNECTION,
     Outcome.PROTOCOL_ERROR: Fault.CONNECTION,
     Outcome.STALLED: Fault.CONNECTION,
+    Outcome.SILENT: Fault.CONNECTION,
     Outcome.RESET: Fault.ERROR,
     Outcome.HEAD_TOO_LARGE: Fault.ERROR,
 }

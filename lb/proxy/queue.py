@@ -64,7 +64,7 @@ _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = UNREACHED | {
     Outcome.LOST, Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED,
-    Outcome.BROKEN, Outcome.HEAD_TOO_LARGE,
+    Outcome.SILENT, Outcome.BROKEN, Outcome.HEAD_TOO_LARGE,
 }  # fmt: skip
 _REASONS: Final = {
     RefusalReason.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),

@@ -37,7 +37,7 @@ _LONGEST_S: Final = 3.0
 _DOUBT_S: Final = 1.5
 """One of which a server may have died waits so long for a sign of life of that: probes are sent
 every second."""
-_DEATHS: Final = LOSSES | {Outcome.STALLED}
+_DEATHS: Final = LOSSES | {Outcome.STALLED, Outcome.SILENT}
 """All requests of a backend that died, or hangs, end so."""
 _SUSPECT_S: Final = 10.0
 """Who has not killed its server for so long keeps nobody waiting."""

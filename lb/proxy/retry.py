@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from lb.domain.backend import Backend
+from lb.domain.backend import Backend, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
@@ -50,6 +50,13 @@ class Next(Enum):
     """The exchange is to be placed again, by `RetryPolicy.go_again`."""
     NOTHING = "nothing"
     """The client is told."""
+
+
+def outcome_of_silence(port: Port) -> Outcome:
+    """How an attempt at a port that hangs ends. A port that is only suspected may be back in a
+    moment, so its attempts end only where another one follows (STALLED). Once it is down they end
+    in any case (SILENT), and the client is told where nothing follows."""
+    return Outcome.SILENT if port.is_given_up else Outcome.STALLED
 
 
 def retry_rules(settings: Settings) -> RetryRules:

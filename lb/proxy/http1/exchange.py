@@ -50,7 +50,7 @@ from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.short_response import ShortResponse
 from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, executed_until, report_abandoned
-from lb.proxy.retry import Next
+from lb.proxy.retry import Next, outcome_of_silence
 from lb.proxy.variants import VariantHints, VariantHolder
 from lb.telemetry.meter import AnswerTimes
 from lb.telemetry.spans import FIRST_SPAN
@@ -471,7 +471,8 @@ class Http1Exchange(Exchange):
         self.leave_backend(Outcome.LATE)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Fail over, if that is allowed and there is another backend."""
+        """Fail over, if that is allowed and there is another backend. Otherwise the attempt goes
+        on, unless nothing is to be expected of it (`outcome_of_silence`)."""
         attempt = self.running
         if attempt is None or self.response_begun or self.finished:
             return
@@ -479,6 +480,8 @@ class Http1Exchange(Exchange):
         if follows is not Next.NOTHING:
             attempt.end(outcome)
             self.go_on_after(follows, outcome)
+        elif outcome is Outcome.SILENT:
+            self.cut(outcome, *self.relay.retry.failure(self, outcome))
 
     @property
     def is_sent(self) -> bool:
@@ -755,6 +758,10 @@ class Http1Attempt(Attempt, AnswerSink):
         if connection is None or connection.transport is None:
             if is_wanted:
                 self.failed(outcome, detail)
+        elif is_wanted and port.is_given_up:
+            # Its kernel accepts connections all the same, and nobody would look at this one again.
+            connection.close()
+            self.failed(Outcome.CONNECT_FAILED, "the backend is silent")
         elif is_wanted:
             self.connected_at = relay.clock()
             self.send_over(connection)
@@ -801,7 +808,7 @@ class Http1Attempt(Attempt, AnswerSink):
     def backend_hung(self) -> None:
         """The backend is silent: fail over, if that is allowed and there is another one."""
         if self.client is not None:
-            self.owner.leave_backend(Outcome.STALLED)
+            self.owner.leave_backend(outcome_of_silence(self.port))
 
     def leave(self, outcome: Outcome) -> None:
         """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""

@@ -19,7 +19,7 @@ from lb.proxy.exchange import Attempt
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.replies import not_run, status_trailers
-from lb.proxy.retry import Next
+from lb.proxy.retry import Next, outcome_of_silence
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
@@ -90,7 +90,7 @@ class ResponseSink:
 
     def backend_hung(self, attempt: GrpcAttempt) -> None:
         """The backend is silent."""
-        attempt.leave_backend(Outcome.STALLED)
+        attempt.leave_backend(outcome_of_silence(attempt.port))
 
     def give_way(self, attempt: GrpcAttempt) -> None:
         """The memory budget wants the bytes back that are held for the attempt."""
@@ -615,10 +615,16 @@ class GrpcAttempt(Attempt):
         self.sink.backend_hung(self)
 
     def leave_backend(self, outcome: Outcome) -> None:
-        """Have the call fail over, if that is allowed and there is another backend."""
+        """Have the call fail over, if that is allowed and there is another backend. Otherwise the
+        attempt goes on, unless nothing is to be expected of it (`outcome_of_silence`)."""
         if self.begun or self.outcome is not None or self.exchange.finished:
             return
-        self.try_replace(outcome if self.has_stream else Outcome.CONNECT_TIMEOUT)
+        ended = outcome if self.has_stream else Outcome.CONNECT_TIMEOUT
+        if outcome is Outcome.SILENT:
+            self.detach(ErrorCode.CANCEL)
+            self.failed(ended)
+        else:
+            self.try_replace(ended)
 
     def try_replace(self, outcome: Outcome) -> bool:
         """End it, which is under way, if another attempt may take its place; that does so then.

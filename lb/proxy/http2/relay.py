@@ -229,6 +229,7 @@ class Http2Relay(Http2Shared):
             if backend not in eligible:
                 pool.retire_all()
                 if pool.port.is_hung:
+                    self.now = self.clock()
                     pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]

@@ -415,7 +415,12 @@ class Hub:
         ports = [
             None
             if port is None
-            else [port.is_hung, port.probed_at, [each.decode() for each in port.ready_through]]
+            else [
+                port.is_hung,
+                port.is_given_up,
+                port.probed_at,
+                [each.decode() for each in port.ready_through],
+            ]
             for port in backend.ports
         ]
         due = -(-backend.reports_due // workers)

@@ -194,8 +194,10 @@ class WorkerSide:
                 self._pool.publish(snapshot)
                 self.ready.set()
             case "states":
-                for row in value:
-                    self._take_state(*row)
+                # Of a backend that the snapshot brings they come after it, so relays look again.
+                news = [self._take_state(*row) for row in value]
+                if any(news):
+                    self._pool.announce()
             case "settings":
                 self._configure(Settings.model_validate(value["settings"]), value["digest"])
             case "cut" | "renew" as ask:
@@ -241,21 +243,25 @@ class WorkerSide:
         deaths: int,
         due: int,
         ports: Sequence[Sequence[Any] | None],
-    ) -> None:
-        """What the control process writes into the record of a backend."""
+    ) -> bool:
+        """What the control process writes into the record of a backend. Returns whether a port of
+        it hangs or is given up since then: what is under way there may leave it, or is to end."""
         backend = self._reader.backends.get(number)
         if backend is None:
-            return
+            return False
         if backend.share != share:
             backend.set_share(share)
         for _ in range(self._deaths.get(backend, deaths), deaths):
             backend.died()
         self._deaths[backend] = deaths
         backend.reports_due = max(backend.reports_due, due)
+        is_silent = False
         for port, row in zip(backend.ports, ports, strict=True):
             if port is not None and row is not None:
-                port.is_hung, port.probed_at = row[0], row[1]
-                port.ready_through = tuple(each.encode() for each in row[2])
+                is_silent |= row[0] and [port.is_hung, port.is_given_up] != row[:2]
+                port.is_hung, port.is_given_up, port.probed_at = row[:3]
+                port.ready_through = tuple(each.encode() for each in row[3])
+        return is_silent
 
     # Reports
 

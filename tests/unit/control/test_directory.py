@@ -127,16 +127,20 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     port = port_of(directory, "a", HTTP)
     directory.probe_sent(port, 110.0)
     directory.check(111.0)
-    assert port.port.is_hung
+    assert (port.port.is_hung, port.port.is_given_up) == (True, False)
+    published: list[bool] = []
+    directory.ref.subscribe(lambda _: published.append(port.port.is_given_up))
     for at in (112.0, 113.0, 114.0):
         found(directory, port, TIMEOUT, at)
     assert port.health.state is BackendState.DOWN
     assert port.port.is_hung
+    assert published == [True], "it got no requests before, and what it owes is given up now"
     for at in (115.0, 116.0):
         found(directory, port, READY, at)
-    assert not port.port.is_hung
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False)
+    assert published == [True, False]
     found(directory, port, REFUSED, 117.0)
-    assert not port.port.is_hung, "who refuses is gone"
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False), "who refuses is gone"
 
 
 def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:
@@ -366,7 +370,7 @@ def test_other_failures_take_nothing_out_and_only_doubtful_ones_wake_the_probe(
     assert eligible(directory, HTTP) == ["a", "b"]
     doubtful = {
         Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST, Outcome.PROTOCOL_ERROR,
-        Outcome.STALLED, Outcome.LATE,
+        Outcome.STALLED, Outcome.SILENT, Outcome.LATE,
     }  # fmt: skip
     assert bool(woken) == (outcome in doubtful)
     assert (port.health.next_probe_at(Random(1)) == 101.1) == (outcome in doubtful)

@@ -58,5 +58,6 @@ def test_our_own_and_the_clients_ends_do_not_count_against_a_backend() -> None:
         Outcome.LOST,
         Outcome.PROTOCOL_ERROR,
         Outcome.STALLED,
+        Outcome.SILENT,
         Outcome.LATE,
     }

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
@@ -296,6 +297,27 @@ async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
     assert error.startswith('sequence "call" of model s is lost')
     assert bench.sides.finished.records[-1].reason is Reason.SEQUENCE_LOST
     assert bench.asks(post(text("call", start=True))) is not None
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+async def test_a_step_at_a_silent_backend_fails_once_that_is_down(is_dead: bool) -> None:
+    bench = Bench({b"s": STATEFUL})
+    home = bench.asks(post(text("call", start=True)))
+    assert home is not None
+    bench.sends(post(text("call")))
+    assert bench.where() == home
+    backend = bench.sides.backends[home]
+    port = backend.port(AppProtocol.HTTP)
+    port.is_hung = True
+    bench.sides.pool.announce()
+    assert bench.client.take() == b"", "it may be back in a moment"
+    port.is_given_up = True
+    if is_dead:  # its other port is silent as well
+        backend.died()
+    bench.sides.pool.announce()
+    assert bench.client.take().startswith(b"HTTP/1.1 50%c " % b"23"[is_dead])
+    reason = Reason.SEQUENCE_LOST if is_dead else Reason.UPSTREAM_SILENT
+    assert bench.sides.finished.records[-1].reason is reason
 
 
 def test_a_bomb_is_inflated_a_little_at_a_time_and_given_up_at_the_limit() -> None:

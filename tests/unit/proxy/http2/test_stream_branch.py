@@ -201,12 +201,12 @@ def wait(paper: PaperStreams) -> None:
     paper.bench.relay.flush()
 
 
-def hang(paper: PaperStreams, number: int) -> None:
-    """A backend is found to be silent."""
+def hang(paper: PaperStreams, number: int, *, is_down: bool = False) -> None:
+    """A backend is found to be silent: suspected, or down."""
     backend = paper.bench.backends[number]
     port = backend.ports[1]
     assert port is not None
-    port.is_hung = True
+    port.is_hung, port.is_given_up = True, is_down
     rest = [each for each in paper.bench.backends if each is not backend]
     paper.bench.ref.publish(
         replace(
@@ -249,6 +249,43 @@ async def test_requests_of_no_sequence_go_to_another_backend(
     paper.send(end=not half_closed)
     paper.end(1, 2)
     assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_stream_ends_once_its_only_backend_is_down_unless_it_has_got_a_response(
+    begun: bool,
+) -> None:
+    paper = PaperStreams()
+    paper.bench.max_attempts = 1
+    paper.send(request("plain", name="1"), request("plain", name="2"))
+    if begun:
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    hang(paper, 0)
+    assert paper.status() is None
+    hang(paper, 0, is_down=True)
+    paper.bench.relay.flush()
+    assert paper.status() == (None if begun else 14)
+    if begun:
+        paper.backends[0].sends(data(1, result("plain", "2")))
+        assert paper.ids() == ["2"]
+        paper.send(end=True)
+        paper.end(0)
+    assert paper.bench.is_clean()
+
+
+async def test_a_backend_of_several_that_is_down_owes_responses() -> None:
+    paper = open_plain()
+    paper.bench.max_attempts = 1
+    hang(paper, 0)
+    assert paper.answers() == []
+    hang(paper, 0, is_down=True)
+    paper.bench.relay.flush()
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["1", "2", "3"]
+    assert [bool(answer.error_message) for answer in answers] == [True, True, False]
+    paper.send(end=True)
+    paper.end(1)
     assert paper.bench.is_clean()
 
 
