@@ -15,13 +15,16 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from lb.net.iteration import IterationBudget
-from lb.net.timers import Timer, TimerWheel
+from lb.net.timers import TICK_S, Timer, TimerWheel
 from lb.wire.memory_budget import Holder, MemoryBudget
 
 _LOOK_S: Final = 0.05
 """How often those that wait, and unread answers, are looked at: clients that read make room without
 a word."""
-_LEARNING_S: Final = 0.25
+_STEP_S: Final = _LOOK_S + TICK_S
+"""What counts at most of the time between two looks: timers are late by a tick, unless the process
+stalls."""
+_LEARNING_S: Final = 0.3
 """How long a batch waits for the first answer of its model, which shows how long answers are. A
 model that takes longer is not worth the delay."""
 _PATIENCE_S: Final = 5.0
@@ -110,7 +113,7 @@ class _Waiting(NamedTuple):
     held: int
     """Bytes of its request."""
     since: float
-    """Loop time."""
+    """See `AnswerRoom`."""
     begin: Callable[[], None]
 
 
@@ -129,7 +132,7 @@ class AnswerRoom:
 
     __slots__ = (
         "_is_due", "_memory_budget", "_now", "_row_sizes", "_running", "_timer",
-        "_unread", "_waiting", "_waiting_held",
+        "_timer_set_at", "_unread", "_waiting", "_waiting_held",
     )  # fmt: skip
 
     def __init__(self, memory_budget: MemoryBudget) -> None:
@@ -142,14 +145,17 @@ class AnswerRoom:
         self._waiting_held = 0
         """Bytes of all their requests."""
         self._unread: dict[Holder, float] = {}
-        """Who holds a joined answer that its client reads, and the loop time when it was handed
-        over, the oldest first. They are looked at, too: a connection may hold other bytes soon."""
+        """Who holds a joined answer that its client reads, and `_now` when it was handed over, the
+        oldest first. They are looked at, too: a connection may hold other bytes soon."""
         self._is_due = False
         """Those that wait are looked at in the next iteration of the event loop."""
         self._timer: Timer | None = None
         """Has all of them looked at a little later."""
         self._now = 0.0
-        """Loop time at the last look, or later."""
+        """Seconds that have passed while there was something to look at. Of a stall of the process
+        little counts: nobody could answer or read meanwhile."""
+        self._timer_set_at = 0.0
+        """Loop time."""
 
     def forget(self) -> None:
         """Forget how long answers are: models may be others."""
@@ -194,7 +200,6 @@ class AnswerRoom:
             begin: called once room is reserved.
             clockwork: of the process.
         """
-        self._now = clockwork.loop.time()
         self._waiting[memory] = _Waiting(model, rows, memory.held, self._now, begin)
         self._waiting_held += memory.held
         self._look_again(clockwork)
@@ -213,7 +218,6 @@ class AnswerRoom:
             reader: holds what the client does not read, from the next iteration at the latest.
             clockwork: of the process.
         """
-        self._now = clockwork.loop.time()
         if reader in self._unread and reader.held:
             return  # it has not read an earlier one yet
         self._unread.pop(reader, None)
@@ -225,7 +229,7 @@ class AnswerRoom:
         self._unread = {
             reader: since
             for reader, since in self._unread.items()
-            if reader.held or self._now - since < _LOOK_S
+            if reader.held or self._now - since < 2 * _LOOK_S  # it is counted in a moment
         }
 
     def leave(self, memory: BatchMemory, clockwork: Clockwork) -> None:
@@ -327,11 +331,12 @@ class AnswerRoom:
 
     def _look_again(self, clockwork: Clockwork) -> None:
         if self._timer is None:
+            self._timer_set_at = clockwork.loop.time()
             self._timer = clockwork.timers.after(_LOOK_S, partial(self._on_timer, clockwork))
 
     def _on_timer(self, clockwork: Clockwork) -> None:
         self._timer = None
-        self._now = clockwork.loop.time()
+        self._now += min(clockwork.loop.time() - self._timer_set_at, _STEP_S)
         self._forget_read()
         self._look_soon(clockwork)
         if self._unread:
@@ -340,7 +345,6 @@ class AnswerRoom:
     def _look(self, clockwork: Clockwork) -> None:
         """Begin those that wait, as far as there is room."""
         self._is_due = False
-        self._now = clockwork.loop.time()
         passed_over = 0
         for memory, waiting in tuple(self._waiting.items()):
             if clockwork.iteration.left <= 0 or passed_over > _PASSED_OVER:

@@ -161,6 +161,14 @@ def test_a_batch_for_which_there_is_no_room_is_overtaken_until_it_is_overdue() -
     assert states(large, also_large, late) == ["begun", "waiting", "waiting"]
 
 
+def test_a_stall_of_the_process_does_not_count_as_waiting() -> None:
+    process = Process()
+    batches = [Batch(process).asks() for _ in range(3)]
+    process.loop.stall(10.0)
+    process.wait()
+    assert states(*batches) == ["begun", "waiting", "waiting"]
+
+
 def test_batches_that_overtook_none_begin_in_their_order() -> None:
     process = Process()
     process.learn()
