@@ -2,27 +2,40 @@
 
 Answers can only be joined once all of them have come, so they are held whole, and nothing holds the
 backends back meanwhile. So a batch begins when there is room for its answers, as far as earlier
-ones tell how long they are. Otherwise it stays whole, if one backend takes it, or waits.
+ones tell how long they are. Otherwise it stays whole, if one backend takes it, or waits. Answers
+that clients are slow to read delay it for a bounded time, however many there are.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from lb.net.iteration import IterationBudget
-from lb.net.timers import Timer, TimerWheel
-from lb.wire.memory_budget import MemoryBudget
+from lb.net.timers import TICK_S, Timer, TimerWheel
+from lb.wire.memory_budget import Holder, MemoryBudget
 
 _LOOK_S: Final = 0.05
-"""How often those that wait are looked at: clients that read make room without a word."""
-_LEARNING_S: Final = 0.25
+"""How often those that wait, and unread answers, are looked at: clients that read make room without
+a word."""
+_STEP_S: Final = _LOOK_S + TICK_S
+"""What counts at most of the time between two looks: timers are late by a tick, unless the process
+stalls."""
+_LEARNING_S: Final = 0.3
 """How long a batch waits for the first answer of its model, which shows how long answers are. A
 model that takes longer is not worth the delay."""
 _PATIENCE_S: Final = 5.0
-"""How long the first one waits for clients that read. Those that take longer for tens of megabytes
-are slow, and give way if memory becomes short."""
+"""How long a batch waits for clients that read. Those that take longer for tens of megabytes are
+slow, and are the first to give way."""
+_READING_S: Final = 1.0
+"""How long any client has for an answer before it may have to give way. Those that are not slow
+read tens of megabytes meanwhile. A longer time would let fewer answers fill the room: the batches
+of many slow clients, which are in line too, would delay all others by more than `_PATIENCE_S`."""
+_PASSED_OVER: Final = 64
+"""Batches that are looked at behind the first one for which there is no room, to bound the work."""
 
 
 class MemoryOwner(Protocol):
@@ -83,6 +96,9 @@ class Clockwork(Protocol):
     """What of the process says when those that wait are looked at."""
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
     def timers(self) -> TimerWheel: ...
 
     @property
@@ -96,22 +112,27 @@ class _Waiting(NamedTuple):
     rows: int
     held: int
     """Bytes of its request."""
-    since: int
-    """How often those that wait had been looked at before."""
+    since: float
+    """See `AnswerRoom`."""
     begin: Callable[[], None]
 
 
 class AnswerRoom:
-    """Says when batches may begin, first come, first served.
+    """Says when batches may begin.
 
     Half of the memory budget is for them and for whatever else is held. Those that wait count only
     once they begin. One whose answers need more than that may begin while nobody else holds
-    anything.
+    anything. A smaller one may overtake those for which there is no room, until the first of them
+    is overdue: it has waited for `_PATIENCE_S`.
+
+    For overdue ones, joined answers that clients have not read do not count. They may fill three
+    quarters of the memory budget, which leaves room for all other requests. Beyond that, unread
+    answers give way: the longest of those that are older than `_PATIENCE_S`, then the oldest.
     """
 
     __slots__ = (
-        "_idle_looks", "_is_due", "_looks", "_memory_budget", "_row_sizes", "_running", "_timer",
-        "_waiting", "_waiting_held",
+        "_is_due", "_memory_budget", "_now", "_row_sizes", "_running", "_timer",
+        "_timer_set_at", "_unread", "_waiting", "_waiting_held",
     )  # fmt: skip
 
     def __init__(self, memory_budget: MemoryBudget) -> None:
@@ -123,14 +144,18 @@ class AnswerRoom:
         self._waiting: dict[BatchMemory, _Waiting] = {}
         self._waiting_held = 0
         """Bytes of all their requests."""
+        self._unread: dict[Holder, float] = {}
+        """Who holds a joined answer that its client reads, and `_now` when it was handed over, the
+        oldest first. They are looked at, too: a connection may hold other bytes soon."""
         self._is_due = False
         """Those that wait are looked at in the next iteration of the event loop."""
         self._timer: Timer | None = None
-        """Has them looked at a little later."""
-        self._looks = 0
-        """How often they were."""
-        self._idle_looks = 0
-        """How often in a row there was no room although no answers are awaited."""
+        """Has all of them looked at a little later."""
+        self._now = 0.0
+        """Seconds that have passed while there was something to look at. Of a stall of the process
+        little counts: nobody could answer or read meanwhile."""
+        self._timer_set_at = 0.0
+        """Loop time."""
 
     def forget(self) -> None:
         """Forget how long answers are: models may be others."""
@@ -148,10 +173,14 @@ class AnswerRoom:
         Returns:
             Whether it has begun.
         """
-        others = self._memory_budget.held - memory.held
-        if self._waiting or not self._fits(memory, model, rows, others, must=must):
+        if self._waiting:
+            first = next(iter(self._waiting.values()))
+            if not must or self._is_overdue(first):
+                return False
+        others = self._memory_budget.held - self._waiting_held - memory.held
+        if not self._fits(memory, model, rows, others, must=must):
             return False
-        self._begin(memory, model, rows)
+        self._begin(memory, model, rows, self._memory_budget.keep_up_to)
         return True
 
     def wait(
@@ -171,9 +200,7 @@ class AnswerRoom:
             begin: called once room is reserved.
             clockwork: of the process.
         """
-        if not self._waiting:
-            self._idle_looks = 0
-        self._waiting[memory] = _Waiting(model, rows, memory.held, self._looks, begin)
+        self._waiting[memory] = _Waiting(model, rows, memory.held, self._now, begin)
         self._waiting_held += memory.held
         self._look_again(clockwork)
 
@@ -183,6 +210,27 @@ class AnswerRoom:
         self._row_sizes[model] = -(-size // rows)
         if is_news:
             self._look_soon(clockwork)
+
+    def handed_over(self, reader: Holder, clockwork: Clockwork) -> None:
+        """The joined answer of a batch is for its client to read.
+
+        Args:
+            reader: holds what the client does not read, from the next iteration at the latest.
+            clockwork: of the process.
+        """
+        if reader in self._unread and reader.held:
+            return  # it has not read an earlier one yet
+        self._unread.pop(reader, None)
+        self._unread[reader] = self._now
+        self._look_again(clockwork)
+
+    def _forget_read(self) -> None:
+        """Forget those that hold nothing any more."""
+        self._unread = {
+            reader: since
+            for reader, since in self._unread.items()
+            if reader.held or self._now - since < 2 * _LOOK_S  # it is counted in a moment
+        }
 
     def leave(self, memory: BatchMemory, clockwork: Clockwork) -> None:
         """A batch has ended, or goes on as a whole. Idempotent."""
@@ -197,7 +245,7 @@ class AnswerRoom:
         if waiting is None:
             return
         self._waiting_held -= waiting.held
-        if not self._waiting and self._timer is not None:
+        if not self._waiting and not self._unread and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
@@ -213,21 +261,67 @@ class AnswerRoom:
         needed = memory.held + row_size * rows
         return others + (min(needed, most) if must else needed) <= most
 
-    def _may_begin(self, memory: BatchMemory, first: _Waiting) -> bool:
-        """Whether the first one in line may begin."""
-        if self._idle_looks * _LOOK_S >= _PATIENCE_S:
-            return True
-        if first.model not in self._row_sizes and (
-            (self._looks - first.since) * _LOOK_S >= _LEARNING_S
-        ):
+    def _is_overdue(self, waiting: _Waiting) -> bool:
+        return self._now - waiting.since >= _PATIENCE_S
+
+    def _may_begin(self, memory: BatchMemory, waiting: _Waiting) -> bool:
+        """Whether a batch in line may begin. If it is overdue, others may give way for that."""
+        if waiting.model not in self._row_sizes and self._now - waiting.since >= _LEARNING_S:
             return True
         others = self._memory_budget.held - self._waiting_held
-        return self._fits(memory, first.model, first.rows, others, must=True)
+        if self._fits(memory, waiting.model, waiting.rows, others, must=True):
+            return True
+        return self._is_overdue(waiting) and self._makes_room(memory, waiting, others)
 
-    def _begin(self, memory: BatchMemory, model: bytes, rows: int) -> None:
-        self._running[memory] = model
+    def _makes_room(self, memory: BatchMemory, waiting: _Waiting, others: int) -> bool:
+        """Whether an overdue batch may begin: there is room for it but for unread answers, and
+        those have given way as far as it needs.
+
+        Args:
+            memory: of the batch.
+            waiting: the batch.
+            others: bytes that are held but for those of batches that wait.
+        """
+        others -= sum(reader.held for reader in self._unread)
+        # Clients of other requests may be slow, too. While no answers are awaited, only they and
+        # those that send keep it from beginning.
+        if self._running and not self._fits(memory, waiting.model, waiting.rows, others, must=True):
+            return False
         budget = self._memory_budget
-        room = max(0, budget.keep_up_to - budget.held)
+        answer = min(self._row_sizes.get(waiting.model, 0) * waiting.rows, budget.keep_up_to)
+        most = self._most_overdue
+        if budget.held + answer > most:
+            for reader in self._giving_way():
+                if budget.held + answer <= most:
+                    break
+                if reader.held:
+                    budget.evict_holder(reader)
+            self._forget_read()
+        # What is left of the unread is to be read, or is old enough in a moment.
+        return budget.held + answer <= most or not self._unread
+
+    @property
+    def _most_overdue(self) -> int:
+        """Bytes up to which batches begin that are overdue."""
+        return self._memory_budget.keep_up_to * 3 // 2
+
+    def _giving_way(self) -> list[Holder]:
+        """Who gives way, in this order. Among the slow ones whose answers are of one length those
+        that began last have read the least."""
+        slow: list[tuple[int, float, Holder]] = []
+        other: list[Holder] = []
+        for reader, since in self._unread.items():
+            if self._now - since >= _PATIENCE_S:
+                slow.append((reader.held, since, reader))
+            elif self._now - since >= _READING_S:
+                other.append(reader)
+        slow.sort(key=itemgetter(0, 1), reverse=True)
+        return [*(reader for _, _, reader in slow), *other]
+
+    def _begin(self, memory: BatchMemory, model: bytes, rows: int, most: int) -> None:
+        """Begin a batch, and reserve room for its answers while no more is held than `most`."""
+        self._running[memory] = model
+        room = max(0, most - self._memory_budget.held)
         memory.reserve(min(self._row_sizes.get(model, 0) * rows, room))
 
     def _look_soon(self, clockwork: Clockwork) -> None:
@@ -237,25 +331,36 @@ class AnswerRoom:
 
     def _look_again(self, clockwork: Clockwork) -> None:
         if self._timer is None:
+            self._timer_set_at = clockwork.loop.time()
             self._timer = clockwork.timers.after(_LOOK_S, partial(self._on_timer, clockwork))
 
     def _on_timer(self, clockwork: Clockwork) -> None:
         self._timer = None
-        self._looks += 1
-        self._idle_looks = 0 if self._running else self._idle_looks + 1
+        self._now += min(clockwork.loop.time() - self._timer_set_at, _STEP_S)
+        self._forget_read()
         self._look_soon(clockwork)
+        if self._unread:
+            self._look_again(clockwork)
 
     def _look(self, clockwork: Clockwork) -> None:
         """Begin those that wait, as far as there is room."""
         self._is_due = False
-        while self._waiting and clockwork.iteration.left > 0:
-            memory, first = next(iter(self._waiting.items()))
-            if not self._may_begin(memory, first):
+        passed_over = 0
+        for memory, waiting in tuple(self._waiting.items()):
+            if clockwork.iteration.left <= 0 or passed_over > _PASSED_OVER:
                 break
-            self._idle_looks = 0
-            self._leave_line(memory)
-            self._begin(memory, first.model, first.rows)
-            first.begin()
+            # Some have left since: their clients gave way.
+            may_begin = memory in self._waiting and self._may_begin(memory, waiting)
+            if may_begin and memory in self._waiting:
+                is_overdue = self._is_overdue(waiting)
+                most = self._most_overdue if is_overdue else self._memory_budget.keep_up_to
+                self._leave_line(memory)
+                self._begin(memory, waiting.model, waiting.rows, most)
+                waiting.begin()
+            elif memory in self._waiting:
+                if self._is_overdue(waiting):
+                    break
+                passed_over += 1
         if clockwork.iteration.left <= 0:
             self._look_soon(clockwork)
         elif self._waiting:

@@ -106,14 +106,15 @@ class MemoryBudget:
                 largest, most = holder, holder.held + size
             if self.held + size <= self.ceiling and most <= self.relayed_at_most:
                 break
-            self._evict(largest)
+            self.evict_holder(largest)
             if largest is holder:
                 return False
         if self.held < self.short_at <= self.held + size:
             self.shortages += 1
         return True
 
-    def _evict(self, holder: Holder) -> None:
+    def evict_holder(self, holder: Holder) -> None:
+        """Make a holder give way."""
         self.evictions += 1
         holder.evict()
         if holder.held:
@@ -131,7 +132,7 @@ class MemoryBudget:
     def relieve(self) -> None:
         """Make the largest holders give way until it is short no more."""
         while self.is_short:
-            self._evict(max(self._holders, key=_held))
+            self.evict_holder(max(self._holders, key=_held))
 
     def release(self, holder: Holder, size: int) -> None:
         """Take `size` bytes off the holder's account."""

@@ -25,10 +25,12 @@ from lb.wire.native import trait
 
 @trait
 class ClientSide:
-    """A client's connection, as its request sees it."""
+    """A client's connection, as its request sees it. It holds what the client does not read."""
 
     __slots__ = ()
 
+    held: int
+    """See `lb.wire.memory_budget.Holder`."""
     client: Client
     options: Http1Options
     transport: asyncio.Transport | None
@@ -60,6 +62,10 @@ class ClientSide:
     @abstractmethod
     def end_pump(self) -> None:
         """The body has nowhere to go any more."""
+
+    @abstractmethod
+    def evict(self) -> None:
+        """See `lb.wire.memory_budget.Holder`."""
 
     @abstractmethod
     def charge(self, size: int) -> bool:

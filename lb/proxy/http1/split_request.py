@@ -125,13 +125,15 @@ class PartSide(ClientSide):
     a backend's."""
 
     __slots__ = (
-        "client", "is_full", "is_leaving", "is_plain", "is_reading", "options", "part", "transport",
+        "client", "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "part",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, server: ClientSide) -> None:
         self.client = server.client
         self.options: Http1Options = server.options
         self.transport = None
+        self.held = 0
         self.is_full = self.is_leaving = self.is_plain = False
         self.is_reading = True
         self.part: Http1Part | None = None
@@ -160,6 +162,9 @@ class PartSide(ClientSide):
 
     def end_pump(self) -> None:
         """See `ClientSide`."""
+
+    def evict(self) -> None:
+        """See `ClientSide`: it holds nothing."""
 
     def charge(self, size: int) -> bool:
         """See `ClientSide`: the whole is in the memory budget."""
@@ -566,7 +571,10 @@ class SplitRequest:
         answer.rest = pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
-        self.exchange.answer(answer)
+        server, relay = exchange.server, exchange.relay
+        exchange.answer(answer)
+        if server is not None:
+            relay.dispatcher.splits.room.handed_over(server, relay.parts)
 
     def _not_merged(self, error: NotMerged) -> None:
         exchange, plan = self.exchange, self.plan

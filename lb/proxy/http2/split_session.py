@@ -640,6 +640,8 @@ class SplitSession(CallPart):
         self._held.drop()
         self.cut = None
         call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
+        if call.response.held:
+            self._splits.room.handed_over(call.response, call.relay.parts)
 
     def _not_merged(self, error: NotMerged) -> None:
         call = self.call

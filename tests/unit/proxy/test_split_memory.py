@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
+import pytest
+
 from lb.net.iteration import IterationBudget
 from lb.proxy.split_memory import AnswerRoom, BatchMemory
 from lb.wire.memory_budget import MemoryBudget
@@ -66,6 +70,47 @@ class Batch:
         self.memory.release(self.memory.held)
 
 
+class Reader:
+    """A client that was sent the joined answer of a batch, and has not read it."""
+
+    def __init__(self, process: Process, size: int) -> None:
+        self.process = process
+        self.held = 0
+        self.is_gone = False
+        self.get(size)
+
+    def get(self, size: int) -> None:
+        self.process.room.handed_over(self, self.process)
+        assert self.process.memory_budget.take(self, size)
+
+    def read(self, size: int) -> None:
+        self.process.memory_budget.release(self, min(size, self.held))
+
+    def evict(self) -> None:
+        self.is_gone = True
+        self.read(self.held)
+
+
+class SlowClient(Batch):
+    """It sends a batch over and over, and does not read the answers."""
+
+    reader: Reader | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        self.process.loop.call_later(0.1, self.answered)
+
+    def answered(self) -> None:
+        self.leave()
+        self.reader = Reader(self.process, HALF // 8)
+
+    def go_on(self) -> None:
+        """Send another one if the answer to the last one was lost."""
+        if self.reader is not None and self.reader.is_gone:
+            self.reader = None
+            self.asks(HALF // 8 // ROW)
+
+
 def states(*batches: Batch) -> list[str]:
     return [each.state for each in batches]
 
@@ -97,20 +142,41 @@ def test_nobody_waits_long_for_the_first_answer_of_a_slow_model() -> None:
     assert states(first, second, third) == ["begun"] * 3
 
 
-def test_batches_begin_in_their_order_as_far_as_half_of_memory_goes() -> None:
+def test_a_batch_for_which_there_is_no_room_is_overtaken_until_it_is_overdue() -> None:
     process = Process()
     process.learn()
-    first, large, small = Batch(process).asks(), Batch(process).asks(35), Batch(process).asks()
-    assert states(first, large, small) == ["begun", "waiting", "waiting"]
-    assert process.memory_budget.held == ROWS * ROW
+    first, large, small = Batch(process).asks(20), Batch(process).asks(35), Batch(process).asks()
+    assert states(first, large, small) == ["begun", "waiting", "begun"]
+    also_large = Batch(process).asks(30)
+    process.wait(4.0)
+    small.leave()
+    process.wait()
+    assert states(large, also_large) == ["waiting", "waiting"]
+    assert Batch(process).asks(5).state == "begun"
+    process.wait(2.0)
+    late = Batch(process).asks(5)
+    assert states(large, also_large, late) == ["waiting"] * 3
     first.leave()
     process.wait()
-    assert states(large, small) == ["begun", "waiting"]
-    large.leave()
+    assert states(large, also_large, late) == ["begun", "waiting", "waiting"]
+
+
+def test_a_stall_of_the_process_does_not_count_as_waiting() -> None:
+    process = Process()
+    batches = [Batch(process).asks() for _ in range(3)]
+    process.loop.stall(10.0)
     process.wait()
-    assert small.state == "begun"
-    small.leave()
-    assert process.memory_budget.held == 0
+    assert states(*batches) == ["begun", "waiting", "waiting"]
+
+
+def test_batches_that_overtook_none_begin_in_their_order() -> None:
+    process = Process()
+    process.learn()
+    first = Batch(process).asks(40)
+    later = [Batch(process).asks(15) for _ in range(4)]
+    first.leave()
+    process.wait()
+    assert states(*later) == ["begun", "begun", "waiting", "waiting"]
 
 
 def test_a_batch_that_one_backend_takes_stays_whole_instead() -> None:
@@ -180,6 +246,100 @@ def test_clients_that_do_not_read_keep_nobody_waiting_for_ever() -> None:
     assert states(first, second) == ["waiting", "waiting"]
     process.wait(2.0)
     assert states(first, second) == ["begun", "waiting"]
+
+
+def test_all_that_waited_long_begin_though_clients_do_not_read() -> None:
+    process = Process()
+    process.learn()
+    readers = []
+    for _ in range(3):
+        readers.append(Reader(process, 1200))
+        process.wait(0.1)
+    batches = [Batch(process).asks() for _ in range(3)]
+    process.wait(4.0)
+    assert states(*batches) == ["waiting"] * 3
+    process.wait(1.5)
+    assert states(*batches) == ["begun"] * 3
+    assert process.memory_budget.held <= CEILING * 3 // 4
+    assert [each.is_gone for each in readers] == [False, False, True]
+
+
+def test_the_longest_answers_that_were_unread_for_long_give_way_first() -> None:
+    process = Process()
+    process.learn()
+    waiting = Batch(process)
+    short, long = Reader(process, 1500), Reader(process, 2500)
+    waiting.asks(20)
+    process.wait(4.5)
+    late = Reader(process, 1200)
+    process.wait(1.0)
+    assert waiting.state == "begun"
+    assert [each.is_gone for each in (short, long, late)] == [False, True, False]
+
+
+def test_a_client_has_some_time_for_an_answer_before_it_gives_way() -> None:
+    process = Process()
+    process.learn()
+    waiting = Batch(process)
+    other = Batch(process, held=3500)
+    waiting.asks(20)
+    process.wait(4.5)
+    reader = Reader(process, 1000)
+    process.wait(0.8)
+    assert (waiting.state, reader.is_gone) == ("waiting", False)
+    process.wait(0.5)
+    assert (waiting.state, reader.is_gone) == ("begun", True)
+    other.leave()
+
+
+def test_a_client_that_has_read_its_answer_is_not_slow_with_the_next_one() -> None:
+    process = Process()
+    process.learn()
+    waiting = Batch(process)
+    keen, slow = Reader(process, 2500), Reader(process, 1000)
+    waiting.asks(20)
+    process.wait(3.0)
+    keen.read(2500)
+    keen.get(3500)
+    process.wait(2.5)
+    assert waiting.state == "begun"
+    assert [each.is_gone for each in (keen, slow)] == [False, True]
+
+
+def test_clients_that_have_read_their_answers_are_forgotten() -> None:
+    process = Process()
+    readers: WeakSet[Reader] = WeakSet()
+    for _ in range(1000):
+        reader = Reader(process, 10)
+        readers.add(reader)
+        reader.read(10)
+        process.wait(0.1)
+    del reader
+    assert len(readers) < 100
+
+
+@pytest.mark.parametrize("count", [20, 40])
+def test_slow_clients_delay_no_batch_for_longer_however_many_they_are(count: int) -> None:
+    process = Process()
+    process.learn()
+    clients = [SlowClient(process) for _ in range(count)]
+    for each in clients:
+        each.asks(HALF // 8 // ROW)
+    delays: list[float] = []
+    for _ in range(8):
+        since = process.loop.time()
+        good = Batch(process).asks()
+        while good.state != "begun":
+            process.wait(0.1)
+            for each in clients:
+                each.go_on()
+        delays.append(process.loop.time() - since)
+        good.leave()
+    # At first all are overdue at once, and each has a second to read.
+    assert delays[0] < 5.3 + -(-count // 12)
+    assert max(delays[1:]) < 6.2
+    assert process.memory_budget.evictions, "clients that do not read"
+    assert process.memory_budget.shortages == 0
 
 
 def test_a_batch_that_ends_while_it_waits_is_forgotten() -> None:

@@ -249,6 +249,28 @@ async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
     assert bench.sides.is_clean()
 
 
+async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_PATIENCE_S", "_READING_S"):
+        monkeypatch.setattr(f"lb.proxy.split_memory.{name}", 0.01)
+    bench = Bench()
+    bench.asks(WHOLE)
+    await bench.answers(0)
+    await bench.answers(1)
+    memory_budget = bench.sides.memory_budget
+    bench.client.waiting = memory_budget.ceiling * 4 // 5
+    bench.server.pause_writing()
+    await eventually(lambda: memory_budget.held > 0)
+    other, _ = bench.sides.client()
+    line = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    other.data_received(line % len(WHOLE) + WHOLE)
+    assert bench.sides.split_counts.batches == 1
+    await eventually(lambda: bench.sides.split_counts.batches == 2)
+    assert bench.client.ended == "abort"
+    assert memory_budget.shortages == 0
+
+
 async def test_a_client_that_leaves_while_its_batch_waits_leaves_nothing_behind() -> None:
     bench = Bench()
     bench.asks(WHOLE)

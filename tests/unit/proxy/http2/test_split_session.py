@@ -371,3 +371,29 @@ async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
         bench.backends[number].sends(f.answer(3, f.message(reply(body))))
     await eventually(bench.paper.is_clean)
     assert [record.grpc_status for record in bench.paper.finished.records] == [0, 0]
+
+
+async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_PATIENCE_S", "_READING_S"):
+        monkeypatch.setattr(f"lb.proxy.split_memory.{name}", 0.01)
+    bench = Bench()
+    bench.client.pause()
+    bench.asks(batch(ROWS, 1000))
+    for number in range(2):
+        bench.answers(number)
+    budget = bench.paper.memory_budget
+    await eventually(lambda: budget.held > ROWS * 1000)
+    budget.resize(budget.held * 5 // 4)
+    other = bench.paper.client(f.settings({f.INITIAL_WINDOW_SIZE: 2**24}) + GREETING)
+    other.sends(f.headers(1, f.request_fields()), f.data(1, f.message(batch()), end=True))
+    assert bench.paper.split_counts.batches == 1
+
+    def has_begun() -> bool:
+        bench.paper.loop.advance(0.1)
+        return bench.paper.split_counts.batches == 2
+
+    await eventually(has_begun)
+    assert [record.grpc_status for record in bench.paper.finished.records] == [TOO_MUCH]
+    assert budget.shortages == 0
