@@ -182,13 +182,15 @@ class KubernetesSource:
         return settings.selector or f"{_SERVICE_LABEL}={settings.service}"
 
     async def _list(self, api: Api) -> None:
-        listed = await api.list(self._timeout_s)
-        found = {}
-        for item in listed.items:
-            each = read_slice(item)
-            if each is not None:
-                found[_name_of(item)] = each
-        self._slices, self._version = found, listed.version
+        found: dict[str, Slice] = {}
+        version = ""
+        async for page in api.pages(self._timeout_s):
+            for item in page.items:
+                each = read_slice(item)
+                if each is not None:
+                    found[_name_of(item)] = each
+            version = page.version
+        self._slices, self._version = found, version
 
     async def _follow(self, watch: Watch) -> bool:
         """Take the next changes. False when the watch is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,9 @@ from lb.net.timeouts import fair_timeout
 _PAGE: Final = 20
 """Slices of a list that come at once: usually 2,000 endpoints, which take 10 ms to be read."""
 _MOST_BYTES: Final = 32 << 20
-"""Of a page, and of one change."""
+"""Bytes of a list with all its pages, and of one change."""
+_MOST_PAGES: Final = 1000
+"""Pages of a list: 20,000 slices. Small pages without end would reach the limit of bytes late."""
 _TOLD: Final = 300
 """Characters of an error of the API that are told."""
 _GONE: Final = 410
@@ -37,10 +39,10 @@ class Gone(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """All slices of a moment."""
+class Page:
+    """Some slices of a list. All pages of a list show the same moment."""
 
-    items: tuple[Mapping[str, object], ...]
+    items: list[Mapping[str, object]]
     version: str
     """A watch from here on misses nothing."""
 
@@ -73,33 +75,41 @@ class Api:
         self._url = f"{login.url}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._selector = selector
 
-    async def list(self, timeout_s: float) -> Listed:
-        """All slices, page by page.
+    async def pages(self, timeout_s: float) -> AsyncIterator[Page]:
+        """List all slices, page by page. An API that names next pages without end is refused.
 
         Args:
             timeout_s: for each page.
 
         Raises:
             Gone: a page came too late.
-            SourceError: there is no list.
+            SourceError: there is no list, or it is too long.
         """
-        items: list[Mapping[str, object]] = []
         query = {"limit": str(_PAGE)}
-        while True:
+        room = _MOST_BYTES
+        tokens = {""}
+        while len(tokens) <= _MOST_PAGES:
             try:
                 async with fair_timeout(asyncio.get_running_loop(), timeout_s):
-                    tree = read_tree(await self._body(query))
+                    body = await self._body(query, room)
             except _BROKEN as error:
                 raise Unreachable(_reason(error, timeout_s)) from error
-            listed = tree.get("items") or ()
-            items += map(_mapping, listed if isinstance(listed, list) else ())
+            room -= len(body)
+            tree = read_tree(body)
             metadata = _mapping(tree.get("metadata"))
-            if not metadata.get("continue"):
-                version = metadata.get("resourceVersion")
-                if not version:
-                    raise SourceError("the API answers something else than a list")
-                return Listed(tuple(items), str(version))
-            query["continue"] = str(metadata["continue"])
+            version, token = metadata.get("resourceVersion"), str(metadata.get("continue") or "")
+            if not version:
+                raise SourceError("the API answers something else than a list")
+            items = tree.get("items")
+            listed = items if isinstance(items, list) else []
+            yield Page([_mapping(item) for item in listed], str(version))
+            if not token:
+                return
+            if token in tokens:
+                raise SourceError("the API lists the same page again")
+            tokens.add(token)
+            query["continue"] = token
+        raise SourceError(f"the API lists more than {_MOST_PAGES} pages")
 
     async def watch(self, version: str, last_s: int, timeout_s: float) -> Watch:
         """All changes since a version, to be closed in the end.
@@ -127,10 +137,10 @@ class Api:
         _keep_alive(response)
         return Watch(response, last_s + timeout_s)
 
-    async def _body(self, query: Mapping[str, str]) -> bytes:
+    async def _body(self, query: Mapping[str, str], most: int) -> bytes:
         response = await self._get(query)
         try:
-            return await _read_body(response.content)
+            return await _read_body(response.content, most)
         finally:
             response.close()
 
@@ -150,7 +160,7 @@ class Api:
         if response.status == 200:
             return response
         try:
-            body = await _read_body(response.content)
+            body = await _read_body(response.content, _MOST_BYTES)
         finally:
             response.close()
         raise _refusal(response.status, body)
@@ -218,15 +228,15 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def _read_body(content: aiohttp.StreamReader) -> bytes:
-    """Everything, unless it is too much."""
+async def _read_body(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Read everything, unless that is more than so many bytes."""
     pieces = []
     size = 0
     while data := await content.readany():
         pieces.append(data)
         size += len(data)
-        if size > _MOST_BYTES:
-            raise SourceError("the API answers too much at once")
+        if size > most:
+            raise SourceError("the API answers too much")
     return b"".join(pieces)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
@@ -34,6 +34,8 @@ class Server:
         """The event loop does, which is ours as well, before it answers."""
         self.queries: list[str] = []
         self.headers: dict[str, str] = {}
+        self.page: Callable[[int], bytes] | None = None
+        """Makes the answer to a request from its number, in place of the pieces."""
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.queries.append(request.path_qs)
@@ -42,7 +44,7 @@ class Server:
         response = web.StreamResponse(status=self.status, headers={"location": "http://other"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        for piece in self.pieces:
+        for piece in [self.page(len(self.queries))] if self.page else self.pieces:
             await response.write(piece)
             await asyncio.sleep(0)
         if self.is_cut and request.transport is not None:
@@ -64,6 +66,10 @@ async def api(server: Server) -> AsyncIterator[Api]:
     async with aiohttp.ClientSession() as session:
         yield Api(session, login, "n", "app in (a,b)")
     await runner.cleanup()
+
+
+async def listed(api: Api, timeout_s: float = WAIT_S) -> list[str]:
+    return [page.version async for page in api.pages(timeout_s)]
 
 
 async def watched(api: Api) -> list[str]:
@@ -120,7 +126,7 @@ async def test_what_is_no_answer_of_the_api_is_told(
 ) -> None:
     server.status, server.pieces = status, [body]
     with pytest.raises(SourceError, match=words):
-        await api.list(WAIT_S)
+        await listed(api)
 
 
 async def test_an_answer_that_never_ends_is_not_read_to_its_end(
@@ -128,10 +134,39 @@ async def test_an_answer_that_never_ends_is_not_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_BYTES", 1000)
     server.pieces = [b"x" * 600] * 3
-    with pytest.raises(SourceError, match="too much at once"):
-        await api.list(WAIT_S)
+    with pytest.raises(SourceError, match="answers too much"):
+        await listed(api)
     with pytest.raises(SourceError, match="a change that is too long"):
         await watched(api)
+
+
+def page(token: str, padding: int = 0) -> bytes:
+    metadata = {"resourceVersion": "7", "continue": token, "x": "x" * padding}
+    return json.dumps({"items": [], "metadata": metadata}).encode()
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "requests"),
+    [
+        (lambda number: page("t"), "^the API lists the same page again$", 2),
+        (lambda number: page(f"t{number}"), "^the API lists more than 10 pages$", 10),
+        (lambda number: page(f"t{number}", 500), "^the API answers too much$", 4),
+    ],
+)
+async def test_a_list_that_never_ends_is_refused(
+    server: Server,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[int], bytes],
+    words: str,
+    requests: int,
+) -> None:
+    monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_PAGES", 10)
+    monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_BYTES", 2000)
+    server.page = make
+    with pytest.raises(SourceError, match=words):
+        await listed(api)
+    assert len(server.queries) == requests
 
 
 async def test_time_in_which_we_stand_still_ourselves_is_not_the_apis(
@@ -139,6 +174,6 @@ async def test_time_in_which_we_stand_still_ourselves_is_not_the_apis(
 ) -> None:
     server.pieces = [b'{"items": [], "metadata": {"resourceVersion": "7"}}']
     server.stands_still_s = 0.6
-    assert (await api.list(0.3)).version == "7"
+    assert await listed(api, 0.3) == ["7"]
     watch = await api.watch("7", 60, 0.3)
     watch.close()
