@@ -111,7 +111,10 @@ def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
     if discovery.kubernetes:
         from lb.discovery.kubernetes import KubernetesSource  # likewise: TLS and YAML of logins
 
-        sources += (KubernetesSource(each, Random(), files) for each in discovery.kubernetes)
+        most = discovery.max_backends
+        sources += (
+            KubernetesSource(each, Random(), files, most=most) for each in discovery.kubernetes
+        )
     ours = own_addresses(settings)
     read = partial(_read_file, ours)
     sources += (FileSource(path, read, files, goes_by=ours) for path in discovery.files)

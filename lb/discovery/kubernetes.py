@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from random import Random
 from time import monotonic
@@ -18,7 +18,14 @@ import aiohttp
 
 from lb.discovery.kubernetes_api import Api, Change, Gone, Unreachable, Watch
 from lb.discovery.kubernetes_login import Login, log_in_as_pod, log_in_by_file
-from lb.discovery.kubernetes_slices import Server, Slice, read_slice, servers_of
+from lb.discovery.kubernetes_slices import (
+    LONGEST_NAME,
+    Server,
+    Slice,
+    name_of,
+    read_slice,
+    servers_of,
+)
 from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
 from lb.net.file_thread import FileStalled, FileThread
@@ -46,12 +53,38 @@ _GONE_TOLD: Final = 4
 """Times in a row that the API no longer knows a version: then something is wrong with it."""
 _MOST_COUNTED: Final = 20
 """Failures; the pause is at its longest by then."""
-_LONGEST_NAME: Final = 253
+_MOST_PARTS: Final = 50_000
+"""Sizes of all slices together: 15 MB of memory, and ten times the endpoints that are tested."""
 _SERVICE_LABEL: Final = "kubernetes.io/service-name"
 _BOOKMARK: Final = "BOOKMARK"
 _DELETED: Final = "DELETED"
 
 LogIn = Callable[[], Login]
+
+
+class _Slices:
+    """The slices that are known, which are refused once they are too many."""
+
+    __slots__ = ("_size", "by_name")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Slice] = {}
+        self._size = 0
+
+    def put(self, name: str, new: Slice | None) -> None:
+        """Add a slice in place of the one with this name; None removes that one.
+
+        Raises:
+            SourceError: they are too many.
+        """
+        old = self.by_name.pop(name, None)
+        if old is not None:
+            self._size -= old.size
+        if new is not None:
+            self.by_name[name] = new
+            self._size += new.size
+        if self._size > _MOST_PARTS:
+            raise SourceError("the API tells too many endpoints")
 
 
 class KubernetesSource:
@@ -63,6 +96,7 @@ class KubernetesSource:
         rng: Random,
         files: FileThread,
         *,
+        most: int,
         log_in: LogIn | None = None,
         clock: Callable[[], float] = monotonic,
         first_pause_s: float = _FIRST_PAUSE_S,
@@ -73,12 +107,15 @@ class KubernetesSource:
             settings: what to look for.
             rng: spreads what replicas do over time.
             files: the thread in which files with credentials are read.
+            most: backends that matter in all. No more than twice as many are found: some may be
+                removed by the operator, or be named elsewhere as well.
             log_in: says where the API is, in a thread; by the settings if left out.
             clock: monotonic, in seconds.
             first_pause_s: after a failure.
             timeout_s: for an answer of the API.
         """
         self._settings = settings
+        self._most = most
         self._timeout_s = timeout_s
         self._rng = rng
         self._files = files
@@ -93,7 +130,7 @@ class KubernetesSource:
         """It has said that it does not know which backends there are."""
         self._version = ""
         """From which on changes are needed; empty: everything has to be listed."""
-        self._slices: dict[str, Slice] = {}
+        self._slices = _Slices()
         self._namespace = ""
         self._entries: dict[Server, BackendSettings] = {}
         """What is known of those that are found, so that what stays is the same object."""
@@ -106,7 +143,7 @@ class KubernetesSource:
     @property
     def config(self) -> object:
         """See `Source`."""
-        return self._settings
+        return self._settings, self._most
 
     async def next(self) -> Entries:
         """See `Source`."""
@@ -182,13 +219,15 @@ class KubernetesSource:
         return settings.selector or f"{_SERVICE_LABEL}={settings.service}"
 
     async def _list(self, api: Api) -> None:
-        listed = await api.list(self._timeout_s)
-        found = {}
-        for item in listed.items:
+        found = _Slices()
+
+        def take(item: object) -> None:
             each = read_slice(item)
             if each is not None:
-                found[_name_of(item)] = each
-        self._slices, self._version = found, listed.version
+                found.put(name_of(item), each)
+
+        self._version = await api.list(self._timeout_s, take)
+        self._slices = found
 
     async def _follow(self, watch: Watch) -> bool:
         """Take the next changes. False when the watch is over."""
@@ -213,16 +252,13 @@ class KubernetesSource:
 
     def _take(self, changes: list[Change]) -> bool:
         """Whether that changes anything."""
-        before = dict(self._slices)
+        before = dict(self._slices.by_name)
         for change in changes:
             if change.kind != _BOOKMARK:
-                name = _name_of(change.item)
                 new = read_slice(change.item) if change.kind != _DELETED else None
-                self._slices.pop(name, None)
-                if new is not None:
-                    self._slices[name] = new
+                self._slices.put(name_of(change.item), new)
             self._version = change.version
-        return before != self._slices
+        return before != self._slices.by_name
 
     # What it means
 
@@ -232,17 +268,18 @@ class KubernetesSource:
 
     def _make_entries(self) -> Entries | SourceError:
         settings = self._settings
-        if not self._slices:
+        if not self._slices.by_name:
             # A service without pods has an empty slice, so this one has been removed or never was.
             what = f"in the namespace {self._namespace} with {self._selector}"
             return SourceError(f"there is no EndpointSlice {what}")
         ports = (settings.http_port, settings.grpc_port, settings.metrics_port)
         try:
-            servers = servers_of(self._slices.values(), ports, settings.family)
+            servers = servers_of(self._slices.by_name.values(), ports, settings.family)
         except SourceError as error:
             return error
         known = self._entries
-        self._entries = {each: known.get(each) or self._entry(each) for each in servers}
+        used = servers[: 2 * self._most]
+        self._entries = {each: known.get(each) or self._entry(each) for each in used}
         return tuple(self._entries.values())
 
     def _entry(self, server: Server) -> BackendSettings:
@@ -256,18 +293,13 @@ class KubernetesSource:
             tls = tls.model_copy(update={"server_name": f"{service}.{self._namespace}.svc"})
         return common.model_copy(
             update={
-                "name": name if server.pod and len(name) <= _LONGEST_NAME else None,
+                "name": name if server.pod and len(name) <= LONGEST_NAME else None,
                 "http": http,
                 "grpc": grpc,
                 "metrics": metrics,
                 "tls": tls,
             }
         )
-
-
-def _name_of(item: Mapping[str, object]) -> str:
-    metadata = item.get("metadata")
-    return str(metadata.get("name")) if isinstance(metadata, dict) else ""
 
 
 def _log_in(settings: KubernetesSettings) -> Login:

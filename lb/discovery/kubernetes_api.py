@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,14 +14,22 @@ import aiohttp
 
 from lb.discovery.kubernetes_login import Login
 from lb.discovery.source import SourceError
+from lb.kserve.merge.json_reader import JsonReader
+from lb.kserve.merge.steps import STEP_BYTES, Steps
+from lb.net.steps import ResultT, between_others
 from lb.net.timeouts import fair_timeout
 
 _PAGE: Final = 20
-"""Slices of a list that come at once: usually 2,000 endpoints, which take 10 ms to be read."""
+"""Slices of a list that come at once: usually 2,000 endpoints, 20,000 at most."""
 _MOST_BYTES: Final = 32 << 20
-"""Of a page, and of one change."""
+"""Bytes of a list with all its pages, and of one change."""
+_MOST_PAGES: Final = 1000
+"""Pages of a list: 20,000 slices. Small pages without end would reach the limit of bytes late."""
+_MOST_PARTS: Final = 100_000
+"""Brackets, braces and commas of one slice: a hundred for each of its 1,000 endpoints."""
 _TOLD: Final = 300
 """Characters of an error of the API that are told."""
+_NO_JSON: Final = "the API answers something else than JSON, or far too long JSON"
 _GONE: Final = 410
 _KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -34,15 +43,6 @@ class Unreachable(SourceError):
 
 class Gone(SourceError):
     """The API no longer tells what has changed since then: everything has to be listed anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """All slices of a moment."""
-
-    items: tuple[Mapping[str, object], ...]
-    version: str
-    """A watch from here on misses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +73,43 @@ class Api:
         self._url = f"{login.url}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._selector = selector
 
-    async def list(self, timeout_s: float) -> Listed:
-        """All slices, page by page.
+    async def list(self, timeout_s: float, take: Callable[[object], None]) -> str:
+        """List all slices, page by page. An API that names next pages without end is refused.
 
         Args:
             timeout_s: for each page.
+            take: called with each slice.
+
+        Returns:
+            The version of the list: a watch from there on misses nothing.
 
         Raises:
             Gone: a page came too late.
-            SourceError: there is no list.
+            SourceError: there is no list, or it is too long.
         """
-        items: list[Mapping[str, object]] = []
         query = {"limit": str(_PAGE)}
-        while True:
+        room = _MOST_BYTES
+        tokens = {""}
+        while len(tokens) <= _MOST_PAGES:
             try:
                 async with fair_timeout(asyncio.get_running_loop(), timeout_s):
-                    tree = read_tree(await self._body(query))
+                    body = await self._body(query, room)
             except _BROKEN as error:
                 raise Unreachable(_reason(error, timeout_s)) from error
-            listed = tree.get("items") or ()
-            items += map(_mapping, listed if isinstance(listed, list) else ())
+            room -= len(body)
+            tree = await _read(_read_list(body, take))
             metadata = _mapping(tree.get("metadata"))
-            if not metadata.get("continue"):
+            token = str(metadata.get("continue") or "")
+            if not token:
                 version = metadata.get("resourceVersion")
                 if not version:
                     raise SourceError("the API answers something else than a list")
-                return Listed(tuple(items), str(version))
-            query["continue"] = str(metadata["continue"])
+                return str(version)
+            if token in tokens:
+                raise SourceError("the API lists the same page again")
+            tokens.add(token)
+            query["continue"] = token
+        raise SourceError(f"the API lists more than {_MOST_PAGES} pages")
 
     async def watch(self, version: str, last_s: int, timeout_s: float) -> Watch:
         """All changes since a version, to be closed in the end.
@@ -127,10 +137,10 @@ class Api:
         _keep_alive(response)
         return Watch(response, last_s + timeout_s)
 
-    async def _body(self, query: Mapping[str, str]) -> bytes:
+    async def _body(self, query: Mapping[str, str], most: int) -> bytes:
         response = await self._get(query)
         try:
-            return await _read_body(response.content)
+            return await _read_body(response.content, most)
         finally:
             response.close()
 
@@ -150,10 +160,10 @@ class Api:
         if response.status == 200:
             return response
         try:
-            body = await _read_body(response.content)
+            body = await _read_body(response.content, _MOST_BYTES)
         finally:
             response.close()
-        raise _refusal(response.status, body)
+        raise await _refusal(response.status, body)
 
 
 class Watch:
@@ -168,8 +178,12 @@ class Watch:
         self._response = response
         self._ends_at = asyncio.get_running_loop().time() + last_s
         self._pieces: list[bytes] = []
-        """Of a line whose end has not come."""
+        """Pieces of a line whose end has not come."""
         self._size = 0
+        self._ended: deque[bytes] = deque()
+        """Whole lines that have not been read."""
+        self._found: list[Change] = []
+        """Changes that nobody has been told."""
 
     async def changes(self) -> list[Change]:
         """Wait for changes; none any more when the watch is over. May be cancelled, and be called
@@ -180,17 +194,22 @@ class Watch:
             Unreachable: it broke off.
             SourceError: it tells what cannot be read.
         """
-        while True:
-            try:
-                async with asyncio.timeout_at(self._ends_at):
-                    data = await self._response.content.readany()
-            except _BROKEN as error:
-                raise Unreachable(_reason(error, 0.0)) from error
-            if not data:
-                return []
-            found = [_read_change(line) for line in self._lines(data) if line.strip()]
-            if found:
-                return found
+        while not self._found:
+            if not self._ended:
+                try:
+                    async with asyncio.timeout_at(self._ends_at):
+                        data = await self._response.content.readany()
+                except _BROKEN as error:
+                    raise Unreachable(_reason(error, 0.0)) from error
+                if not data:
+                    return []
+                self._ended += [line for line in self._lines(data) if line.strip()]
+            while self._ended:
+                # If this is cancelled, the next call reads the line again.
+                self._found.append(await _read_change(self._ended[0]))
+                self._ended.popleft()
+        found, self._found = self._found, []
+        return found
 
     def close(self) -> None:
         """End it."""
@@ -218,20 +237,20 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def _read_body(content: aiohttp.StreamReader) -> bytes:
-    """Everything, unless it is too much."""
+async def _read_body(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Read everything, unless that is more than so many bytes."""
     pieces = []
     size = 0
     while data := await content.readany():
         pieces.append(data)
         size += len(data)
-        if size > _MOST_BYTES:
-            raise SourceError("the API answers too much at once")
+        if size > most:
+            raise SourceError("the API answers too much")
     return b"".join(pieces)
 
 
-def _read_change(line: bytes) -> Change:
-    tree = read_tree(line)
+async def _read_change(line: bytes) -> Change:
+    tree = await _read_tree(line)
     kind, item = str(tree.get("type")), _mapping(tree.get("object"))
     if kind == "ERROR":
         raise Gone(_words(item.get("code"), item))
@@ -241,10 +260,10 @@ def _read_change(line: bytes) -> Change:
     return Change(kind, item, str(version))
 
 
-def _refusal(status: int, body: bytes) -> SourceError:
+async def _refusal(status: int, body: bytes) -> SourceError:
     """An error that the API tells by a `Status`, or something before it in its own way."""
     try:
-        told = read_tree(body)
+        told = await _read_tree(body)
     except SourceError:
         told = {}
     text = _words(status, told)
@@ -257,17 +276,52 @@ def _words(code: object, told: Mapping[str, object]) -> str:
     return f"the API answers {code}{shown}"
 
 
-def read_tree(body: bytes) -> Mapping[str, object]:
-    """A mapping in JSON; an empty one where it is something else.
-
-    Raises:
-        SourceError: it is no JSON.
-    """
+async def _read_tree(body: bytes) -> Mapping[str, object]:
+    """Read a mapping in JSON. Whatever is no mapping counts as an empty one."""
+    if len(body) > STEP_BYTES:
+        return _mapping(await _read(_read_whole(JsonReader(body))))
     try:
-        tree = json.loads(body)
+        return _mapping(json.loads(body))  # most changes are short, and need no steps
     except (ValueError, RecursionError) as error:
-        raise SourceError("the API answers something else than JSON") from error
-    return _mapping(tree)
+        raise SourceError(_NO_JSON) from error
+
+
+async def _read(work: Steps[ResultT]) -> ResultT:
+    """Read in steps, between which others have their turns."""
+    try:
+        return await between_others(work)
+    except ValueError as error:
+        raise SourceError(_NO_JSON) from error
+
+
+def _read_list(body: bytes, take: Callable[[object], None]) -> Steps[Mapping[str, object]]:
+    """Hand the items of a list on one by one, so that there is no tree of all of them. Returns what
+    else the list has."""
+    reader = JsonReader(body)
+    if reader.peek() != "{":
+        return _mapping((yield from _read_whole(reader)))
+    others = {}
+    for name in reader.members("{"):
+        if name == "items" and reader.peek() == "[":
+            for _ in reader.members("["):
+                take((yield from _read_value(reader)))
+                yield  # to take a slice lasts up to four milliseconds
+        else:
+            others[name] = yield from _read_value(reader)
+    reader.finish()
+    return others
+
+
+def _read_whole(reader: JsonReader) -> Steps[object]:
+    value = yield from _read_value(reader)
+    reader.finish()
+    return value
+
+
+def _read_value(reader: JsonReader) -> Steps[object]:
+    reader.room = _MOST_PARTS
+    value: object = yield from reader.value()
+    return value
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -21,6 +21,12 @@ _CHOICES: Final = {
     AddressFamily.IPV6: (AddressFamily.IPV6,),
 }
 
+_MOST_ENDPOINTS: Final = 1000
+"""Endpoints of one slice: the API takes no more either."""
+_UNREADABLE: Final = "the API tells an EndpointSlice that cannot be read"
+LONGEST_NAME: Final = 253
+"""Characters of the name or uid of an object, as the API limits them."""
+
 Port = int | str
 """A port by its number, or by its name in a slice."""
 
@@ -49,6 +55,11 @@ class Slice:
     """TCP ports by name."""
     endpoints: tuple[Endpoint, ...]
 
+    @property
+    def size(self) -> int:
+        """What it holds, in parts of about 300 bytes of memory each."""
+        return 1 + len(self.ports) + len(self.endpoints)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -72,6 +83,18 @@ class _Pod:
     is_terminating: bool = False
 
 
+def name_of(item: object) -> str:
+    """The name of an EndpointSlice as the API tells it.
+
+    Raises:
+        SourceError: it has none that can be read.
+    """
+    try:
+        return _name(_mapping(_mapping(item).get("metadata")).get("name"))
+    except (TypeError, ValueError) as error:
+        raise SourceError(_UNREADABLE) from error
+
+
 def read_slice(item: object) -> Slice | None:
     """Take over an EndpointSlice as the API tells it; None for one of host names (`FQDN`).
 
@@ -81,7 +104,7 @@ def read_slice(item: object) -> Slice | None:
     try:
         return _read_slice(item)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError("the API tells an EndpointSlice that cannot be read") from error
+        raise SourceError(_UNREADABLE) from error
 
 
 def servers_of(
@@ -145,16 +168,18 @@ def _number_of(port: Port | None, named: Mapping[str, int]) -> int | None:
 
 def _read_slice(item: object) -> Slice | None:
     tree = _mapping(item)
-    family = _FAMILIES.get(str(tree["addressType"]))
+    family = _FAMILIES.get(_name(tree["addressType"]))
     if family is None:
         return None
     ports = {
-        str(port.get("name") or ""): _port(port["port"])
+        _name(port.get("name")): _port(port["port"])
         for port in _mappings(tree.get("ports"))
         if port.get("protocol", "TCP") == "TCP" and port.get("port") is not None
     }
-    endpoints = tuple(_read_endpoints(tree.get("endpoints")))
-    return Slice(family, ports, endpoints)
+    listed = _list(tree.get("endpoints"))
+    if len(listed) > _MOST_ENDPOINTS:
+        raise ValueError("expected fewer endpoints")
+    return Slice(family, ports, tuple(_read_endpoints(listed)))
 
 
 def _read_endpoints(items: object) -> Iterator[Endpoint]:
@@ -168,9 +193,9 @@ def _read_endpoints(items: object) -> Iterator[Endpoint]:
         # All are addresses of the same; the API promises that the first one does.
         first = next(iter(_list(item["addresses"])), "")
         yield Endpoint(
-            address=str(ip_address(str(first))),
-            pod=str(target["name"]) if is_pod else "",
-            uid=str(target.get("uid") or "") if is_pod else "",
+            address=str(ip_address(_name(first))),
+            pod=_name(target["name"]) if is_pod else "",
+            uid=_name(target.get("uid")) if is_pod else "",
             is_ready=is_ready,
             is_serving=is_ready if is_serving is None else is_serving is True,
             is_terminating=conditions.get("terminating") is True,
@@ -192,6 +217,15 @@ def _list(value: object) -> list[object]:
 
 def _mappings(value: object) -> Iterator[Mapping[str, object]]:
     return map(_mapping, _list(value))
+
+
+def _name(value: object) -> str:
+    """A name or uid; empty where there is none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        raise ValueError("expected a name")
+    return value
 
 
 def _port(value: object) -> int:

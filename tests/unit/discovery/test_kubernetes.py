@@ -28,7 +28,9 @@ async def api() -> AsyncIterator[KubernetesApi]:
 class Bench:
     """A source that asks again soon."""
 
-    def __init__(self, api: KubernetesApi, timeout_s: float = 30.0, **settings: Any) -> None:
+    def __init__(
+        self, api: KubernetesApi, timeout_s: float = 30.0, most: int = 5000, **settings: Any
+    ) -> None:
         config = {"service": "triton", **PORTS, **settings}
         if config.get("selector"):
             del config["service"]
@@ -38,6 +40,7 @@ class Bench:
             self.settings,
             Random(1),
             FileThread(),
+            most=most,
             log_in=self._log_in,
             first_pause_s=0.01,
             timeout_s=timeout_s,
@@ -348,6 +351,28 @@ async def test_five_thousand_endpoints_come_in_pages_and_change_one_by_one(
     assert sum(each is other for each, other in zip(before[-1000:], after[-1000:], strict=True))
 
 
+async def test_twice_as_many_as_matter_are_found(api: KubernetesApi) -> None:
+    api.put("a", [endpoint(f"10.0.0.{number}", f"p{number}") for number in range(1, 8)])
+    assert await Bench(api, most=3).names() == [f"p{number}.serving:8000" for number in range(1, 7)]
+
+
+async def test_more_endpoints_than_any_cluster_has_are_refused(
+    api: KubernetesApi, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lb.discovery.kubernetes._MOST_PARTS", 20)
+    api.put("a", [endpoint("10.0.0.1", "p1")])
+    assert await bench.names() == ["p1.serving:8000"]
+    waiting = asyncio.ensure_future(bench.next())
+    await until(lambda: api.open)
+    for part in range(4):  # with three ports each
+        api.put(f"b{part}", [endpoint(f"10.0.1.{part}", f"q{part}")])
+    with pytest.raises(SourceError, match=r"^the API tells too many endpoints$"):
+        await waiting
+    await bench.fails(r"^the API tells too many endpoints$")
+    api.remove("b0")
+    assert len(await bench.next()) == 4
+
+
 async def test_a_page_that_comes_too_late_lets_the_list_begin_again(api: KubernetesApi) -> None:
     bench = Bench(api)
     for part in range(30):
@@ -369,7 +394,7 @@ async def test_a_page_that_comes_too_late_lets_the_list_begin_again(api: Kuberne
 
 async def test_pauses_grow_and_differ_from_one_another(api: KubernetesApi) -> None:
     settings = Bench(api).settings
-    sources = [KubernetesSource(settings, Random(seed), FileThread()) for seed in range(50)]
+    sources = [KubernetesSource(settings, Random(seed), FileThread(), most=9) for seed in range(50)]
     assert {source.pause_s() for source in sources} == {0.0}
     for failures, longest in ((1, 0.25), (4, 2.0), (8, 30.0), (20, 30.0)):
         for source in sources:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
@@ -34,6 +34,8 @@ class Server:
         """The event loop does, which is ours as well, before it answers."""
         self.queries: list[str] = []
         self.headers: dict[str, str] = {}
+        self.page: Callable[[int], bytes] | None = None
+        """Makes the answer to a request from its number, in place of the pieces."""
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.queries.append(request.path_qs)
@@ -42,7 +44,7 @@ class Server:
         response = web.StreamResponse(status=self.status, headers={"location": "http://other"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        for piece in self.pieces:
+        for piece in [self.page(len(self.queries))] if self.page else self.pieces:
             await response.write(piece)
             await asyncio.sleep(0)
         if self.is_cut and request.transport is not None:
@@ -90,6 +92,33 @@ async def test_changes_are_the_same_however_they_are_cut(
     ]
 
 
+async def test_a_long_change_is_read_in_turns_and_is_not_lost_by_a_cancellation(
+    server: Server, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = {"name": "a", "resourceVersion": "7"}
+    item = {"metadata": metadata, "endpoints": [{"addresses": ["10.0.0.1"]}] * 4000}
+    server.pieces = [json.dumps({"type": "ADDED", "object": item}).encode() + b"\n"]
+    is_begun = asyncio.Event()
+
+    async def never_end(work: object) -> None:
+        is_begun.set()
+        await asyncio.Event().wait()
+
+    watch = await api.watch("6", 60, WAIT_S)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("lb.discovery.kubernetes_api.between_others", never_end)
+            task = asyncio.ensure_future(watch.changes())
+            async with asyncio.timeout(WAIT_S):
+                await is_begun.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        (change,) = await watch.changes()
+    finally:
+        watch.close()
+    assert (change.version, change.item) == ("7", item)
+
+
 async def test_a_watch_that_is_cut_is_no_end(server: Server, api: Api) -> None:
     server.pieces, server.is_cut = [TEXT], True
     with pytest.raises(Unreachable, match="broke off"):
@@ -106,7 +135,7 @@ async def test_an_error_in_a_watch_ends_it(server: Server, api: Api) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (200, b"<html>", "^the API answers something else than JSON$"),
+        (200, b"<html>", "^the API answers something else than JSON"),
         (200, b"[7]", "^the API answers something else than a list$"),
         (200, b'{"items": 7}', "^the API answers something else than a list$"),
         (302, b"", "^the API answers 302$"),
@@ -120,7 +149,7 @@ async def test_what_is_no_answer_of_the_api_is_told(
 ) -> None:
     server.status, server.pieces = status, [body]
     with pytest.raises(SourceError, match=words):
-        await api.list(WAIT_S)
+        await api.list(WAIT_S, print)
 
 
 async def test_an_answer_that_never_ends_is_not_read_to_its_end(
@@ -128,10 +157,39 @@ async def test_an_answer_that_never_ends_is_not_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_BYTES", 1000)
     server.pieces = [b"x" * 600] * 3
-    with pytest.raises(SourceError, match="too much at once"):
-        await api.list(WAIT_S)
+    with pytest.raises(SourceError, match="answers too much"):
+        await api.list(WAIT_S, print)
     with pytest.raises(SourceError, match="a change that is too long"):
         await watched(api)
+
+
+def page(token: str, padding: int = 0) -> bytes:
+    metadata = {"resourceVersion": "7", "continue": token, "x": "x" * padding}
+    return json.dumps({"items": [], "metadata": metadata}).encode()
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "requests"),
+    [
+        (lambda number: page("t"), "^the API lists the same page again$", 2),
+        (lambda number: page(f"t{number}"), "^the API lists more than 10 pages$", 10),
+        (lambda number: page(f"t{number}", 500), "^the API answers too much$", 4),
+    ],
+)
+async def test_a_list_that_never_ends_is_refused(
+    server: Server,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[int], bytes],
+    words: str,
+    requests: int,
+) -> None:
+    monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_PAGES", 10)
+    monkeypatch.setattr("lb.discovery.kubernetes_api._MOST_BYTES", 2000)
+    server.page = make
+    with pytest.raises(SourceError, match=words):
+        await api.list(WAIT_S, print)
+    assert len(server.queries) == requests
 
 
 async def test_time_in_which_we_stand_still_ourselves_is_not_the_apis(
@@ -139,6 +197,6 @@ async def test_time_in_which_we_stand_still_ourselves_is_not_the_apis(
 ) -> None:
     server.pieces = [b'{"items": [], "metadata": {"resourceVersion": "7"}}']
     server.stands_still_s = 0.6
-    assert (await api.list(0.3)).version == "7"
+    assert await api.list(0.3, print) == "7"
     watch = await api.watch("7", 60, 0.3)
     watch.close()

@@ -74,7 +74,7 @@ class Cluster:
     async def found(self, login: Login) -> Entries:
         """What a source finds that logs in so; it is found before anything is watched."""
         settings = KubernetesSettings(service="triton", http_port="http")
-        source = KubernetesSource(settings, Random(1), FileThread(), log_in=lambda: login)
+        source = KubernetesSource(settings, Random(1), FileThread(), most=9, log_in=lambda: login)
         try:
             return await source.next()
         finally:

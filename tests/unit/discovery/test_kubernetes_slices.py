@@ -150,6 +150,9 @@ def test_slices_of_host_names_are_passed_over() -> None:
         {"addressType": "IPv4", "ports": [{"port": 0}]},
         {"addressType": "IPv4", "ports": [{"port": "x"}]},
         {"addressType": "IPv4", "ports": [7]},
+        {"addressType": "IPv4", "ports": [{"name": "x" * 254, "port": 1}]},
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "p", uid="u" * 254)]},
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1")] * 1001},
     ],
 )
 def test_what_is_no_slice_is_refused(tree: object) -> None:
