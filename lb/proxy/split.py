@@ -159,7 +159,7 @@ class Splits:
         self._whole: dict[bytes, _Whole] = {}
         """By model, of requests that name no version."""
         self.counts = SplitCounts()
-        self.room = AnswerRoom(memory_budget)
+        self.room = AnswerRoom(memory_budget, clock)
 
     def configure(self, rules: Mapping[bytes, SplitRule]) -> None:
         """Go by these from now on."""

@@ -8,7 +8,6 @@ that clients are slow to read delay it for a bounded time, however many there ar
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -96,9 +95,6 @@ class Clockwork(Protocol):
     """What of the process says when those that wait are looked at."""
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-
-    @property
     def timers(self) -> TimerWheel: ...
 
     @property
@@ -131,12 +127,13 @@ class AnswerRoom:
     """
 
     __slots__ = (
-        "_is_due", "_memory_budget", "_now", "_row_sizes", "_running", "_timer",
+        "_clock", "_is_due", "_memory_budget", "_now", "_row_sizes", "_running", "_timer",
         "_timer_set_at", "_unread", "_waiting", "_waiting_held",
     )  # fmt: skip
 
-    def __init__(self, memory_budget: MemoryBudget) -> None:
+    def __init__(self, memory_budget: MemoryBudget, clock: Callable[[], float]) -> None:
         self._memory_budget = memory_budget
+        self._clock = clock
         self._row_sizes: dict[bytes, int] = {}
         """Bytes of answer for each row, by model, as the last answer had."""
         self._running: dict[BatchMemory, bytes] = {}
@@ -155,7 +152,7 @@ class AnswerRoom:
         """Seconds that have passed while there was something to look at. Of a stall of the process
         little counts: nobody could answer or read meanwhile."""
         self._timer_set_at = 0.0
-        """Loop time."""
+        """By the clock."""
 
     def forget(self) -> None:
         """Forget how long answers are: models may be others."""
@@ -331,12 +328,12 @@ class AnswerRoom:
 
     def _look_again(self, clockwork: Clockwork) -> None:
         if self._timer is None:
-            self._timer_set_at = clockwork.loop.time()
+            self._timer_set_at = self._clock()
             self._timer = clockwork.timers.after(_LOOK_S, partial(self._on_timer, clockwork))
 
     def _on_timer(self, clockwork: Clockwork) -> None:
         self._timer = None
-        self._now += min(clockwork.loop.time() - self._timer_set_at, _STEP_S)
+        self._now += min(self._clock() - self._timer_set_at, _STEP_S)
         self._forget_read()
         self._look_soon(clockwork)
         if self._unread:

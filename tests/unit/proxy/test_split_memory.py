@@ -26,7 +26,7 @@ class Process:
         self.iteration = IterationBudget(self.loop)
         self.timers = self.loop.wheel()
         self.memory_budget = MemoryBudget(CEILING)
-        self.room = AnswerRoom(self.memory_budget)
+        self.room = AnswerRoom(self.memory_budget, self.loop.time)
 
     def learn(self) -> None:
         """Some batch has shown how long answers are."""

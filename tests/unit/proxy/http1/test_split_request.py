@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import AppProtocol
+from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.wire.waiting import eventually
 
@@ -50,8 +51,10 @@ def answer(body: bytes, status: bytes = b"200 OK") -> bytes:
 class Bench:
     """A client, and two backends with an idle connection each."""
 
-    def __init__(self, *, max_bytes: int = 1 << 20, **options: object) -> None:
-        self.sides = Sides(options, backends=2)
+    def __init__(
+        self, *, max_bytes: int = 1 << 20, loop: FakeLoop | None = None, **options: object
+    ) -> None:
+        self.sides = Sides(options, backends=2, loop=loop)
         self.sides.split(b"m", LIMIT, max_bytes=max_bytes)
         self.sides.max_attempts = 1
         self.server, self.client = self.sides.client()
@@ -249,12 +252,9 @@ async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
     assert bench.sides.is_clean()
 
 
-async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("_PATIENCE_S", "_READING_S"):
-        monkeypatch.setattr(f"lb.proxy.split_memory.{name}", 0.01)
-    bench = Bench()
+async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch() -> None:
+    loop = FakeLoop()
+    bench = Bench(loop=loop)
     bench.asks(WHOLE)
     await bench.answers(0)
     await bench.answers(1)
@@ -266,7 +266,12 @@ async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_b
     line = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
     other.data_received(line % len(WHOLE) + WHOLE)
     assert bench.sides.split_counts.batches == 1
-    await eventually(lambda: bench.sides.split_counts.batches == 2)
+
+    def has_begun() -> bool:
+        loop.advance(0.1)
+        return bench.sides.split_counts.batches == 2
+
+    await eventually(has_begun)
     assert bench.client.ended == "abort"
     assert memory_budget.shortages == 0
 

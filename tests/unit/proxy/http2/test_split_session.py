@@ -373,12 +373,7 @@ async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
     assert [record.grpc_status for record in bench.paper.finished.records] == [0, 0]
 
 
-@pytest.mark.interpreted("other constants")
-async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("_PATIENCE_S", "_READING_S"):
-        monkeypatch.setattr(f"lb.proxy.split_memory.{name}", 0.01)
+async def test_an_answer_that_its_client_does_not_read_gives_way_to_an_overdue_batch() -> None:
     bench = Bench()
     bench.client.pause()
     bench.asks(batch(ROWS, 1000))
