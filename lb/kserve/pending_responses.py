@@ -108,7 +108,7 @@ class PendingResponses:
         self._size = 0
         """Bytes that all of it takes."""
         self._reserved = 0
-        """Those for requests that share an entry, or are alike."""
+        """Bytes of these for requests that share an entry, or are alike."""
         self._alike = 0
         """Requests that the memory budget was told of by `expect_alike`."""
         self.counted: deque[Due] = deque()

@@ -145,7 +145,7 @@ class AnswerRoom:
         """Who holds a joined answer that its client reads, and `_now` when it was handed over, the
         oldest first. They are looked at, too: a connection may hold other bytes soon."""
         self._is_due = False
-        """Those that wait are looked at in the next iteration of the event loop."""
+        """Whether those that wait are looked at in the next iteration of the event loop."""
         self._timer: Timer | None = None
         """Has all of them looked at a little later."""
         self._now = 0.0

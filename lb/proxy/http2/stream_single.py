@@ -39,7 +39,7 @@ _NO_SHAPE: Final = (0, 1)
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 _FEW: Final = 8
-"""The same where accounts are kept, which take less than 4 KiB then."""
+"""As `_COUNT_EVERY`, where accounts are kept. So many of them take less than 4 KiB."""
 _NOTHING_DUE: Final = Due()
 
 
