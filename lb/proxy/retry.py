@@ -186,8 +186,13 @@ class RetryPolicy:
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
+        max_attempts = self.rules.max_attempts
+        # A refused connection costs nobody anything, and is not repeated at the same backend. Where
+        # many backends have died at once, their number must not use up all attempts.
+        is_free = outcome is Outcome.CONNECT_REFUSED and max_attempts > 1
         if (
-            exchange.attempts >= self.rules.max_attempts
+            exchange.attempts >= max_attempts
+            and not is_free
             and not (ran is Ran.NO and self._is_patient(exchange))
             and not (outcome is Outcome.NOT_HERE and exchange.leave_variant())
         ):

@@ -3,6 +3,7 @@
 A Triton executes nothing of a request before all of it has come, and nothing more once the response
 of a unary inference has begun. An attempt whose client takes longer than `SLOW_S` for either is set
 aside: it counts against no limit, neither `max_requests` of its backend nor that of its model.
+Small requests for scheduled models are placed only when they are whole (see the inspections).
 
 - A slow upload is always set aside. It counts again once all of the request has come
   (`Queue.upload_ended`), be there room or not: it is at the backend already. That also keeps

@@ -24,8 +24,9 @@ class RetrySettings(Section):
     did not run, or may run twice. Inferences without a sequence and reads may run twice."""
 
     attempts: Annotated[PositiveCount, Field(le=100)] = 3
-    """Attempts in all, including the first; 1 never retries. A request that was lost with its
-    server is retried only once, since it may have killed that server.
+    """Attempts in all, including the first; 1 never retries. A refused connection does not count
+    otherwise. A request that was lost with its server is retried only once, since it may have
+    killed that server.
 
     Set this when a proxy or client in front of us retries, too; otherwise a request reaches up to
     three backends."""

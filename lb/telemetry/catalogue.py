@@ -529,8 +529,8 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_sequences_forgotten_total",
         _COUNTER,
-        "Sequences that ended without END: their backend died (lost), no step came for long "
-        "(expired), or there were too many (dropped).",
+        "Sequences that ended without END: a step came after their backend had died (lost), no "
+        "step came for long (expired), or there were too many (dropped).",
         ("why",),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -227,13 +227,18 @@ async def gated_grpc(gate: Gated) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def grpc_side(
-    count: int = 1, options: Options | None = None, loop: FakeLoop | None = None
+    count: int = 1,
+    options: Options | None = None,
+    loop: FakeLoop | None = None,
+    others: Sequence[str] = (),
 ) -> AsyncIterator[Side]:
-    """A gRPC relay before `count` backends. With `loop`, its time is under the test's control."""
+    """A gRPC relay before `count` backends, and `others` that have no gate. With `loop`, its time
+    is under the test's control."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(gated_grpc(gate)) for gate in gates]
-        relay = await stack.enter_async_context(running_relay(*targets, options=options, loop=loop))
+        running = running_relay(*targets, *others, options=options, loop=loop)
+        relay = await stack.enter_async_context(running)
         side = GrpcSide(relay, gates)
         side.channel = await stack.enter_async_context(grpc_channel(relay.target))
         yield side
@@ -295,14 +300,17 @@ async def gated_http(gate: Gated) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def http_side(
-    count: int = 1, options: Options | None = None, loop: FakeLoop | None = None
+    count: int = 1,
+    options: Options | None = None,
+    loop: FakeLoop | None = None,
+    others: Sequence[str] = (),
 ) -> AsyncIterator[Side]:
-    """An HTTP/1.1 relay before `count` backends; `loop` as of `grpc_side`."""
+    """An HTTP/1.1 relay before `count` backends; `loop` and `others` as of `grpc_side`."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(gated_http(gate)) for gate in gates]
         options = options or {"deadline_header": b"x-timeout"}
-        running = running_http1_relay(*targets, options=options, loop=loop)
+        running = running_http1_relay(*targets, *others, options=options, loop=loop)
         side = HttpSide(await stack.enter_async_context(running), gates)
         yield side
         await _settle(side)

@@ -20,7 +20,8 @@ from tests.wire.waiting import eventually
 ONES = {"datatype": "INT32", "shape": [1, 16], "data": [1] * 16}
 SIMPLE = {"inputs": [{"name": "INPUT0", **ONES}, {"name": "INPUT1", **ONES}]}
 SLEEPY = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [30]}]}
-PATIENCE_S = 80.0
+PATIENCE_S = 90.0
+_TRIES = 4
 LEARNT_S = 25.0
 """Until what is learnt is no chance any more, on a busy machine."""
 
@@ -128,16 +129,19 @@ async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
         # What we did there ourselves makes nobody slower, also a while later.
         await eventually(lambda: record.load is not None and record.load.others == 0.0)
         await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
-        made.let_others(0, clients, model, body)
-        await eventually(lambda: lane(balancer, "t0").slowed > 1.3, LEARNT_S)
-        assert record.load is not None
-        assert record.load.devices[0].memory_total is not None
-        # Who answers slowly on a busy machine may be mistaken for a while.
-        theirs = 0
-        while theirs < 28:
+        # Where a busy machine lets the other Triton look slow meanwhile, ours learn how fast this
+        # one is all the same, and nothing keeps them from it any more. So the others come again.
+        for _ in range(_TRIES):
+            made.let_others(0, clients, model, body)
+            await eventually(lambda: lane(balancer, "t0").slowed > 1.3, LEARNT_S)
+            assert record.load is not None
+            assert record.load.devices[0].memory_total is not None
             before = made.served()[1]
             for _ in range(40):
                 await infer(made.client, address)
             theirs = made.served()[1] - before
-        await made.end_others()
-        await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
+            await made.end_others()
+            await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
+            if theirs >= 28:
+                return
+        pytest.fail("others kept none of our requests away")

@@ -363,12 +363,12 @@ async def test_a_body_that_comes_late_does_not_hold_its_turn_back_for_others() -
         first = await side.asked("a")
         whole = side.request("slow", size=300_000)
         async with raw_client(side.relay.port) as client:
-            await client.send(whole[:2000])
+            await client.send(whole[:40_000])
             await until(lambda: len(side.queue) == 1, "it waits")
             side.gates[0].open = True
             side.gates[0].release()
             await until(lambda: not len(side.queue), "it has its turn")
-            await client.send(whole[2000:])
+            await client.send(whole[40_000:])
             assert (await client.answer("POST")).status == 200
         assert (await first).code == side.ok
         assert side.seen == ["a", "slow"]

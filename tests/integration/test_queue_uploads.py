@@ -20,6 +20,8 @@ from tests.fakes.tls import World, tls_listener
 
 BOTH_LOOPS = True
 
+_PART = 40_000
+"""Bytes of a request that make it wait, though there are more to come."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -220,9 +222,9 @@ async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: List
     other = _fill(memory_budget)
     request = plain.side.request("gone", size=60_000)
     _, writer = await plain.connect()
-    writer.write(request[:30_000])
+    writer.write(request[:_PART])
     await plain.waits()
-    writer.write(request[30_000:])
+    writer.write(request[_PART:])
     assert plain.side.relay.unread_clients == 1
     writer.close()
     await until(lambda: len(plain.side.queue) == 0, "it has left")
@@ -239,9 +241,9 @@ async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
     other = _fill(memory_budget)
     request = side.request("half", size=60_000)
     reader, writer = await plain.connect()
-    writer.write(request[:30_000])
+    writer.write(request[:_PART])
     await plain.waits()
-    writer.write(request[30_000:])
+    writer.write(request[_PART:])
     writer.write_eof()
     await asyncio.sleep(2.2)  # it is looked at every second
     assert len(side.queue) == 1
@@ -258,28 +260,11 @@ async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> Non
     other = _fill(memory_budget)
     request = side.request("gone", size=60_000)
     _, writer = await plain.connect()
-    writer.write(request[:30_000])
+    writer.write(request[:_PART])
     await plain.waits()
-    writer.write(request[30_000:])
+    writer.write(request[_PART:])
     memory_budget.release(other, memory_budget.keep_up_to)
     await until(lambda: memory_budget.held >= len(request), "all of it is there")
     assert side.relay.unread_clients == 0
     writer.close()
     await plain.has_left()
-
-
-async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Listener) -> None:
-    side = plain.side
-    side.relay.configure(body_timeout_s=0.2)
-    reader, writer = await plain.connect()
-    request = side.request("gone", size=300_000, fields={"Expect": "100-continue"})
-    # Nothing in it is looked at, so it is placed before any of it is there.
-    head = request.partition(b"\r\n\r\n")[0] + b"\r\nContent-Encoding: gzip\r\n\r\n"
-    writer.write(head)
-    await plain.waits()
-    await asyncio.sleep(0.5)
-    assert len(side.queue) == 1, "it is not its fault that nothing comes"
-    assert side.relay.unread_clients == 1
-    writer.close()
-    await plain.has_left()
-    assert await reader.read() == b""

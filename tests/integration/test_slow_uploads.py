@@ -4,6 +4,7 @@ others nor the backend pay for that."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -103,14 +104,23 @@ class _GrpcUpload(Upload):
 
 @asynccontextmanager
 async def half_sent(
-    side: Side, name: str, *, size: int = _SIZE, sent: int = _SIZE // 2, queued: int = 0
+    side: Side,
+    name: str,
+    *,
+    size: int = _SIZE,
+    sent: int = _SIZE // 2,
+    queued: int = 0,
+    is_placed: bool = True,
 ) -> AsyncIterator[Upload]:
     """Send a part of a request, until its backend awaits the rest, or as many wait for their turn
-    as `queued` says."""
+    as `queued` says; or, where it is not placed, until it has come."""
 
     async def send(upload: Upload) -> None:
+        before = side.relay.open_requests
         await upload.send(sent)
-        if queued:
+        if not is_placed:
+            await until(lambda: side.relay.open_requests > before, "it has come")
+        elif queued:
             await until(lambda: len(side.queue) == queued, "it waits")
         else:
             await until(side.relay.awaits_uploads, "the rest is awaited")
@@ -279,6 +289,63 @@ async def test_slow_uploads_get_no_turn_before_they_are_complete(protocol: str) 
         gate.release()
         assert await codes == [side.ok] * 3
         assert (await good).code == side.ok
+
+
+_SMALL: Final = 20_000
+"""Bytes of a tensor, all of which come before its request is placed."""
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_half_of_a_small_request_takes_no_place(protocol: str) -> None:
+    """Nor does it while no time passes: many may follow each other."""
+    loop = FakeLoop()
+    async with (
+        asyncio.timeout(60),
+        SIDES[protocol](1, loop=loop) as side,
+        AsyncExitStack() as stack,
+    ):
+        side.schedule()
+        backend, gate = side.relay.backends[0], side.gates[0]
+        gate.open = True
+        uploads = [
+            await stack.enter_async_context(
+                half_sent(side, f"slow {number}", size=_SMALL, sent=_SMALL // 2, is_placed=False)
+            )
+            for number in range(3)
+        ]
+        assert (await side.ask("good")).code == side.ok
+        assert (backend.in_flight, len(side.queue)) == (0, 0)
+        for upload in uploads:
+            await upload.finish()
+            assert await upload.code() == side.ok
+
+
+_SEPARATE: Final = "compressed", "in chunks"
+
+
+@pytest.mark.parametrize("how", _SEPARATE)
+async def test_half_of_a_small_request_of_unknown_content_takes_no_place(how: str) -> None:
+    async with asyncio.timeout(60), http_side() as side:
+        assert isinstance(side, HttpSide)
+        side.schedule()
+        gate = side.gates[0]
+        gate.open = True
+        is_compressed = how == "compressed"
+        fields = {"Content-Encoding": "identity"} if is_compressed else {}
+        head, _, body = side.request("slow", size=_SMALL, fields=fields).partition(b"\r\n\r\n")
+        if is_compressed:
+            head = head.replace(b"identity", b"gzip")
+        else:
+            head = re.sub(rb"Content-Length: \d+$", b"Transfer-Encoding: chunked", head)
+            body = b"".join((b"%x\r\n" % len(body), body, b"\r\n0\r\n\r\n"))
+        async with raw_client(side.relay.port) as client:
+            await client.send(b"\r\n\r\n".join((head, body[: _SMALL // 2])))
+            await until(lambda: side.relay.open_requests == 1, "it has come")
+            assert (await side.ask("good")).code == side.ok
+            assert side.relay.backends[0].in_flight == 0
+            await client.send(body[_SMALL // 2 :])
+            assert (await client.answer("POST")).status == 200
+        assert gate.seen == ["good", "slow"]
 
 
 @pytest.mark.parametrize("protocol", SIDES)

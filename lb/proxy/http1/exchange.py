@@ -261,9 +261,11 @@ class Http1Exchange(Exchange):
             is_decided = look.feed(unseen.popleft())
             if look.rest:
                 unseen.appendleft(look.rest)
-        if is_decided or (self.body.ended and not unseen):
-            self._look = None
+        if is_decided:
             unseen.clear()
+        is_enough = is_decided and self.bytes_in >= look.held_back
+        if is_enough or (self.body.ended and not unseen):
+            self._look = None
             snapshot = self.relay.dispatcher.pool.current
             note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
             if self.handler is None or self.handler.prepare_placing():
@@ -317,10 +319,8 @@ class Http1Exchange(Exchange):
         what may not be needed is left to bodies that are kept for another attempt."""
         relay = self.relay
         memory_budget = relay.memory_budget
-        is_uninvited = self.plan.expects_continue and not self._was_continued and not self.bytes_in
         return (
-            not is_uninvited
-            and memory_budget.held < memory_budget.keep_up_to * 3 // 4
+            memory_budget.held < memory_budget.keep_up_to * 3 // 4
             and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 

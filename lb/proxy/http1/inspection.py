@@ -1,11 +1,12 @@
 """A second look at an inference's body, for what beside its model decides where it goes: the
 sequence that it is a step of, and the shared memory that it names.
 
-Only models that may be stateful, or that not all backends have ready, need it. Of a body with
-binary tensors only its JSON head is read. In one that is all JSON the parameters stand behind the
-tensors, so such a request is held back until they have come; bodies of more than `SMALL_BODY` are
-only when their model is known to be stateful. A compressed body is inflated as far as it is looked
-at, a little at a time however short it is, and goes on as it came.
+Only models that may be stateful, that are scheduled, or that not all backends have ready, need it.
+Of a body with binary tensors only its JSON head is read. In one that is all JSON the parameters
+stand behind the tensors, so such a request is held back until they have come; bodies of more than
+`SMALL_BODY` are only when their model is known to be stateful. The beginning of a request for a
+scheduled model is held back in any case. A compressed body is inflated as far as it is looked at, a
+little at a time however short it is, and goes on as it came.
 """
 
 from __future__ import annotations
@@ -45,29 +46,40 @@ _PATIENCE: Final = 16
 """Bodies that do not begin like the one that is remembered, before another one is."""
 ENOUGH: Final = 32 * 1024
 """Bytes of small parts that are looked at in one turn, and of a compressed body."""
+_HELD_BACK: Final = 32 * 1024
+"""Bytes of a request for a scheduled model that must have come before it takes a place there, or
+all of it: who sends a little and stops is not to take one."""
 
 
 class BodyInspection:
     """Reads the body of an inference as it comes, as far as need be."""
 
     __slots__ = (
-        "_inflater", "_keeps_text", "_left", "_scan", "_text", "rest", "size",
+        "_inflater", "_keeps_text", "_left", "_scan", "_text", "held_back", "rest", "size",
     )  # fmt: skip
 
     def __init__(
-        self, json_size: int, limit: int, *, is_compressed: bool, keeps_text: bool
+        self,
+        json_size: int,
+        limit: int,
+        *,
+        is_compressed: bool,
+        keeps_text: bool,
+        held_back: int = 0,
     ) -> None:
         """
         Args:
             json_size: how much of the body, not compressed, is JSON; -1 is all of it.
-            limit: bytes of JSON that are looked at.
+            limit: bytes of JSON that are looked at; 0: none.
             is_compressed: by gzip or zlib.
             keeps_text: regions of shared memory, or how much work it is, are of interest, too.
+            held_back: bytes of the body that are held back in any case, unless it is shorter.
         """
         self._left = limit if json_size < 0 else min(json_size, limit)
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
         self._scan = ParametersScan()
         self._keeps_text = keeps_text
+        self.held_back = held_back
         self.rest = b""
         """The end of the last part, if it is to be fed again: it inflates to more than is read at
         once."""
@@ -78,6 +90,12 @@ class BodyInspection:
 
     def feed(self, piece: Payload) -> bool:
         """Take the next part of the body. True once more would change nothing."""
+        if self._left and self._is_decided_by(piece):
+            self._left = 0
+            self.rest = b""
+        return not self._left
+
+    def _is_decided_by(self, piece: Payload) -> bool:
         inflater = self._inflater
         if inflater is None:
             return self._read(bytes(piece))
@@ -136,24 +154,26 @@ class BodyInspection:
 def begin_inspection(
     plan: RequestPlan, route: ModelRoute | None, *, has_regions: bool
 ) -> BodyInspection | None:
-    """A look at a body that comes in parts; None where there is nothing in it to look for."""
+    """A look at a body that comes in parts; None where there is nothing in it to look for, and its
+    request need not be held back."""
     if not plan.is_inference:
         return None
     facts = None if route is None else route.facts
     is_stateful = None if facts is None else facts.is_stateful
     is_scheduled = route is not None and route.plan is not None
-    if is_stateful is False and not has_regions:
-        if not is_scheduled or plan.is_compressed:
-            return None
-        return BodyInspection(plan.json_size, FIRST_BYTES, is_compressed=False, keeps_text=True)
     limit = LARGE_BODY if is_stateful else SMALL_BODY
-    if plan.json_size < 0 and not plan.is_compressed and plan.length > limit:
+    if is_stateful is False and not has_regions:
+        limit = FIRST_BYTES if is_scheduled and not plan.is_compressed else 0
+    elif plan.json_size < 0 and not plan.is_compressed and plan.length > limit:
+        limit = 0
+    if not (limit or is_scheduled):
         return None
     return BodyInspection(
         plan.json_size,
         limit,
-        is_compressed=plan.is_compressed,
+        is_compressed=plan.is_compressed and limit > 0,
         keeps_text=has_regions or is_scheduled,
+        held_back=_HELD_BACK if is_scheduled else 0,
     )
 
 

@@ -429,10 +429,12 @@ class Call(Exchange):
 
     def _look(self, payload: Payload, end_stream: int) -> bool:
         """Inspect what has come. False while that is too little."""
-        # Looked at anew only when there is much more, or crumbs would cost the square of the size.
-        if self.bytes_in < self.look_again_at and not end_stream:
+        # Looked at anew only when there is much more, or the whole message: crumbs must not cost
+        # the square of the size.
+        size = self.bytes_in
+        if size < self.look_again_at and size != self.message_end and not end_stream:
             return False
-        self.look_again_at = 2 * self.bytes_in
+        self.look_again_at = 2 * size
         queue = self.request.queue or ()
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))

@@ -27,7 +27,8 @@ from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 from lb.wire.protobuf import FieldBudget
 
 INSPECTED_BYTES: Final = 32 * 1024
-"""Bytes of the first message that are held back at most; parameters take a few hundred."""
+"""Bytes of the first message that are held back at most; parameters take a few hundred. A message
+for a scheduled model is held back until so much or all of it has come."""
 SEQUENCE_ID: Final = b"sequence_id"
 """What says nothing of it is no step of a sequence."""
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
@@ -124,7 +125,10 @@ def inspect_first(
     if is_there and route is None and not (data[0] or regions or SEQUENCE_ID in message):
         return True  # of a model without a route only a sequence is of interest
     is_inference = call.operation is MODEL_INFER
-    if regions and is_inference and not is_there:
+    is_scheduled = route is not None and route.plan is not None
+    if is_inference and not is_there and (regions or is_scheduled or data[0]):
+        # Who sends a little and stops is not to take a place of a scheduled model. A compressed
+        # message may be for one.
         return False
     cost = Inspected()
     found = inspect_message(
@@ -132,7 +136,7 @@ def inspect_first(
         size,
         cost,
         is_compressed=bool(data[0]),
-        with_rows=is_inference and (data[0] != 0 or (route is not None and route.plan is not None)),
+        with_rows=is_inference and (data[0] != 0 or is_scheduled),
         with_regions=is_inference and bool(regions),
     )
     connection.inspected += cost.frames

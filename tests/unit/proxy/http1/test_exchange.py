@@ -17,6 +17,8 @@ from tests.fakes.relay import snapshot_of
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+_CHUNK = b"8000\r\n{}%b\r\n" % bytes(0x8000 - 2)
+"""So much of a body that its request waits, though there may be more to come."""
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -279,7 +281,7 @@ async def test_nothing_more_is_read_of_what_nothing_was_counted_for() -> None:
     sides.upstream()
     sides.client()[0].data_received(_POST)
     server, client = sides.client()
-    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
+    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + _CHUNK)
     assert server.is_waiting
     assert not client.reading
     assert len(sides.relay.paused_clients) == 1
@@ -295,7 +297,7 @@ async def test_a_client_that_stops_sending_while_it_waits_is_given_up() -> None:
     client.lose()
 
 
-async def test_who_was_not_invited_yet_is_when_its_turn_comes() -> None:
+async def test_who_expects_to_be_invited_is_before_it_waits_for_its_turn() -> None:
     sides = scheduled()
     connection, backend = sides.upstream()
     sides.client()[0].data_received(_POST)
@@ -303,13 +305,13 @@ async def test_who_was_not_invited_yet_is_when_its_turn_comes() -> None:
     server, client = sides.client()
     expecting = b"Content-Encoding: gzip\r\nExpect: 100-continue\r\nContent-Length: 5"
     server.data_received(_BINARY % expecting)
-    assert server.is_waiting
-    assert client.take() == b""
-    connection.data_received(_OK)
-    await asyncio.sleep(0.01)
     assert client.take() == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert client.reading
+    assert len(sides.dispatcher.queue) == 0
     server.data_received(b"hello")
+    assert server.is_waiting
+    connection.data_received(_OK)
+    await asyncio.sleep(0.01)
     assert backend.take().endswith(b"\r\n\r\nhello")
     connection.data_received(_OK)
     assert client.take() == _OK
@@ -320,7 +322,7 @@ async def test_a_body_that_is_read_after_a_long_wait_has_its_time_again() -> Non
     connection, _ = sides.upstream()
     sides.client()[0].data_received(_POST)
     server, client = sides.client()
-    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
+    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + _CHUNK)
     sides.now += 31.0
     server._deadline_timer._expired()
     assert server.is_waiting

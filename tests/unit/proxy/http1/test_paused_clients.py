@@ -25,6 +25,9 @@ _HEAD = (
     b"Content-Length: %d\r\n\r\n"
 )
 
+_PART = 40_000
+"""Bytes of a body that make its request wait, though there are more to come."""
+
 
 class Socket:
     """A socket whose kernel tells the state of the connection."""
@@ -43,7 +46,7 @@ class Waiting(Sides):
 
     def __init__(self) -> None:
         self.fake = FakeLoop()
-        super().__init__(ceiling=1 << 20, loop=self.fake)
+        super().__init__(ceiling=1 << 26, loop=self.fake)
         self.paused = self.relay.paused_clients
         self.relay.iteration = IterationBudget(self.fake)
         self.monitor.close()
@@ -64,7 +67,7 @@ class Waiting(Sides):
         """A part of a request; what the kernel says of its connection."""
         server, transport = self.client()
         says(transport, sock)
-        server.data_received(_HEAD % size + b"{}" + bytes(1000))
+        server.data_received(_HEAD % size + b"{}" + bytes(_PART))
         assert not transport.reading
         assert server.is_waiting
         return server, transport
@@ -130,6 +133,6 @@ async def test_what_runs_is_left_alone(waiting: Waiting) -> None:
 
 async def test_very_many_are_all_checked(waiting: Waiting) -> None:
     for _ in range(250):
-        waiting.asks(Socket(_CLOSE), 1500)
+        waiting.asks(Socket(_CLOSE))
     waiting.fake.advance(1.1)
     assert len(waiting.dispatcher.queue) == 0
