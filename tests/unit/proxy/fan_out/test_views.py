@@ -149,6 +149,14 @@ async def test_large_views_are_merged_in_many_steps() -> None:
     assert turns > 3 * len(body) / STEP_BYTES
 
 
+async def test_many_short_answers_are_read_and_freed_in_steps() -> None:
+    entry = b'[{"name":"x","version":"1","state":"READY","reason":"%b"}]' % (b"r" * 150)
+    answers = [said(str(number), entry) for number in range(200)]
+    reply, turns = await turns_beside(Views().combine(INDEX, answers))
+    assert reply.body == entry
+    assert turns >= len(answers)
+
+
 async def test_small_views_do_not_wait_for_a_large_one() -> None:
     entries = [
         {"name": f"m{at:05}", "version": "1", "inference_count": at, "text": "x" * 500}
