@@ -305,6 +305,17 @@ class QueueView:
         """The sum of the positions at which requests were queued, by model."""
         return {model: each.sum for model, each in self._dispatcher.queue.positions.items()}
 
+    @property
+    def wait_reasons(self) -> dict[tuple[bytes, str], int]:
+        """How many requests had to wait, by model and why."""
+        return dict(self._dispatcher.queue.wait_reasons)
+
+    def note_wanted(self) -> list[bytes]:
+        """The models that requests wait for from now on, one entry for each request."""
+        wanted: list[bytes] = []
+        self._dispatcher.placer.wanted = lambda model, *_: wanted.append(model)
+        return wanted
+
     def model_backends(self) -> list[ModelBackendView]:
         """What is known of each scheduled model on each backend."""
         return list(self._dispatcher.queue.scheduler.model_backends())

@@ -55,7 +55,8 @@ class StreamRouter:
         has what it needs.
 
         Returns:
-            None for the first message, where the policy decides.
+            None for the first message, where the policy decides, and for a later one whose model is
+            loaded nowhere, and may be loaded for it.
 
         Raises:
             RequestRefused: it can go nowhere.
@@ -76,20 +77,20 @@ class StreamRouter:
             and _is_everywhere(route)
         ):
             return home
-        asked = Exchange(_GRPC, self._call.operation, self._call.client, self._call.relay.now)
-        asked.model = message.model
-        asked.hints = hints = RoutingHints()
-        hints.version, hints.regions = message.version, message.regions
+        asked = self.as_request(message)
         placement = placement_of(asked, dispatcher.pool)
         if step is not None:
             backend = self._backend_of(message, step, placement, route)
             if backend is not None:
                 return backend
-        elif message.rows:
-            backend = self._best_for(message, asked, hints)
+        is_first = home is None and self.live is None
+        if not (is_first or placement.eligible) and is_loaded_on_demand(route):
+            return None
+        if step is None and message.rows and asked.hints is not None:
+            backend = self._best_for(message, asked, asked.hints)
             if backend is not None:
                 return backend
-        if home is None and self.live is None:
+        if is_first:
             return None
         # Where no new streams go, this one goes on, unless that is for good.
         if home in placement.eligible or (home and may_stay and home not in snapshot.usable(_GRPC)):
@@ -101,6 +102,15 @@ class StreamRouter:
         if picked is None and home is None:
             raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
         return picked or home
+
+    def as_request(self, message: StreamMessage) -> Exchange:
+        """A message as a request of its own, for who places requests."""
+        call = self._call
+        request = Exchange(_GRPC, call.operation, call.client, call.relay.now)
+        request.model = message.model
+        request.hints = hints = RoutingHints()
+        hints.version, hints.regions = message.version, message.regions
+        return request
 
     def _best_for(
         self, message: StreamMessage, asked: Exchange, hints: RoutingHints
@@ -229,6 +239,11 @@ class StreamRouter:
         if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
             for key in pending_responses.begun():
                 self._call.relay.dispatcher.steps.table.forget(key, backend)
+
+
+def is_loaded_on_demand(route: ModelRoute | None) -> bool:
+    """Whether a model is loaded nowhere, and will be when a request needs it."""
+    return route is not None and route.on_demand is not None
 
 
 def _is_everywhere(route: ModelRoute | None) -> bool:
