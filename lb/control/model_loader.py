@@ -227,9 +227,30 @@ class ModelLoader:
         )
 
     async def _load(self, record: BackendRecord, model: bytes) -> Failure | None:
-        """Load a model. Returns how it failed; None: it did not."""
-        fields = {"backend": record.backend.name, "model": text(model)}
+        """Load a model. Returns how it failed; None: it did not.
+
+        A model that was never loaded gets requests once its configuration has been read. It says
+        how they are queued, and whether it is known when a stream has all of its answers.
+        """
         before = await self.memory_of(record)
+        is_new = not self._watch.is_configured(model)
+        if is_new:
+            self._directory.evict(record, frozenset({model}))
+        try:
+            failure = await self._ask_to_load(record, model)
+            if failure is None:
+                await self._watch.listed(record)
+                await self._watch.configured(model)
+        finally:
+            if is_new:
+                self._directory.evict(record, frozenset())
+        if failure is None and before is not None:
+            await self._note_grown(record, model, before)
+        return failure
+
+    async def _ask_to_load(self, record: BackendRecord, model: bytes) -> Failure | None:
+        """Have a backend load a model. Returns how that failed; None: it did not."""
+        fields = {"backend": record.backend.name, "model": text(model)}
         began = self._clock()
         why, kind = "", FailureKind.REFUSED
         self._loading[record.backend.name] = model, began
@@ -258,9 +279,6 @@ class ModelLoader:
         self._load_s += took_s
         self._planner.loaded(model, record.backend.name, took_s)
         _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
-        await self._watch.listed(record)
-        if before is not None:
-            await self._note_grown(record, model, before)
         return None
 
     async def _lives(self, record: BackendRecord) -> bool:

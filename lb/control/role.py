@@ -72,6 +72,10 @@ class _NoRelay:
         """There are no requests."""
         return {}
 
+    def models_streamed(self) -> Collection[bytes]:
+        """There are no streams."""
+        return ()
+
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """Nobody schedules."""
 
@@ -145,6 +149,7 @@ class ControlRole:
         )
         self.placement.model_backends = lambda models: self._relay.model_backends(models)
         self.placement.models_awaited = lambda: self._relay.models_awaited()
+        self.placement.models_streamed = lambda: self._relay.models_streamed()
         self.placement.memory_of = self.load.memory_of
         self.priors = PriorReader(
             directory,

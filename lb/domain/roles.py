@@ -54,7 +54,7 @@ class RelaySide(Protocol):
 
     def model_use(self, backend: Backend, model: bytes) -> ModelUse:
         """Count what of a model runs on a backend. Takes as long as there are requests under way:
-        for rare questions."""
+        for rare questions. A stream without a request under way is none."""
         ...
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
@@ -67,6 +67,10 @@ class RelaySide(Protocol):
 
     def models_awaited(self) -> Mapping[bytes, float]:
         """Models whose load requests wait for, and when the first of these requests came."""
+        ...
+
+    def models_streamed(self) -> Collection[bytes]:
+        """Models on demand that streams under way have used since this was asked last."""
         ...
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:

@@ -230,12 +230,12 @@ class RelayRole:
         self.shadows.close_idle(backend)
 
     def model_use(self, backend: Backend, model: bytes) -> ModelUse:
-        """Count what of a model runs on a backend. A stream counts for the model of its first
-        request."""
-        seen = [each for each in self._under_way() if each.backend is backend]
-        unseen = max(0, backend.in_flight - len(seen))
+        """Count what of a model runs on a backend. A stream counts while answers of the model may
+        come."""
+        attempts = [each.attempt for each in self._under_way() if each.backend is backend]
+        unseen = max(0, backend.in_flight - len(attempts))
         return ModelUse(
-            unseen + sum(each.model in (model, b"") for each in seen),
+            unseen + sum(each is not None and each.may_use(model) for each in attempts),
             self.dispatcher.steps.table.open_on(model, backend),
         )
 
@@ -250,6 +250,10 @@ class RelayRole:
     def models_awaited(self) -> Mapping[bytes, float]:
         """See `RelaySide`."""
         return self.dispatcher.queue.models_awaited()
+
+    def models_streamed(self) -> Collection[bytes]:
+        """See `RelaySide`."""
+        return self.http2.models_streamed()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""

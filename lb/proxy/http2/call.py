@@ -8,7 +8,7 @@ nothing is left behind on either connection, in timers and in the memory budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
@@ -844,6 +844,10 @@ class CallPart:
 
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def models_used(self) -> Collection[bytes]:
+        """Models on demand that a stream has used since this was asked last."""
+        return ()
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""

@@ -412,6 +412,10 @@ class Branch(ResponseSink):
         attempt.leave(Outcome.RESET)
         self.failed(attempt, Outcome.RESET, *attempt.told_of_reset(code))
 
+    def owed(self) -> PendingResponses | None:
+        """See `ResponseSink`."""
+        return self.pending_responses
+
     @property
     def is_done(self) -> bool:
         """Whether it may end however it does: all is answered, and nothing more is asked."""

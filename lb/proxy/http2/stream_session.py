@@ -10,6 +10,7 @@ into (`lb.kserve.gate`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any, Final
 
 from lb.domain.backend import Backend, Port
@@ -55,8 +56,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_target", "_times", "answers",
-        "merge", "router", "single",
+        "_answers", "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_models", "_target",
+        "_times", "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -82,6 +83,10 @@ class StreamSession(CallPart):
         """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
+        self._models: set[bytes] = set()
+        """Models on demand of the messages that were looked at since `models_used` was asked."""
+        self._answers = 0
+        """Answers of the stream that had come then."""
 
     # The client's side
 
@@ -343,6 +348,7 @@ class StreamSession(CallPart):
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
+        self._note_model(message)
         work = router.take_work()
         self.single.see(work)
         merge.expect(branch, message, work, backend)
@@ -398,9 +404,25 @@ class StreamSession(CallPart):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
+        self._note_model(message)
         self.router.note_first(message)
         work = self.router.take_work() if message.has_one_answer else None
         return self.single.note(message, work)
+
+    def _note_model(self, message: StreamMessage) -> None:
+        """A message goes to a backend."""
+        if message.model in self.call.relay.dispatcher.pool.current.loadable:
+            self._models.add(message.model)
+
+    def models_used(self) -> Collection[bytes]:
+        """See `CallPart`. Of messages that go on unseen it is known what they are for, and that
+        some were answered."""
+        models, self._models = self._models, set()
+        answers = self.single.mask.completed
+        if answers != self._answers and self.single.known_model:
+            models.add(self.single.known_model)
+        self._answers = answers
+        return models
 
     def _refuse(
         self, message: StreamMessage, pieces: tuple[Payload, ...], refusal: RequestRefused

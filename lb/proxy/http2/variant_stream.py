@@ -8,6 +8,7 @@ for the model of a variant by its own name, those answers have the name of the v
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
 from lb.domain.errors import RequestRefused
@@ -340,6 +341,10 @@ class VariantStream(CallPart):
     def leave_parting(self) -> None:
         """See `CallPart`."""
         self._session.leave_parting()
+
+    def models_used(self) -> Collection[bytes]:
+        """See `CallPart`."""
+        return self._session.models_used()
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""

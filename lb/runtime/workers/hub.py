@@ -270,6 +270,10 @@ class Hub:
         """See `RelaySide`: workers do not wait for loads."""
         return {}
 
+    def models_streamed(self) -> Collection[bytes]:
+        """See `RelaySide`: there are no models on demand."""
+        return ()
+
     def model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
         """See `RelaySide`: those of all workers together. None: of all models."""
         backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
