@@ -19,6 +19,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import BackendRecord, text
+from lb.domain.backend import Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
 from lb.domain.outcome import UNREACHED, Outcome
@@ -49,6 +50,10 @@ MemoryOf = Callable[[BackendRecord], Awaitable[int | None]]
 async def no_memory(_record: BackendRecord) -> int | None:
     """Stand for asking where memory does not matter."""
     return None
+
+
+def _no_streams(_backend: Backend, _model: bytes) -> None:
+    """Stand for a relay without streams."""
 
 
 def _always() -> bool:
@@ -93,6 +98,8 @@ class ModelLoader:
         self._settle_s = settle_s
         self.memory_of: MemoryOf = no_memory
         """Asked before and after changes."""
+        self.leave_streams: Callable[[Backend, bytes], None] = _no_streams
+        """Ends streams at a backend that is to unload a model."""
         self._loading: dict[str, tuple[bytes, float]] = {}
         """By backend: the model that it loads, and since when."""
         self._overdue: set[str] = set()
@@ -190,6 +197,8 @@ class ModelLoader:
         began = self._clock()
         give_up_at = began + _IDLE_S
         while is_needed() and any(self._directory.model_use(record.backend, model)):
+            # Triton keeps a model as long as a stream is open that has asked for it.
+            self.leave_streams(record.backend, model)
             if self._clock() >= give_up_at:
                 _log.info("model is not evicted: it is in use", extra=fields)
                 self._planner.stayed_in_use(model, record.backend.name, self._clock())

@@ -54,7 +54,12 @@ class RelaySide(Protocol):
 
     def model_use(self, backend: Backend, model: bytes) -> ModelUse:
         """Count what of a model runs on a backend. Takes as long as there are requests under way:
-        for rare questions. A stream without a request under way is none."""
+        for rare questions."""
+        ...
+
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """End the streams at a backend that have asked it for a model, as soon as all is answered
+        that they were asked: it is to unload the model. Their clients go on."""
         ...
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:

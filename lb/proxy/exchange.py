@@ -399,6 +399,10 @@ class Attempt:
         """Whether its backend may run a model for it: that of its request, if it names one."""
         return self.exchange.model in (model, b"")
 
+    def has_used(self, _model: bytes) -> bool:
+        """Whether it is a stream that has asked for a model."""
+        return False
+
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value
         return f"<{type(self).__name__} {self.backend.name} {state}>"

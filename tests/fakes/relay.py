@@ -912,6 +912,10 @@ class Relay:
         self.parts.http1.begin_drain()
         self.parts.http2.begin_drain()
 
+    def leave_streams(self, number: int, model: bytes) -> None:
+        """A backend is to unload a model."""
+        self.parts.http2.leave_streams(self.backends[number], model)
+
     def use_identity(self, identity: bytes) -> None:
         """Have another identity in hop markers."""
         self.parts.dispatcher.identity = identity

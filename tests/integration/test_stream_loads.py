@@ -298,3 +298,27 @@ async def test_a_message_for_which_there_is_no_room_is_not_held() -> None:
         budget.short_at = kept
         assert (name, "out of memory" in text) == ("a", True)
         assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_a_stream_ends_at_a_backend_that_is_to_unload_its_model_and_its_client_goes_on() -> (
+    None
+):
+    async with running() as setup:
+        home = setup.backends[0]
+        await setup.begin()
+        setup.relay.leave_streams(0, b"cold")  # it was not asked for
+        await setup.begin("again")
+        home.gate.clear()
+        await setup.stream.send(step("warm", 0, "a"))
+        await eventually(lambda: "a" in setup.seen(0))
+        setup.relay.leave_streams(0, b"warm")
+        await setup.stream.send(step("warm", 0, "b"))
+        await eventually(lambda: "b" in setup.seen(1))
+        assert (home.streams, home.half_closed) == (1, 0)
+        home.gate.set()
+        assert await setup.stream.answers(2) == [("a", "b0"), ("b", "b1")]
+        await eventually(lambda: home.half_closed == 1)
+        setup.relay.leave_streams(1, b"warm")
+        await eventually(lambda: setup.relay.in_flight == 0)
+        await setup.begin("c")
+        assert await setup.stream.end() is grpc.StatusCode.OK

@@ -145,12 +145,20 @@ async def test_a_stream_over_several_backends_counts_as_one_over_one_backend() -
         await eventually(lambda: (uses(FIRST), uses(SECOND)) == (1, 0))
 
 
-async def test_a_stream_goes_on_counting_for_a_decoupled_model() -> None:
+async def test_a_stream_counts_for_a_decoupled_model_until_it_is_to_be_evicted() -> None:
     async with running() as setup:
         await setup.stream.send(ask(DECOUPLED, "a"))
         answer = await asyncio.wait_for(setup.stream.call.read(), PATIENCE_S)
         assert answer.infer_response.id == "a"
         assert (setup.uses(DECOUPLED), setup.uses(FIRST)) == (1, 0)
+        await setup.infer(
+            FIRST
+        )  # its stream at the Triton ends, and so it is known that it is idle
+        assert setup.loaded() == [{FIRST}]
+        await setup.stream.send(ask(DECOUPLED, "b"))
+        answer = await asyncio.wait_for(setup.stream.call.read(), PATIENCE_S)
+        assert answer.infer_response.id == "b"
+        assert await setup.stream.end() is grpc.StatusCode.OK
 
 
 async def test_what_a_stream_asks_for_again_and_again_counts_as_used() -> None:

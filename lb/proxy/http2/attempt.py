@@ -66,6 +66,10 @@ class ResponseSink:
         """What the backend owes, where the requests of a stream are known one by one."""
         return None
 
+    def has_asked(self, model: bytes) -> bool:
+        """Whether it is a stream that has asked for a model."""
+        return False
+
     @property
     def fails_over(self) -> bool:
         """Whether another backend may be asked, where this one answers with an error."""
@@ -174,6 +178,16 @@ class GrpcAttempt(Attempt):
         """See `Attempt`. A stream uses a model while answers of it may come."""
         owed = self.sink.owed()
         return super().may_use(model) if owed is None else owed.may_owe(model)
+
+    def has_used(self, model: bytes) -> bool:
+        """See `Attempt`."""
+        return self.sink.has_asked(model)
+
+    def leave_stream(self) -> None:
+        """End a stream at its backend, as soon as all is answered that it was asked. What follows
+        goes over another one."""
+        if self.call.part is not None:
+            self.call.part.leave_backend(self.backend)
 
     # The answer
 

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from lb.access.gate import Credentials
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn, OperationKind
 from lb.domain.outcome import Outcome, Reason
@@ -844,6 +844,10 @@ class CallPart:
 
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def leave_backend(self, backend: Backend) -> None:
+        """A backend is to unload a model: end the stream there. What follows goes over another
+        one."""
 
     def models_used(self) -> Collection[bytes]:
         """Models on demand that a stream has used since this was asked last."""

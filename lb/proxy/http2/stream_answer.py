@@ -234,6 +234,10 @@ class StreamAnswers(ResponseSink):
         single.take_off_answered()
         return single.pending_responses
 
+    def has_asked(self, model: bytes) -> bool:
+        """See `ResponseSink`."""
+        return self._router.has_asked(model)
+
     # How it ends without an answer
 
     def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:

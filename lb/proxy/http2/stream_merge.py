@@ -13,6 +13,7 @@ left. A branch that is lost while others live ends with errors in the stream for
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
@@ -268,13 +269,16 @@ class StreamMerge:
         self._close(branch)
         self._aside.append(branch)
 
-    def leave_parting(self, but: Backend | None = None) -> None:
-        """Ask nothing more of backends that are to become empty, but of one. Their streams end when
-        all is answered that they were asked; sequences go on where they are."""
-        parting = self._call.relay.dispatcher.pool.current.parting
+    def has_asked(self, model: bytes) -> bool:
+        """See `Merging`."""
+        return self._router.has_asked(model)
+
+    def leave(self, backends: Collection[Backend]) -> None:
+        """Ask nothing more of some backends over the streams that there are. These end when all is
+        answered that they were asked; sequences go on where they are."""
         for backend, branch in tuple(self.live.items()):
             is_bound = branch.portion.has_steps and backend.open_sequences
-            if backend in parting and backend is not but and not is_bound:
+            if backend in backends and not is_bound:
                 self.set_aside(branch)
                 branch.is_leaving = self._has_left = True
                 branch.half_close(b"")
@@ -618,7 +622,7 @@ class StreamMerge:
         for branch in self._open:
             branch.detach(code)
 
-    def leave(self, outcome: Outcome) -> None:
+    def close(self, outcome: Outcome) -> None:
         """The call is over. Nothing is left behind."""
         self.merged_response.merge = None
         for branch in self._sources:

@@ -29,7 +29,10 @@ class StreamRouter:
     """Decides which backend gets a message, and knows what the messages so far mean for another
     attempt."""
 
-    __slots__ = ("_call", "_first", "_work", "has_steps", "live", "may_move", "runs_once")
+    __slots__ = (
+        "_call", "_first", "_work", "has_steps", "live", "may_move", "models", "models_lately",
+        "runs_once",
+    )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -47,6 +50,10 @@ class StreamRouter:
         """Some request belongs to a sequence, or to a model whose requests must not run twice."""
         self.has_steps = False
         """Some request belongs to a sequence."""
+        self.models: frozenset[bytes] = frozenset()
+        """Models on demand of the requests that were looked at."""
+        self.models_lately: frozenset[bytes] = frozenset()
+        """Those of them since somebody last asked which ones the stream uses."""
 
     def backend_for(self, message: StreamMessage) -> Backend | None:
         """Where a message goes. This is the one place that decides it.
@@ -194,6 +201,21 @@ class StreamRouter:
     def _home(self) -> Backend | None:
         """The backend of what belongs to no other one."""
         return self._call.backend if self.live is None else next(iter(self.live), None)
+
+    # Models
+
+    def note_model(self, model: bytes) -> None:
+        """A request for a model goes to a backend."""
+        if model in self._call.relay.dispatcher.pool.current.loadable:
+            # Most streams ask for one model, so that a set of their own is rarely made.
+            if model not in self.models:
+                self.models |= {model}
+            if model not in self.models_lately:
+                self.models_lately |= {model}
+
+    def has_asked(self, model: bytes) -> bool:
+        """Whether some request was for a model, as far as is known where it is not on demand."""
+        return model in self.models or model == self._call.model
 
     # Whether it can go elsewhere
 

@@ -56,8 +56,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_answers", "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_models", "_target",
-        "_times", "answers", "merge", "router", "single",
+        "_answers", "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_target", "_times",
+        "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -83,10 +83,8 @@ class StreamSession(CallPart):
         """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
-        self._models: set[bytes] = set()
-        """Models on demand of the messages that were looked at since `models_used` was asked."""
         self._answers = 0
-        """Answers of the stream that had come then."""
+        """Answers of the stream that had come when `models_used` was asked last."""
 
     # The client's side
 
@@ -343,12 +341,13 @@ class StreamSession(CallPart):
             for piece in pieces:
                 self._send(piece)
             return
-        if call.relay.dispatcher.pool.current.parting:
-            merge.leave_parting(but=backend)
+        parting = call.relay.dispatcher.pool.current.parting
+        if parting:
+            merge.leave(parting - {backend})
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
-        self._note_model(message)
+        router.note_model(message.model)
         work = router.take_work()
         self.single.see(work)
         merge.expect(branch, message, work, backend)
@@ -404,23 +403,18 @@ class StreamSession(CallPart):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
-        self._note_model(message)
+        self.router.note_model(message.model)
         self.router.note_first(message)
         work = self.router.take_work() if message.has_one_answer else None
         return self.single.note(message, work)
 
-    def _note_model(self, message: StreamMessage) -> None:
-        """A message goes to a backend."""
-        if message.model in self.call.relay.dispatcher.pool.current.loadable:
-            self._models.add(message.model)
-
     def models_used(self) -> Collection[bytes]:
         """See `CallPart`. Of messages that go on unseen it is known what they are for, and that
         some were answered."""
-        models, self._models = self._models, set()
+        models, self.router.models_lately = self.router.models_lately, frozenset()
         answers = self.single.mask.completed
         if answers != self._answers and self.single.known_model:
-            models.add(self.single.known_model)
+            models |= {self.single.known_model}
         self._answers = answers
         return models
 
@@ -534,21 +528,28 @@ class StreamSession(CallPart):
 
     def leave_parting(self) -> None:
         """See `CallPart`. What is under way there is answered; only then that ends."""
+        parting = self.call.relay.dispatcher.pool.current.parting
+        if self._finds_another(parting):
+            self._leave(parting)
+
+    def leave_backend(self, backend: Backend) -> None:
+        """See `CallPart`."""
+        self._leave(frozenset({backend}))
+
+    def _leave(self, backends: frozenset[Backend]) -> None:
+        """Ask nothing more of some backends over the upstream streams that there are."""
         call, merge = self.call, self.merge
         backend = call.backend
-        parting = call.relay.dispatcher.pool.current.parting
         is_all_sent = call.request.ended and self._held is None
         if call.finished or is_all_sent or not self.single.is_between:
             return
-        if not self._finds_another(parting):
-            return
         if merge is None:
-            if call.request.sink is None or backend is None or backend not in parting:
+            if call.request.sink is None or backend is None or backend not in backends:
                 return
             if self.router.has_steps and backend.open_sequences:
                 return
             merge = self._fan_out()
-        merge.leave_parting()
+        merge.leave(backends)
 
     def _finds_another(self, parting: frozenset[Backend]) -> bool:
         """Whether another backend than these may serve what follows, perhaps after a load."""
@@ -643,5 +644,5 @@ class StreamSession(CallPart):
             self._head.clear()
             self._head.owner = None
         if self.merge is not None:
-            self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
+            self.merge.close(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
         self.single.leave()

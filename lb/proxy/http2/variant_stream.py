@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
+from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
@@ -341,6 +342,10 @@ class VariantStream(CallPart):
     def leave_parting(self) -> None:
         """See `CallPart`."""
         self._session.leave_parting()
+
+    def leave_backend(self, backend: Backend) -> None:
+        """See `CallPart`."""
+        self._session.leave_backend(backend)
 
     def models_used(self) -> Collection[bytes]:
         """See `CallPart`."""

@@ -338,6 +338,9 @@ class Hub:
             return ModelUse(backend.in_flight + 1, sequences)
         return ModelUse(sum(used for used, _ in answers), sequences)
 
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """See `RelaySide`: there are no models on demand."""
+
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """See `RelaySide`."""
         number, found = self._writer.number(backend), dict[bytes, int]()
