@@ -236,7 +236,7 @@ def model_drain_view(
         backend=record.backend.name,
         model=text(model),
         draining=model in record.drained_models,
-        in_flight=use.in_flight,
+        in_flight=use.in_flight + use.idle_streams,
         open_sequences=use.open_sequences,
         empty=not any(use),
     )

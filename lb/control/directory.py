@@ -350,8 +350,8 @@ class BackendDirectory:
         self._publish_if_changed()
 
     def evict(self, record: BackendRecord, models: frozenset[bytes]) -> None:
-        """Send a backend no new requests for these models, and no others, since they are about to
-        be unloaded there."""
+        """Send a backend no new requests for these models, and no others: they are about to be
+        unloaded there, or it is not known yet how they are configured."""
         if record.evicted != models:
             record.evicted = models
             self._publish_if_changed()

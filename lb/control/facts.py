@@ -84,6 +84,10 @@ class FactsKeeper:
                 found[name] = found.get(name, frozenset()).union(configured.steps)
         return found
 
+    def is_known(self, model: bytes) -> bool:
+        """Whether the configuration of some version of a model was read."""
+        return any(name == model for name, _ in self._known)
+
     def read_missing(self, record: BackendRecord) -> None:
         """Read what is ready there and nobody has told yet."""
         ready = record.models.ready

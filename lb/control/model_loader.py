@@ -19,6 +19,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import BackendRecord, text
+from lb.domain.backend import Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
 from lb.domain.outcome import UNREACHED, Outcome
@@ -49,6 +50,10 @@ MemoryOf = Callable[[BackendRecord], Awaitable[int | None]]
 async def no_memory(_record: BackendRecord) -> int | None:
     """Stand for asking where memory does not matter."""
     return None
+
+
+def _no_streams(_backend: Backend, _model: bytes) -> None:
+    """Stand for a relay without streams."""
 
 
 def _always() -> bool:
@@ -93,6 +98,8 @@ class ModelLoader:
         self._settle_s = settle_s
         self.memory_of: MemoryOf = no_memory
         """Asked before and after changes."""
+        self.leave_streams: Callable[[Backend, bytes], None] = _no_streams
+        """Ends streams at a backend that is to unload a model."""
         self._loading: dict[str, tuple[bytes, float]] = {}
         """By backend: the model that it loads, and since when."""
         self._overdue: set[str] = set()
@@ -190,6 +197,8 @@ class ModelLoader:
         began = self._clock()
         give_up_at = began + _IDLE_S
         while is_needed() and any(self._directory.model_use(record.backend, model)):
+            # Triton keeps a model as long as a stream is open that has asked for it.
+            self.leave_streams(record.backend, model)
             if self._clock() >= give_up_at:
                 _log.info("model is not evicted: it is in use", extra=fields)
                 self._planner.stayed_in_use(model, record.backend.name, self._clock())
@@ -227,9 +236,30 @@ class ModelLoader:
         )
 
     async def _load(self, record: BackendRecord, model: bytes) -> Failure | None:
-        """Load a model. Returns how it failed; None: it did not."""
-        fields = {"backend": record.backend.name, "model": text(model)}
+        """Load a model. Returns how it failed; None: it did not.
+
+        A model that was never loaded gets requests once its configuration has been read. It says
+        how they are queued, and whether it is known when a stream has all of its answers.
+        """
         before = await self.memory_of(record)
+        is_new = not self._watch.is_configured(model)
+        if is_new:
+            self._directory.evict(record, frozenset({model}))
+        try:
+            failure = await self._ask_to_load(record, model)
+            if failure is None:
+                await self._watch.listed(record)
+                await self._watch.configured(model)
+        finally:
+            if is_new:
+                self._directory.evict(record, frozenset())
+        if failure is None and before is not None:
+            await self._note_grown(record, model, before)
+        return failure
+
+    async def _ask_to_load(self, record: BackendRecord, model: bytes) -> Failure | None:
+        """Have a backend load a model. Returns how that failed; None: it did not."""
+        fields = {"backend": record.backend.name, "model": text(model)}
         began = self._clock()
         why, kind = "", FailureKind.REFUSED
         self._loading[record.backend.name] = model, began
@@ -258,9 +288,6 @@ class ModelLoader:
         self._load_s += took_s
         self._planner.loaded(model, record.backend.name, took_s)
         _log.info("model loaded", extra={**fields, "seconds": round(took_s, 3)})
-        await self._watch.listed(record)
-        if before is not None:
-            await self._note_grown(record, model, before)
         return None
 
     async def _lives(self, record: BackendRecord) -> bool:

@@ -115,6 +115,11 @@ def _no_models() -> Mapping[bytes, float]:
     return {}
 
 
+def _no_streams() -> Collection[bytes]:
+    """Stand for a relay without streams."""
+    return ()
+
+
 class ModelPlacement:
     """Keeps the models of a pool where they are needed."""
 
@@ -137,6 +142,8 @@ class ModelPlacement:
         """Reads how busy the copies of these models are."""
         self.models_awaited: Callable[[], Mapping[bytes, float]] = _no_models
         """Reads which models requests wait for now, and when the first of these came."""
+        self.models_streamed: Callable[[], Collection[bytes]] = _no_streams
+        """Reads which models streams have used since the last look."""
         self.memory_of: MemoryOf = no_memory
         """Asks a backend for the bytes of its GPUs that are in use."""
         self._directory = directory
@@ -296,6 +303,8 @@ class ModelPlacement:
             return
         now = self._looked_at = self._clock()
         planner = self.planner
+        # Requests are told of when they end, and a stream may go on for days.
+        self._used.update(self.models_streamed())
         planner.used(self._used, now)
         self._ask_newcomers()
         self._known = self._managed()
@@ -618,6 +627,8 @@ class ModelPlacement:
     ) -> Iterable[PlacedModel]:
         planner = self.planner
         needed = planner.needed(host.ready)
+        step = self._under_way.get(record)
+        leaving = record.evicted if step is None else record.evicted.intersection(step.evict)
         states = {
             each.name: each.state.value
             for each in record.models.entries
@@ -639,7 +650,7 @@ class ModelPlacement:
             yield PlacedModel(
                 model=model,
                 backend=host.name,
-                state="unloading" if model in record.evicted else state,
+                state="unloading" if model in leaving else state,
                 age_s=now - loaded_at if loaded_at is not None and is_aged else None,
                 value=planner.value(model, copies[model], now),
                 load=planner.demand.load(model, copies[model]),

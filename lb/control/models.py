@@ -20,7 +20,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
 from lb.control.lists import ListReader
 from lb.control.questions import NotOffered, Questions
-from lb.control.record import LISTING_KINDS, BackendRecord, Setup
+from lb.control.record import LISTING_KINDS, BackendRecord, Setup, text
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
 from lb.domain.operation import Operation
@@ -196,6 +196,19 @@ class ModelWatch:
         """Look at the models of a backend, and return when that is done."""
         if record in self._watched:
             await self._looked_at([self._watched[record]])
+
+    def is_configured(self, model: bytes) -> bool:
+        """Whether it is known how a model is configured."""
+        return self._facts.is_known(model)
+
+    async def configured(self, model: bytes) -> None:
+        """Wait until it is known how a model is configured, for a second at most."""
+        try:
+            async with asyncio.timeout(_SETTLED_S):
+                if not self.is_configured(model):
+                    await self._facts.idle.wait()
+        except TimeoutError:
+            _log.info("configuration is not read yet", extra={"model": text(model)})
 
     async def _looked_at(self, watched: Iterable[_Watched]) -> None:
         try:

@@ -60,6 +60,9 @@ class _NoRelay:
         """There are no requests."""
         return ModelUse(0, 0)
 
+    def leave_streams(self, _backend: Backend, _model: bytes) -> None:
+        """There are no streams."""
+
     def in_flight_by_model(self, _backend: Backend) -> Mapping[bytes, int]:
         """There are no requests."""
         return {}
@@ -71,6 +74,10 @@ class _NoRelay:
     def models_awaited(self) -> Mapping[bytes, float]:
         """There are no requests."""
         return {}
+
+    def models_streamed(self) -> Collection[bytes]:
+        """There are no streams."""
+        return ()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """Nobody schedules."""
@@ -145,6 +152,10 @@ class ControlRole:
         )
         self.placement.model_backends = lambda models: self._relay.model_backends(models)
         self.placement.models_awaited = lambda: self._relay.models_awaited()
+        self.placement.loader.leave_streams = lambda backend, model: self._relay.leave_streams(
+            backend, model
+        )
+        self.placement.models_streamed = lambda: self._relay.models_streamed()
         self.placement.memory_of = self.load.memory_of
         self.priors = PriorReader(
             directory,

@@ -47,8 +47,12 @@ class ModelUse(NamedTuple):
     """What of a model runs on one backend."""
 
     in_flight: int
-    """Attempts under way. One that has no connection yet may be of any model, and counts."""
+    """Attempts under way. One that has no connection yet may be of any model, and counts. A stream
+    counts while answers of the model may come."""
     open_sequences: int
+    idle_streams: int = 0
+    """Streams that have asked for the model, and wait for no answer of it. A Triton unloads it only
+    when they have ended there."""
 
 
 class ModelState(Enum):

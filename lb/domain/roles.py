@@ -57,6 +57,11 @@ class RelaySide(Protocol):
         for rare questions."""
         ...
 
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """End the streams at a backend that have asked it for a model, as soon as all is answered
+        that they were asked: it is to unload the model. Their clients go on."""
+        ...
+
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""
         ...
@@ -67,6 +72,10 @@ class RelaySide(Protocol):
 
     def models_awaited(self) -> Mapping[bytes, float]:
         """Models whose load requests wait for, and when the first of these requests came."""
+        ...
+
+    def models_streamed(self) -> Collection[bytes]:
+        """Models on demand that streams under way have used since this was asked last."""
         ...
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:

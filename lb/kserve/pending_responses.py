@@ -269,6 +269,14 @@ class PendingResponses:
             size += self.counted.pop().size
         self._account(-size)
 
+    def may_owe(self, model: bytes) -> bool:
+        """Whether answers of a model may be still to come. Takes as long as there are counted
+        requests: for rare questions."""
+        free = self.free_models
+        if self.is_unknown and len(free) in (0, FREE_MODELS):
+            return True  # of any model: too many answers came, or too many names
+        return model[:_NAME_BYTES] in free or any(due.model in (model, b"") for due in self.counted)
+
     def is_counted(self, head: bytes) -> bool | None:
         """Whether the next answer is the one that the first counted request waits for.
 

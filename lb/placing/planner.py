@@ -592,12 +592,12 @@ class _Plan:
             and model not in planner.needed(ready)
         ):
             return False
-        in_flight, open_sequences = self._used(host.name, model)
-        if open_sequences:
+        use = self._used(host.name, model)
+        if use.open_sequences:
             return False
         is_urgent = self._since is not None and self._now >= self._since + IN_USE_S
         may_wait = is_urgent and (model, host.name) not in planner.stays_until
-        return not in_flight or may_wait
+        return not use.in_flight or may_wait
 
     def _may_go_later(self, model: Model, host: Host, taken: Collection[Model]) -> bool:
         """Whether nothing but requests and its age keep a model that takes room on a backend."""

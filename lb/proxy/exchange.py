@@ -395,6 +395,14 @@ class Attempt:
         began_at, sent_at = self.began_at, self.exchange.sent_at
         return at - (sent_at if began_at < sent_at <= at else began_at)
 
+    def may_use(self, model: bytes) -> bool:
+        """Whether its backend may run a model for it: that of its request, if it names one."""
+        return self.exchange.model in (model, b"")
+
+    def has_used(self, _model: bytes) -> bool:
+        """Whether it is a stream that has asked for a model."""
+        return False
+
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value
         return f"<{type(self).__name__} {self.backend.name} {state}>"

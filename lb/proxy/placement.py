@@ -31,7 +31,7 @@ Make = Callable[[Any, Backend, Port, float], AnyAttempt]
 """Makes an attempt of an exchange at a backend and its port, begun at a time."""
 
 _ALL_FULL: Final = "all backends are at their request limit"
-_OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
+OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
 
 
 def nobody_loads(_model: bytes, _protocol: AppProtocol, _is_standby: bool) -> None:
@@ -114,12 +114,12 @@ class Placer:
         ):
             if self.on_shortage is not None:
                 self.on_shortage()
-            raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
+            raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
         hints = exchange.hints
         if hints is None and not exchange.tried:
             picker = self._pool.current.placements[exchange.protocol].picker
             if picker is None:
-                self._hold(exchange, now, waiting)
+                self.hold(exchange, now, waiting)
                 return None
             backend = picker.pick()
             if backend is None:
@@ -209,7 +209,7 @@ class Placer:
             RequestRefused: no other backend can take it now.
         """
         if self._memory_budget.is_short:
-            raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
+            raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
         here = exchange.backend
         hints = exchange.hints
         ticket = exchange.ticket
@@ -236,7 +236,7 @@ class Placer:
             self.tracer.hedged(exchange, attempt)
         return attempt
 
-    def _hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:
+    def hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:
         """No backend is eligible: wait for one, or for the model to be loaded, if that is allowed.
 
         Raises:
@@ -275,7 +275,7 @@ class Placer:
         if exchange.tried:
             self._reruns.check(exchange)
             if self._is_left_by_all(exchange, request_class.placement, now):
-                self._hold(exchange, now, waiting)
+                self.hold(exchange, now, waiting)
                 return None
         if request_class.trial is not None:
             backend = request_class.trial.take()
@@ -312,13 +312,13 @@ class Placer:
         if exchange.tried:
             self._reruns.check(exchange)
             if self._is_left_by_all(exchange, placement, now):
-                self._hold(exchange, now, waiting)
+                self.hold(exchange, now, waiting)
                 return None
             picker = self._rest(exchange, placement)
         if picker is None:
             picker = self._picker_for_questions(exchange)
             if picker is None:
-                self._hold(exchange, now, waiting)
+                self.hold(exchange, now, waiting)
                 return None
         backend = picker.pick()
         if backend is None:

@@ -230,14 +230,20 @@ class RelayRole:
         self.shadows.close_idle(backend)
 
     def model_use(self, backend: Backend, model: bytes) -> ModelUse:
-        """Count what of a model runs on a backend. A stream counts for the model of its first
-        request."""
-        seen = [each for each in self._under_way() if each.backend is backend]
-        unseen = max(0, backend.in_flight - len(seen))
+        """Count what of a model runs on a backend."""
+        found = [each.attempt for each in self._under_way() if each.backend is backend]
+        attempts = [attempt for attempt in found if attempt is not None]
+        unseen = max(0, backend.in_flight - len(attempts))
+        idle = [each for each in attempts if not each.may_use(model)]
         return ModelUse(
-            unseen + sum(each.model in (model, b"") for each in seen),
+            unseen + len(attempts) - len(idle),
             self.dispatcher.steps.table.open_on(model, backend),
+            sum(each.has_used(model) for each in idle),
         )
+
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """See `RelaySide`."""
+        self.http2.leave_streams(backend, model)
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Count the scheduled requests in flight at a backend, by model."""
@@ -250,6 +256,10 @@ class RelayRole:
     def models_awaited(self) -> Mapping[bytes, float]:
         """See `RelaySide`."""
         return self.dispatcher.queue.models_awaited()
+
+    def models_streamed(self) -> Collection[bytes]:
+        """See `RelaySide`."""
+        return self.http2.models_streamed()
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend has said how much it has to do."""

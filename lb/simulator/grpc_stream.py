@@ -24,14 +24,20 @@ class InferStream:
 
     def __init__(self, triton: SimulatedTriton) -> None:
         self._triton = triton
+        self._models: set[str] = set()
+        """Models that it has asked for."""
         self._answers: asyncio.Queue[pb.ModelStreamInferResponse | None] = asyncio.Queue()
 
     async def run(self, requests: AsyncIterator[pb.ModelInferRequest], send: Send) -> None:
         """Answer every request through `send`, which is called by one task at a time."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._read(requests))
-            while (answer := await self._answers.get()) is not None:
-                await send(answer)
+        self._triton.stream_began(self._models)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read(requests))
+                while (answer := await self._answers.get()) is not None:
+                    await send(answer)
+        finally:
+            self._triton.stream_ended(self._models)
 
     async def _read(self, requests: AsyncIterator[pb.ModelInferRequest]) -> None:
         turn = asyncio.Event()
@@ -69,6 +75,7 @@ class InferStream:
 
         try:
             request = grpc_infer.parse(message)
+            self._models.add(request.model)
             await self._triton.infer(request, respond)
             if not ordered and request.parameters.get(grpc_infer.EMPTY_FINAL_RESPONSE):
                 answers.append(_empty_final(request))

@@ -79,6 +79,9 @@ class SimulatedTriton:
         """What executions run on, which others may use as well."""
         self._models = {name: MODELS[name] for name in sorted(models)}
         self._loaded = set() if is_explicit else set(self._models)
+        self._streams: list[set[str]] = []
+        """The models that each open stream has asked for. As a Triton does, this one keeps these
+        until the stream ends: until then their unload is under way."""
         self.counters = {name: ModelCounters(name) for name in self._models}
         self._free = {
             name: asyncio.Semaphore(model.instances) for name, model in self._models.items()
@@ -127,11 +130,25 @@ class SimulatedTriton:
             pb.RepositoryIndexResponse.ModelIndex(
                 name=name,
                 version=VERSION,
-                state="READY" if name in self._loaded else "UNAVAILABLE",
+                state=self._state(name),
             )
             for name in self._models
         ]
         return pb.RepositoryIndexResponse(models=models)
+
+    def _state(self, name: str) -> str:
+        if name in self._loaded:
+            return "READY"
+        is_kept = any(name in models for models in self._streams)
+        return "UNLOADING" if is_kept else "UNAVAILABLE"
+
+    def stream_began(self, models: set[str]) -> None:
+        """A stream is open, which adds the models that it asks for."""
+        self._streams.append(models)
+
+    def stream_ended(self, models: set[str]) -> None:
+        """A stream that had asked for these models is open no more."""
+        self._streams = [each for each in self._streams if each is not models]
 
     def load(self, name: str) -> None:
         """Load a model.

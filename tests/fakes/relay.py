@@ -305,6 +305,17 @@ class QueueView:
         """The sum of the positions at which requests were queued, by model."""
         return {model: each.sum for model, each in self._dispatcher.queue.positions.items()}
 
+    @property
+    def wait_reasons(self) -> dict[tuple[bytes, str], int]:
+        """How many requests had to wait, by model and why."""
+        return dict(self._dispatcher.queue.wait_reasons)
+
+    def note_wanted(self) -> list[bytes]:
+        """The models that requests wait for from now on, one entry for each request."""
+        wanted: list[bytes] = []
+        self._dispatcher.placer.wanted = lambda model, *_: wanted.append(model)
+        return wanted
+
     def model_backends(self) -> list[ModelBackendView]:
         """What is known of each scheduled model on each backend."""
         return list(self._dispatcher.queue.scheduler.model_backends())
@@ -900,6 +911,10 @@ class Relay:
         """Ask clients to leave."""
         self.parts.http1.begin_drain()
         self.parts.http2.begin_drain()
+
+    def leave_streams(self, number: int, model: bytes) -> None:
+        """A backend is to unload a model."""
+        self.parts.http2.leave_streams(self.backends[number], model)
 
     def use_identity(self, identity: bytes) -> None:
         """Have another identity in hop markers."""

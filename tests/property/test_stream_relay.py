@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.domain.model import ModelFacts
-from lb.domain.pool import ModelRoute
+from lb.domain.pool import ModelRoute, OnDemand, Placement
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import window_update
 from tests.fakes.http2_connections import PaperRelay, Side
+from tests.fakes.relay import FewestInFlight
 from tests.fakes.stream_backend import step
 from tests.wire.frames import (
     DATA,
@@ -37,6 +38,12 @@ FACTS = {
 ROUTES = {
     name: ModelRoute(facts=facts, is_plain=not facts.is_stateful) for name, facts in FACTS.items()
 }
+COLD = replace(
+    ROUTES[b"plain"],
+    placements=(Placement((), None, FewestInFlight()),) * 2,
+    is_plain=False,
+    on_demand=OnDemand(60.0),
+)
 ROUTES[b"work"] = ModelRoute(
     facts=FACTS[b"plain"],
     is_uniform=True,
@@ -121,6 +128,15 @@ WORK = st.lists(
     min_size=8,
     max_size=30,
 )
+WITH_COLD = st.lists(
+    st.tuples(
+        st.sampled_from(["cold", "cold", "seq", "plain", "work", "unknown"]),
+        st.integers(1, 5),
+        st.integers(0, 6000),
+    ),
+    min_size=1,
+    max_size=14,
+)
 CUTS = st.lists(st.integers(0, 40_000), max_size=25)
 TURNS = st.lists(st.integers(0, BACKENDS - 1), max_size=40)
 
@@ -142,14 +158,44 @@ def test_messages_that_pass_unread_do_as_well(
     asyncio.run(play(wanted, None, answer_cuts, turns))
 
 
+@settings(max_examples=100, deadline=None)
+@given(WITH_COLD, CUTS, CUTS, TURNS, st.integers(0, 25), st.sampled_from([*range(BACKENDS), None]))
+def test_so_it_is_where_some_wait_until_their_model_is_loaded(
+    wanted: list[tuple[str, int, int]],
+    cuts: list[int],
+    answer_cuts: list[int],
+    turns: list[int],
+    loaded_after: int,
+    home: int | None,
+) -> None:
+    """It is loaded after some of the request has come, or that fails."""
+    # A stream whose first message is refused ends.
+    asyncio.run(play([("plain", 1, 9), *wanted], cuts, answer_cuts, turns, loaded_after, home))
+
+
+def with_cold(relay: PaperRelay, home: int | None = None, error: str = "") -> None:
+    """Publish where the model `cold` is loaded, or why it is not."""
+    route = replace(COLD, on_demand=OnDemand(60.0, error))
+    if home is not None:
+        policy = FewestInFlight()
+        homes = (relay.backends[home],)
+        placement = Placement(homes, policy.build(homes), policy)
+        route = replace(COLD, placements=(placement, placement), on_demand=None)
+    routes = ROUTES | {b"cold": route}
+    relay.pool.publish(replace(relay.pool.current, routes=routes))
+
+
 async def play(
     wanted: list[tuple[str, int, int]],
     cuts: list[int] | None,
     answer_cuts: list[int],
     turns: list[int],
+    loaded_after: int = 0,
+    home: int | None = 0,
 ) -> None:
     relay = PaperRelay(backends=BACKENDS)
-    relay.pool.publish(replace(relay.pool.current, routes=ROUTES))
+    with_cold(relay)
+    is_refused = home is None
     client = relay.client()
     bots = [Bot(f"b{number}", relay.backend(number)) for number in range(BACKENDS)]
     started: set[int] = set()
@@ -185,7 +231,11 @@ async def play(
 
     client.sends(headers(1, request_fields(path=STREAM)))
     order = list(turns)
-    for part in messages if cuts is None else cut(stream, cuts):
+    parts = messages if cuts is None else cut(stream, cuts)
+    for number, part in enumerate(parts):
+        if number == loaded_after:
+            with_cold(relay, home, "no weights")
+            await settle()
         client.sends(data(1, part))
         relay.loop.advance(0.001)
         await settle()
@@ -193,6 +243,9 @@ async def play(
             bots[order.pop()].answer(answer_cuts)
             await settle()
     client.sends(data(1, end=True))
+    await settle()
+    if loaded_after >= len(parts):
+        with_cold(relay, home, "no weights")
     for _ in range(200):
         await settle()
         moved = [bot.answer(answer_cuts) for bot in bots]
@@ -203,7 +256,8 @@ async def play(
     seen = {bot.name: [r for s in bot.got for r in bot.requests(s)] for bot in bots}
     # Everything arrived, once, unchanged, and in order where it arrived.
     arrived = [each for bot in bots for part in bot.got.values() for each in split(part)]
-    assert sorted(arrived) == sorted(split(stream))
+    sent = [request for request in requests if not (is_refused and request.model_name == "cold")]
+    assert sorted(arrived) == sorted(request.SerializeToString() for request in sent)
     for received in seen.values():
         numbers = [int(request.id) for request in received]
         assert numbers == sorted(numbers)

@@ -16,14 +16,17 @@ from random import Random
 from time import monotonic, perf_counter, time
 from typing import Any
 
+import grpc
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.eviction import Recording, comparison
 from lb.placing.planner import RETRY_AFTER_S
+from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.model_store import lru_hits, zipf
 from tests.fakes.process import wait_until
+from tests.fakes.stream_backend import StreamClient, step
 from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import RefusedError, ask
 from tests.triton.placed import (
@@ -253,6 +256,27 @@ async def test_a_model_whose_only_triton_dies_is_loaded_by_another_one(
         timeout_s=SOON_S,
         what="it is managed again",
     )
+
+
+async def test_each_message_of_a_stream_has_its_model_loaded(
+    balancer: RunningBalancer, records: Records
+) -> None:
+    """More models than there is room for, twice, over one stream that stays open: it keeps none."""
+    numbers = [*range(COUNT), *range(COUNT)]
+    async with grpc_channel(balancer.target.grpc) as channel:
+        stream = StreamClient(channel)
+        for at, number in enumerate(numbers):
+            request = step(name_of(number), 0, f"{at}")
+            request.inputs.add(name="IN", datatype="INT32", shape=[1])
+            request.raw_input_contents.append(bytes(4))
+            await stream.send(request)
+        assert await stream.answers(len(numbers)) == [(f"{at}", "") for at in range(len(numbers))]
+        async with client_of(balancer) as infer:
+            for number in range(COUNT):
+                await infer(name_of(number))
+        assert await stream.end() is grpc.StatusCode.OK
+    assert len(loads(records)) == COUNT
+    assert "it is in use" not in balancer.log
 
 
 async def test_questions_about_a_model_load_nothing(

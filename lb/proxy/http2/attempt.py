@@ -15,6 +15,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
+from lb.kserve.pending_responses import PendingResponses
 from lb.proxy.exchange import Attempt
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
@@ -60,6 +61,14 @@ class ResponseSink:
         """Payload of the response arrived. Returns what goes to the client for it; None: nothing
         does now."""
         return payload
+
+    def owed(self) -> PendingResponses | None:
+        """What the backend owes, where the requests of a stream are known one by one."""
+        return None
+
+    def has_asked(self, model: bytes) -> bool:
+        """Whether it is a stream that has asked for a model."""
+        return False
 
     @property
     def fails_over(self) -> bool:
@@ -164,6 +173,21 @@ class GrpcAttempt(Attempt):
     def has_stream(self) -> bool:
         """Whether it has, or had, one on a connection."""
         return self.request.sink is not None
+
+    def may_use(self, model: bytes) -> bool:
+        """See `Attempt`. A stream uses a model while answers of it may come."""
+        owed = self.sink.owed()
+        return super().may_use(model) if owed is None else owed.may_owe(model)
+
+    def has_used(self, model: bytes) -> bool:
+        """See `Attempt`."""
+        return self.sink.has_asked(model)
+
+    def leave_stream(self) -> None:
+        """End a stream at its backend, as soon as all is answered that it was asked. What follows
+        goes over another one."""
+        if self.call.part is not None:
+            self.call.part.leave_backend(self.backend)
 
     # The answer
 

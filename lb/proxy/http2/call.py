@@ -8,12 +8,12 @@ nothing is left behind on either connection, in timers and in the memory budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
 from lb.access.gate import Credentials
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn, OperationKind
 from lb.domain.outcome import Outcome, Reason
@@ -846,6 +846,14 @@ class CallPart:
 
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def leave_backend(self, backend: Backend) -> None:
+        """A backend is to unload a model: end the stream there. What follows goes over another
+        one."""
+
+    def models_used(self) -> Collection[bytes]:
+        """Models on demand that a stream has used since this was asked last."""
+        return ()
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""

@@ -252,6 +252,23 @@ class Http2Relay(Http2Shared):
         attempts = (attempt for pool in self.pools.values() for attempt in pool.attempts())
         return [each.exchange for each in attempts if each.exchange.attempt is each]
 
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """End the streams at a backend that have asked it for a model, as soon as all is answered
+        that they were asked. Their clients go on."""
+        pool = self.pools.get(backend)
+        if pool is None:
+            return
+        self.now = self.clock()
+        for attempt in pool.attempts():
+            if attempt.has_used(model):
+                attempt.leave_stream()
+
+    def models_streamed(self) -> set[bytes]:
+        """Models on demand that streams under way have used since this was asked last."""
+        wholes = {each.whole for each in self.under_way()}
+        parts = [each.part for each in wholes if isinstance(each, Call)]
+        return {model for part in parts if part is not None for model in part.models_used()}
+
     def owing(self) -> list[Http2ClientConnection]:
         """Connections to backends over which answers are to come, or acknowledgements of what a
         call sent before it was ended; whoever waits for the first SETTINGS has a limit for it."""

@@ -12,6 +12,7 @@ from typing import Final
 from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
+from lb.kserve.pending_responses import PendingResponses
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
@@ -224,6 +225,18 @@ class StreamAnswers(ResponseSink):
         # Later in a stream only what is certain counts: of good answers nobody is told.
         code = GrpcStatus.UNAVAILABLE if before else GrpcStatus.UNKNOWN
         blame.answered_with_error(attempt, code, error_text(bytes(payload)))
+
+    def owed(self) -> PendingResponses | None:
+        """See `ResponseSink`."""
+        single = self._single
+        if single.is_uncounted:
+            return None
+        single.take_off_answered()
+        return single.pending_responses
+
+    def has_asked(self, model: bytes) -> bool:
+        """See `ResponseSink`."""
+        return self._router.has_asked(model)
 
     # How it ends without an answer
 

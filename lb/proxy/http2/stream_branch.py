@@ -43,6 +43,10 @@ class Merging(Protocol):
         """Some of an answer waits."""
         ...
 
+    def has_asked(self, model: bytes) -> bool:
+        """Whether the stream has asked for a model."""
+        ...
+
     def set_aside(self, branch: Branch) -> None:
         """It has no backend until it is placed anew."""
         ...
@@ -411,6 +415,14 @@ class Branch(ResponseSink):
         """See `ResponseSink`: others may go on."""
         attempt.leave(Outcome.RESET)
         self.failed(attempt, Outcome.RESET, *attempt.told_of_reset(code))
+
+    def owed(self) -> PendingResponses | None:
+        """See `ResponseSink`."""
+        return self.pending_responses
+
+    def has_asked(self, model: bytes) -> bool:
+        """See `ResponseSink`: perhaps another branch has."""
+        return self.merge.has_asked(model)
 
     @property
     def is_done(self) -> bool:

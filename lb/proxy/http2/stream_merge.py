@@ -13,6 +13,7 @@ left. A branch that is lost while others live ends with errors in the stream for
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ class StreamMerge:
     __slots__ = (
         "_aside", "_call", "_has_left", "_header", "_header_size", "_is_pumping", "_is_scheduled",
         "_local", "_mask", "_order", "_passes_results", "_router", "_sources", "_speaker",
-        "_status", "_times", "_trailers", "begun_at", "inbound", "is_closing", "live",
+        "_status", "_times", "_trailers", "begun_at", "has_held", "inbound", "is_closing", "live",
         "merged_response",
     )  # fmt: skip
 
@@ -101,6 +102,9 @@ class StreamMerge:
         is one already, or leave."""
         self._has_left = False
         """A backend was left since it is to become empty: without any branch the stream goes on."""
+        self.has_held = False
+        """A message is held back until its model is loaded: it does not need the branches that
+        there are, and without any the stream goes on."""
         self._sources: list[Branch] = []
         """Branches that may have something to say; those that ended, too, until all is said."""
         self._order: deque[Branch] = deque()
@@ -265,13 +269,16 @@ class StreamMerge:
         self._close(branch)
         self._aside.append(branch)
 
-    def leave_parting(self, but: Backend | None = None) -> None:
-        """Ask nothing more of backends that are to become empty, but of one. Their streams end when
-        all is answered that they were asked; sequences go on where they are."""
-        parting = self._call.relay.dispatcher.pool.current.parting
+    def has_asked(self, model: bytes) -> bool:
+        """See `Merging`."""
+        return self._router.has_asked(model)
+
+    def leave(self, backends: Collection[Backend]) -> None:
+        """Ask nothing more of some backends over the streams that there are. These end when all is
+        answered that they were asked; sequences go on where they are."""
         for backend, branch in tuple(self.live.items()):
             is_bound = branch.portion.has_steps and backend.open_sequences
-            if backend in parting and backend is not but and not is_bound:
+            if backend in backends and not is_bound:
                 self.set_aside(branch)
                 branch.is_leaving = self._has_left = True
                 branch.half_close(b"")
@@ -444,7 +451,7 @@ class StreamMerge:
         if _ends_at_first_error(self._call):
             self._note(status, detail, None)
             self._end_all_but(branch)
-        elif status in _EXITING and not self._call.request.ended:
+        elif status in _EXITING and (self.has_held or not self._call.request.ended):
             self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
@@ -472,7 +479,7 @@ class StreamMerge:
         self._go_on()
 
     def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
-        if branch.pending_responses.is_unknown or not self._open:
+        if branch.pending_responses.is_unknown or not (self._open or self.has_held):
             # The stream ends, as it would with one backend.
             self._note(status, text, reason)
         if branch.pending_responses.is_unknown:
@@ -487,7 +494,8 @@ class StreamMerge:
             self._aside.remove(branch)
 
     def _go_on(self) -> None:
-        if not self._open and (self._status is not None or not self._has_left):
+        goes_on = self._status is None and (self._has_left or self.has_held)
+        if not (self._open or goes_on):
             self.is_closing = True
         self.pump()
 
@@ -587,7 +595,8 @@ class StreamMerge:
     def _end_if_over(self) -> None:
         call = self._call
         merged_response = self.merged_response
-        is_over = self.is_closing or (call.request.ended and not self._open)
+        is_ended = call.request.ended and not (self._open or self.has_held)
+        is_over = self.is_closing or is_ended
         if not is_over or self._speaker is not None or merged_response.ended:
             return
         if any(branch.response.queue for branch in self._sources):
@@ -613,7 +622,7 @@ class StreamMerge:
         for branch in self._open:
             branch.detach(code)
 
-    def leave(self, outcome: Outcome) -> None:
+    def close(self, outcome: Outcome) -> None:
         """The call is over. Nothing is left behind."""
         self.merged_response.merge = None
         for branch in self._sources:

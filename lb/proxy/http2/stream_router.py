@@ -29,7 +29,10 @@ class StreamRouter:
     """Decides which backend gets a message, and knows what the messages so far mean for another
     attempt."""
 
-    __slots__ = ("_call", "_first", "_work", "has_steps", "live", "may_move", "runs_once")
+    __slots__ = (
+        "_call", "_first", "_work", "has_steps", "live", "may_move", "models", "models_lately",
+        "runs_once",
+    )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -47,6 +50,10 @@ class StreamRouter:
         """Some request belongs to a sequence, or to a model whose requests must not run twice."""
         self.has_steps = False
         """Some request belongs to a sequence."""
+        self.models: frozenset[bytes] = frozenset()
+        """Models on demand of the requests that were looked at."""
+        self.models_lately: frozenset[bytes] = frozenset()
+        """Those of them since somebody last asked which ones the stream uses."""
 
     def backend_for(self, message: StreamMessage) -> Backend | None:
         """Where a message goes. This is the one place that decides it.
@@ -55,7 +62,8 @@ class StreamRouter:
         has what it needs.
 
         Returns:
-            None for the first message, where the policy decides.
+            None for the first message, where the policy decides, and for a later one whose model is
+            loaded nowhere, and may be loaded for it.
 
         Raises:
             RequestRefused: it can go nowhere.
@@ -76,20 +84,20 @@ class StreamRouter:
             and _is_everywhere(route)
         ):
             return home
-        asked = Exchange(_GRPC, self._call.operation, self._call.client, self._call.relay.now)
-        asked.model = message.model
-        asked.hints = hints = RoutingHints()
-        hints.version, hints.regions = message.version, message.regions
+        asked = self.as_request(message)
         placement = placement_of(asked, dispatcher.pool)
         if step is not None:
             backend = self._backend_of(message, step, placement, route)
             if backend is not None:
                 return backend
-        elif message.rows:
-            backend = self._best_for(message, asked, hints)
+        is_first = home is None and self.live is None
+        if not (is_first or placement.eligible) and is_loaded_on_demand(route):
+            return None
+        if step is None and message.rows and asked.hints is not None:
+            backend = self._best_for(message, asked, asked.hints)
             if backend is not None:
                 return backend
-        if home is None and self.live is None:
+        if is_first:
             return None
         # Where no new streams go, this one goes on, unless that is for good.
         if home in placement.eligible or (home and may_stay and home not in snapshot.usable(_GRPC)):
@@ -101,6 +109,15 @@ class StreamRouter:
         if picked is None and home is None:
             raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
         return picked or home
+
+    def as_request(self, message: StreamMessage) -> Exchange:
+        """A message as a request of its own, for who places requests."""
+        call = self._call
+        request = Exchange(_GRPC, call.operation, call.client, call.relay.now)
+        request.model = message.model
+        request.hints = hints = RoutingHints()
+        hints.version, hints.regions = message.version, message.regions
+        return request
 
     def _best_for(
         self, message: StreamMessage, asked: Exchange, hints: RoutingHints
@@ -185,6 +202,21 @@ class StreamRouter:
         """The backend of what belongs to no other one."""
         return self._call.backend if self.live is None else next(iter(self.live), None)
 
+    # Models
+
+    def note_model(self, model: bytes) -> None:
+        """A request for a model goes to a backend."""
+        if model in self._call.relay.dispatcher.pool.current.loadable:
+            # Most streams ask for one model, so that a set of their own is rarely made.
+            if model not in self.models:
+                self.models |= {model}
+            if model not in self.models_lately:
+                self.models_lately |= {model}
+
+    def has_asked(self, model: bytes) -> bool:
+        """Whether some request was for a model, as far as is known where it is not on demand."""
+        return model in self.models or model == self._call.model
+
     # Whether it can go elsewhere
 
     def note_first(self, message: StreamMessage) -> None:
@@ -229,6 +261,11 @@ class StreamRouter:
         if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
             for key in pending_responses.begun():
                 self._call.relay.dispatcher.steps.table.forget(key, backend)
+
+
+def is_loaded_on_demand(route: ModelRoute | None) -> bool:
+    """Whether a model is loaded nowhere, and will be when a request needs it."""
+    return route is not None and route.on_demand is not None
 
 
 def _is_everywhere(route: ModelRoute | None) -> bool:

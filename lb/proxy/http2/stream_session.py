@@ -9,6 +9,8 @@ into (`lb.kserve.gate`).
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection
 from typing import Any, Final
 
 from lb.domain.backend import Backend, Port
@@ -23,10 +25,12 @@ from lb.proxy.http2.inspection import INSPECTED_BYTES, Inspected
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.http2.stream_answer import StreamAnswers
 from lb.proxy.http2.stream_branch import Branch
+from lb.proxy.http2.stream_held import HeldMessage
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import read_message
-from lb.proxy.http2.stream_router import StreamRouter
+from lb.proxy.http2.stream_router import StreamRouter, is_loaded_on_demand
 from lb.proxy.http2.stream_single import SingleBackend
+from lb.proxy.placement import OUT_OF_MEMORY
 from lb.telemetry.meter import AnswerTimes
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -52,8 +56,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_cutter", "_head", "_is_pausing", "_look_at", "_target", "_times", "answers", "merge",
-        "router", "single",
+        "_answers", "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_target", "_times",
+        "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -69,13 +73,18 @@ class StreamSession(CallPart):
         self._times = AnswerTimes(call.relay.traffic, call, 0.0)
         self._cutter = MessageCutter()
         self._head: Pipe[Any] | None = None
-        """The first bytes of a message, until it is known where it goes."""
+        """The first bytes of a message, until it is known where it goes; with `_held` also all that
+        came behind them."""
+        self._held: HeldMessage | None = None
+        """A message whose model is being loaded; also while what came behind it is routed."""
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
         self._target: Branch | None = None
         """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
+        self._answers = 0
+        """Answers of the stream that had come when `models_used` was asked last."""
 
     # The client's side
 
@@ -138,13 +147,19 @@ class StreamSession(CallPart):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether it waits for a backend: all of it is routed when there is one."""
+        """Whether it waits for a backend, or a message for its model: what comes is routed then."""
         call = self.call
-        return self._is_pausing or (call.backend is None and call.relay.dispatcher.queue.has(call))
+        return (
+            self._is_pausing
+            or self._held is not None
+            or (call.backend is None and call.relay.dispatcher.queue.has(call))
+        )
 
     def _hold(self, payload: Payload) -> bool:
         """Keep what comes until there is a backend. False when the call had to give way."""
         head, request = self._head, self.call.request
+        if self._held is not None:
+            return self._begun.push(payload)
         if head is not None and head.queue:
             # The beginning of the message comes first, although it is not known where that goes.
             begun = tuple(head.queue)
@@ -202,6 +217,8 @@ class StreamSession(CallPart):
                 self._send(piece)
             if call.finished:
                 return -1
+            if self._held is not None and at < size:
+                return size if self._hold(payload[at:]) else -1
             if may_stop and server.inspected >= _INSPECTED_AT_ONCE:
                 break
         return at
@@ -234,20 +251,25 @@ class StreamSession(CallPart):
                 if message is not None or len(data) < limit:
                     break
         if message is None:
-            if head is None:
-                head = self._head = Pipe(call, call.relay.memory_budget, 0, 0)
-            head.push(piece)
+            self._begun.push(piece)
             return
         self._look_at = 0
         if head is not None:
             head.clear()
         self._route(message, pieces)
-        if call.finished:
+        if call.finished or self._held is not None:
             return
         if self.merge is None:
             single.remember(message, data, snapshot)
         elif message.rows and not snapshot.parting and self._is_repeatable(message):
             single.remember(message, data, snapshot, self._take_spread)
+
+    @property
+    def _begun(self) -> Pipe[Any]:
+        """Where bytes wait of which it is not known where they go."""
+        if self._head is None:
+            self._head = Pipe(self.call, self.call.relay.memory_budget, 0, 0)
+        return self._head
 
     def _is_repeatable(self, message: StreamMessage) -> bool:
         """Whether requests for the model of a message may run twice."""
@@ -299,8 +321,11 @@ class StreamSession(CallPart):
             self._times.last_at = call.relay.now
         try:
             backend = router.backend_for(message)
-            if backend is None or (self.merge is None and call.backend is None):
+            if self.merge is None and call.backend is None:
                 self._begin(message, pieces, backend)
+                return
+            if backend is None:
+                self._hold_back(message, pieces)
                 return
         except RequestRefused as refusal:
             self._refuse(message, pieces, refusal)
@@ -316,11 +341,13 @@ class StreamSession(CallPart):
             for piece in pieces:
                 self._send(piece)
             return
-        if call.relay.dispatcher.pool.current.parting:
-            merge.leave_parting(but=backend)
+        parting = call.relay.dispatcher.pool.current.parting
+        if parting:
+            merge.leave(parting - {backend})
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
+        router.note_model(message.model)
         work = router.take_work()
         self.single.see(work)
         merge.expect(branch, message, work, backend)
@@ -352,7 +379,7 @@ class StreamSession(CallPart):
                         break  # it had to give way
                 return
         elif relay.memory_budget.is_short:
-            raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
+            raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
         else:
             attempt = relay.placer.begin_attempt(call, self._make_attempt, backend, relay.now)
         if step is not None:
@@ -376,9 +403,20 @@ class StreamSession(CallPart):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
+        self.router.note_model(message.model)
         self.router.note_first(message)
         work = self.router.take_work() if message.has_one_answer else None
         return self.single.note(message, work)
+
+    def models_used(self) -> Collection[bytes]:
+        """See `CallPart`. Of messages that go on unseen it is known what they are for, and that
+        some were answered."""
+        models, self.router.models_lately = self.router.models_lately, frozenset()
+        answers = self.single.mask.completed
+        if answers != self._answers and self.single.known_model:
+            models |= {self.single.known_model}
+        self._answers = answers
+        return models
 
     def _refuse(
         self, message: StreamMessage, pieces: tuple[Payload, ...], refusal: RequestRefused
@@ -393,6 +431,86 @@ class StreamSession(CallPart):
         merge = self.merge or self._fan_out()
         self._target = merge.refuse(message, refusal.detail)
         call.drop_upload(sum(map(len, pieces)))
+
+    # A message whose model is loaded for it
+
+    def _hold_back(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
+        """Hold a message until its model is loaded, and all behind it. Answers to earlier ones go
+        on meanwhile, and the stream outlives its backends.
+
+        Raises:
+            RequestRefused: the model is not loaded now.
+        """
+        call = self.call
+        if call.relay.memory_budget.is_short:
+            raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
+        request = self.router.as_request(message)
+        held = HeldMessage(call, self, request, message, sum(map(len, pieces)))
+        held.wait()
+        self._held = held
+        merge = self.merge or self._fan_out()
+        merge.has_held = True
+        self.single.forget()
+        self.single.is_between = True  # nothing of it is under way to a backend
+        for piece in pieces:
+            if not self._begun.push(piece):
+                return
+
+    def route_held(self) -> None:
+        """See `Holder`: what was known of the message was of a model that is not loaded."""
+        if self.is_answered:
+            self._drop_held()
+            return
+        self._cutter = MessageCutter()
+        self._route_rest()
+
+    def refuse_held(self, refusal: RequestRefused) -> None:
+        """See `Holder`."""
+        if self.is_answered:
+            self._drop_held()
+            return
+        held, head = self._held, self._begun
+        assert held is not None
+        pieces: list[Payload] = []
+        left = held.size
+        while left:
+            pieces.append(head.pull(left))
+            left -= len(pieces[-1])
+        self.single.is_between = self._cutter.is_between
+        self._refuse(held.message, tuple(pieces), refusal)
+        if not self.call.finished:
+            self._route_rest()
+
+    def _route_rest(self) -> None:
+        """Route what is held, some messages at a time."""
+        held, merge, server = self._held, self.merge, self.call.server
+        assert held is not None
+        assert merge is not None
+        self._held = None
+        rest = deque(self._begun.queue or ())
+        self._begun.clear()
+        server.inspected = 0
+        while rest:
+            piece = rest.popleft()
+            at = self._take(piece, may_stop=True)
+            if at < 0:
+                return
+            if at < len(piece):
+                rest.appendleft(piece[at:])
+            is_long = server.inspected >= _INSPECTED_AT_ONCE and self.single.is_between
+            if rest and is_long and self._held is None:
+                self._held = held
+                held.go_on_soon()
+            if self._held is not None:
+                for each in rest:
+                    if not self._hold(each):
+                        return
+                return
+        merge.has_held = False
+        if self.call.request.ended:
+            self._end_routed()
+        else:
+            merge.pump()
 
     # Several upstream streams
 
@@ -410,20 +528,36 @@ class StreamSession(CallPart):
 
     def leave_parting(self) -> None:
         """See `CallPart`. What is under way there is answered; only then that ends."""
+        parting = self.call.relay.dispatcher.pool.current.parting
+        if self._finds_another(parting):
+            self._leave(parting)
+
+    def leave_backend(self, backend: Backend) -> None:
+        """See `CallPart`."""
+        self._leave(frozenset({backend}))
+
+    def _leave(self, backends: frozenset[Backend]) -> None:
+        """Ask nothing more of some backends over the upstream streams that there are."""
         call, merge = self.call, self.merge
         backend = call.backend
-        parting = call.relay.dispatcher.pool.current.parting
-        if call.finished or call.request.ended or not self.single.is_between:
-            return
-        if not set(placement_of(call, call.relay.dispatcher.pool).eligible) - parting:
+        is_all_sent = call.request.ended and self._held is None
+        if call.finished or is_all_sent or not self.single.is_between:
             return
         if merge is None:
-            if call.request.sink is None or backend is None or backend not in parting:
+            if call.request.sink is None or backend is None or backend not in backends:
                 return
             if self.router.has_steps and backend.open_sequences:
                 return
             merge = self._fan_out()
-        merge.leave_parting()
+        merge.leave(backends)
+
+    def _finds_another(self, parting: frozenset[Backend]) -> bool:
+        """Whether another backend than these may serve what follows, perhaps after a load."""
+        pool = self.call.relay.dispatcher.pool
+        eligible = placement_of(self.call, pool).eligible
+        if eligible:
+            return bool(set(eligible) - parting)
+        return is_loaded_on_demand(pool.current.routes.get(self.call.model))
 
     # Another attempt
 
@@ -440,13 +574,19 @@ class StreamSession(CallPart):
     def place(self) -> None:
         """See `CallPart`: all messages so far are routed anew."""
         self._is_pausing = False
+        for piece in self._begin_anew():
+            if self._held is not None:
+                if not self._hold(piece):
+                    return
+            elif self._take(piece, may_stop=False) < 0:
+                return
+        if self.call.request.ended and not self._is_waiting:
+            self._end_routed()
+
+    def _end_routed(self) -> None:
+        """All of the request was routed, and it has ended."""
         call = self.call
         request = call.request
-        for piece in self._begin_anew():
-            if self._take(piece, may_stop=False) < 0:
-                return
-        if not request.ended or self._is_waiting:
-            return
         if not self.single.is_between:
             call.fail(Reason.BAD_REQUEST, CUT_OFF)
         elif self.merge is not None:
@@ -486,14 +626,23 @@ class StreamSession(CallPart):
         """See `CallPart`. Attempts whose answers are merged end with the merge."""
         if self.merge is None:
             return False
+        self._drop_held()
         self.merge.detach(code)
         return True
 
+    def _drop_held(self) -> None:
+        """Nobody needs what is held any more."""
+        if self._held is not None:
+            self._held.leave()
+            self._held = None
+            self._begun.clear()
+
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
+        self._drop_held()
         if self._head is not None:
             self._head.clear()
             self._head.owner = None
         if self.merge is not None:
-            self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
+            self.merge.close(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
         self.single.leave()

@@ -286,6 +286,11 @@ class SingleBackend:
             pattern = self._pattern
             self._is_tied = not message.rows or pattern is None or len(pattern.eligible) == 1
 
+    @property
+    def known_model(self) -> bytes:
+        """The model of messages that go on unseen, or did; empty before the first."""
+        return self._due.model
+
     def forget(self) -> None:
         """Have every message looked at."""
         self._snapshot = self.in_flight = None

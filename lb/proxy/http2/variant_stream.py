@@ -8,8 +8,10 @@ for the model of a variant by its own name, those answers have the name of the v
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
+from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
@@ -340,6 +342,14 @@ class VariantStream(CallPart):
     def leave_parting(self) -> None:
         """See `CallPart`."""
         self._session.leave_parting()
+
+    def leave_backend(self, backend: Backend) -> None:
+        """See `CallPart`."""
+        self._session.leave_backend(backend)
+
+    def models_used(self) -> Collection[bytes]:
+        """See `CallPart`."""
+        return self._session.models_used()
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""

@@ -270,6 +270,10 @@ class Hub:
         """See `RelaySide`: workers do not wait for loads."""
         return {}
 
+    def models_streamed(self) -> Collection[bytes]:
+        """See `RelaySide`: there are no models on demand."""
+        return ()
+
     def model_backends(self, models: Collection[bytes] | None) -> Iterable[ModelBackendView]:
         """See `RelaySide`: those of all workers together. None: of all models."""
         backends: dict[tuple[bytes, bytes, Backend], ModelBackendView] = {}
@@ -333,6 +337,9 @@ class Hub:
         if any(now - at > _USE_S for _, at in answers):
             return ModelUse(backend.in_flight + 1, sequences)
         return ModelUse(sum(used for used, _ in answers), sequences)
+
+    def leave_streams(self, backend: Backend, model: bytes) -> None:
+        """See `RelaySide`: there are no models on demand."""
 
     def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """See `RelaySide`."""

@@ -233,7 +233,8 @@ class WorkerSide:
         backend = self._reader.backends.get(number)
         used = 0
         if backend is not None:
-            used = self._host.relay.model_use(backend, to_bytes(model)).in_flight
+            use = self._host.relay.model_use(backend, to_bytes(model))
+            used = use.in_flight + use.idle_streams
         return [number, model, used]
 
     def _take_state(

@@ -21,7 +21,7 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation, OperationKind
-from lb.domain.pool import ModelRoute
+from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
@@ -683,3 +683,27 @@ async def test_a_model_makes_room_as_soon_as_it_is_old_enough(
         bench.ask(b"m")
         bench.ask(b"n")
         await eventually(lambda: bench.ready() == {"a": "n"})
+
+
+async def test_what_streams_use_is_worth_more_than_what_nobody_uses() -> None:
+    async with placing({"max_models": 2}, a=triton("m", "n")) as bench:
+        used: list[bytes] = [b"m"]
+        bench.placement.models_streamed = lambda: [used.pop()] if used else []
+        await bench.looked()
+        await bench.want("o")
+        assert bench.ready() == {"a": "mo"}
+
+
+async def test_a_model_gets_requests_once_its_configuration_was_read() -> None:
+    """Whether the answers of its requests are counted depends on that."""
+    async with placing(a=triton("m")) as bench:
+        bench.tritons["a"].configs["n"] = {"model_transaction_policy": {"decoupled": False}}
+        seen: list[bool | None] = []
+
+        def on_snapshot(_snapshot: PoolSnapshot) -> None:
+            if b"n" in bench.directory.ref.current.routes and bench.serving("n"):
+                seen.append(bench.route("n").facts.is_decoupled)
+
+        bench.directory.ref.subscribe(on_snapshot)
+        await bench.want("n")
+        assert set(seen) == {False}

@@ -266,3 +266,32 @@ def test_pending_responses_that_were_closed_hold_nothing_any_more() -> None:
     stream.pending_responses.close()
     assert not stream.pending_responses.note(counted(b"x" * 5000), 0.0)
     assert stream.memory_budget.held == 0
+
+
+def test_answers_of_a_model_are_owed_until_they_came() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.note(counted(model=b"a"), 0.0)
+    pending_responses.note(counted(model=b"b"), 0.0)
+    owed = [pending_responses.may_owe(model) for model in (b"a", b"b", b"c")]
+    assert owed == [True, True, False]
+    pending_responses.answered(1)
+    assert [pending_responses.may_owe(model) for model in (b"a", b"b")] == [False, True]
+    pending_responses.answered(1)
+    assert not pending_responses.may_owe(b"b")
+
+
+def test_who_cannot_tell_how_many_answers_come_owes_more() -> None:
+    decoupled = make_pending_responses()
+    decoupled.note(free(), 0.0)
+    assert (decoupled.may_owe(b"free"), decoupled.may_owe(b"seq")) == (True, False)
+    nameless = make_pending_responses()
+    nameless.note(counted(model=b""), 0.0)
+    assert nameless.may_owe(b"seq")
+    too_many_answers = make_pending_responses()
+    too_many_answers.note(counted(), 0.0)
+    too_many_answers.answered(2)
+    assert too_many_answers.may_owe(b"seq")
+    too_many_models = make_pending_responses()
+    for number in range(FREE_MODELS + 1):
+        too_many_models.note(StreamMessage(b"free%d" % number), 0.0)
+    assert too_many_models.may_owe(b"free%d" % FREE_MODELS)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.domain.pool import Placement
+from lb.domain.pool import OnDemand, Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
@@ -425,6 +425,43 @@ def parts_left() -> list[str]:
     found = [type(each).__name__ for each in gc.garbage if _IS_OURS(type(each).__module__)]
     gc.garbage.clear()
     return found
+
+
+@pytest.mark.parametrize("end", ["reset", "loaded", "refused"])
+async def test_a_stream_whose_message_is_held_leaves_no_rings(end: str) -> None:
+    paper = PaperStreams()
+    gc.collect()
+    gc.disable()
+    try:
+        publish_cold(paper, OnDemand(60.0))
+        paper.send(request("plain", name="1"))
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+        paper.send(request("cold", name="2"))
+        assert len(paper.bench.queue) == 1
+        if end != "reset":
+            publish_cold(paper, None if end == "loaded" else OnDemand(60.0, "no weights"))
+            await paper.turn()
+            assert paper.requests(0) == (["1", "2"] if end == "loaded" else ["1"])
+        paper.client.sends(rst(1, 8))
+        await paper.turn()
+        paper.bench.finished.records.clear()
+        assert parts_left() == []
+    finally:
+        gc.enable()
+    assert len(paper.bench.queue) == 0
+    assert paper.bench.is_clean()
+
+
+def publish_cold(paper: PaperStreams, on_demand: OnDemand | None) -> None:
+    """Publish that the model `cold` is loaded on demand, or everywhere."""
+    nowhere = Placement((), None, FewestInFlight())
+    route = replace(
+        ROUTES[b"plain"],
+        placements=None if on_demand is None else (nowhere, nowhere),
+        on_demand=on_demand,
+        is_plain=False,
+    )
+    paper.bench.ref.publish(replace(paper.bench.ref.current, routes=ROUTES | {b"cold": route}))
 
 
 @pytest.mark.parametrize("end", ["answered", "reset", "backend lost"])
