@@ -8,7 +8,7 @@ through `lb.proxy.reruns`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final
 
@@ -185,12 +185,7 @@ class RetryPolicy:
     def _try_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        ran = REPLAY_TABLE[outcome].ran
-        if (
-            exchange.attempts >= self.rules.max_attempts
-            and not (ran is Ran.NO and self._is_patient(exchange))
-            and not (outcome is Outcome.NOT_HERE and exchange.leave_variant())
-        ):
+        if not self._has_attempt(exchange, outcome, exchange.attempts):
             return False
         verdict = decide(
             outcome,
@@ -205,6 +200,39 @@ class RetryPolicy:
         if exchange.model in self.rules.never:
             return self._reruns.refuse("never")
         return self._reruns.take(exchange, outcome)
+
+    def _has_attempt(self, exchange: Exchange, outcome: Outcome, attempts: int) -> bool:
+        """Whether an exchange may have another attempt after so many."""
+        return (
+            attempts < self.rules.max_attempts
+            or (REPLAY_TABLE[outcome].ran is Ran.NO and self._is_patient(exchange))
+            or (outcome is Outcome.NOT_HERE and exchange.leave_variant())
+        )
+
+    def take_resumption(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes], attempts: int
+    ) -> bool:
+        """Take one more attempt for the requests of a stream that its last attempt, which just
+        ended, has not answered: as `take_retry`, whatever was answered before.
+
+        Args:
+            exchange: of the stream, to be placed again.
+            outcome: of its attempt.
+            models: of each of these requests, which may run twice.
+            attempts: that they have had.
+        """
+        verdict = decide(outcome, may_run_twice=True, body_retained=True, response_begun=False)
+        if (
+            verdict is Verdict.FAIL
+            or not self._has_attempt(exchange, outcome, attempts)
+            or not self._find_backend(exchange, outcome)
+        ):
+            return False
+        if verdict is Verdict.REPLAY:
+            return True
+        if not self.rules.never.isdisjoint(models):
+            return self._reruns.refuse("never")
+        return self._reruns.take(exchange, outcome, models)
 
     def go_again(self, exchange: Exchange, outcome: Outcome, place: Callable[[], None]) -> None:
         """Have an exchange placed again: at once if it did not run, else a little later.

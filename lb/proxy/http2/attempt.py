@@ -77,6 +77,14 @@ class ResponseSink:
         """There is another attempt."""
         attempt.call.go_again(outcome, is_unsent=is_unsent)
 
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool:
+        """Take another attempt for the requests of a stream that have no answer yet, which goes on
+        where this one has ended. False: there is none."""
+        return False
+
+    def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """There is such an attempt."""
+
     def failed(
         self,
         attempt: GrpcAttempt,
@@ -448,7 +456,7 @@ class GrpcAttempt(Attempt):
     def unusable_answer(self) -> None:
         """The backend says that all is well, but the response contains no whole message; nothing of
         it went to the client."""
-        self._end_stream()
+        self.end_stream()
         self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
 
     def _answered_badly(self, block: bytes) -> bytes:
@@ -546,7 +554,7 @@ class GrpcAttempt(Attempt):
             connection.reset(stream_id, code)
         connection.close_stream(stream_id)
 
-    def _end_stream(self) -> None:
+    def end_stream(self) -> None:
         """The backend has said all; the stream ends there, too."""
         connection, request = self.connection, self.request
         if connection is not None:
@@ -573,10 +581,19 @@ class GrpcAttempt(Attempt):
         """End it, and have the call placed again if it may be; the one beside it takes its place
         if that was sent whole. False: nothing follows it."""
         is_unsent = not self.has_stream
-        self.leave(outcome)
+        if self.end_and_resume(outcome):
+            return True
         follows = self.take_next(outcome, is_unsent=is_unsent)
         self.go_on_after(follows, outcome, is_unsent=is_unsent)
         return follows is not Next.NOTHING
+
+    def end_and_resume(self, outcome: Outcome) -> bool:
+        """End it, and have a stream go on with what it has not answered. False: it does not."""
+        self.leave(outcome)
+        if not self.sink.take_resumption(self, outcome):
+            return False
+        self.sink.resume(self, outcome)
+        return True
 
     def take_next(self, outcome: Outcome, *, is_unsent: bool) -> Next:
         """Decide what follows it, once for each outcome: a re-run is taken out of the budget."""
@@ -705,7 +722,7 @@ class GrpcAttempt(Attempt):
             or not self.call.relay.retry.take_failover(self.exchange, known, body_retained=is_kept)
         ):
             return False
-        self._end_stream()
+        self.end_stream()
         self.failed(Outcome.NOT_HERE)
         return True
 
@@ -722,7 +739,7 @@ class GrpcAttempt(Attempt):
         follows = self.take_next(outcome, is_unsent=False)
         if follows is Next.NOTHING:
             return False
-        self._end_stream()
+        self.end_stream()
         self.leave(outcome)
         self.go_on_after(follows, outcome, is_unsent=False)
         return True

@@ -675,7 +675,7 @@ class Call(Exchange):
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
         if self._may_end_response(reason):
-            self._end_response(status_trailers(code, detail) + self.facts(), reason)
+            self.end_response(status_trailers(code, detail) + self.facts(), reason)
             return
         self.response.clear()
         self.response.ended = True
@@ -690,7 +690,7 @@ class Call(Exchange):
             return False
         return (self.part or self).is_between
 
-    def _end_response(self, trailers: bytes, reason: Reason) -> None:
+    def end_response(self, trailers: bytes, reason: Reason | None) -> None:
         """End a response that has begun, after the messages that wait for the client."""
         self.reason = reason
         response = self.response
@@ -844,6 +844,19 @@ class CallPart:
 
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool:
+        """Take another attempt for what an attempt has not answered of a stream; see
+        `ResponseSink`.
+
+        Args:
+            has_begun: some of the response of that attempt has gone to the client.
+            outcome: of it.
+        """
+        return False
+
+    def resume(self, outcome: Outcome) -> None:
+        """There is such an attempt."""
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""

@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, ceiling: int = 2**30) -> None:
         self.memory_budget = MemoryBudget(ceiling)
-        self.pending_responses = PendingResponses(self, self.memory_budget)
+        self.pending_responses = PendingResponses(self, self.memory_budget, 2**20)
 
     def evict(self) -> None:
         self.pending_responses.close()
