@@ -152,7 +152,7 @@ class PendingResponses:
         """Perhaps there are requests without answers before the first one that is kept."""
         self._kept_charged = 0
         """Bytes of these that the memory budget was told of."""
-        self.kept_at = _CHARGED_AT_ONCE
+        self.kept_at = min(_CHARGED_AT_ONCE, kept_limit)
         """With more bytes kept, `charge_kept` is to be called."""
 
     @property
@@ -368,6 +368,7 @@ class PendingResponses:
     def drop_kept(self) -> None:
         """No counted request so far may be sent again."""
         self.kept.clear()
+        self.is_partly_kept = True
         self._incoming = None
         self.kept_size = 0
         self.charge_kept()
@@ -386,7 +387,7 @@ class PendingResponses:
             self.drop_kept()
             return
         self._kept_charged += grown
-        self.kept_at = self._kept_charged or _CHARGED_AT_ONCE
+        self.kept_at = min(self._kept_charged or _CHARGED_AT_ONCE, self._kept_limit)
         self._account(grown)
 
     def _drop_answered(self) -> None:

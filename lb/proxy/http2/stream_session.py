@@ -267,10 +267,12 @@ class StreamSession(CallPart):
     def _is_kept(self, message: StreamMessage) -> bool:
         """Whether a message is kept to go again: it has one answer, any backend with its model can
         serve it, and it may run twice."""
+        call = self.call
         return (
             message.has_one_answer
+            and call.relay.options.retained_size > 0
             and not (message.is_unserved or message.step or message.version or message.regions)
-            and message.model not in self.call.relay.retry.rules.never
+            and message.model not in call.relay.retry.rules.never
         )
 
     @property
