@@ -4,16 +4,15 @@ answer to each request once and in order, the backends get whole messages, and n
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataclasses import replace
-
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, QueuePlan
-from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request
 from tests.property.test_stream_ends import BACKENDS, Server, answers
 from tests.wire.frames import DATA, INITIAL_WINDOW_SIZE, data, window_update
 from tests.wire.frames import settings as settings_frame
@@ -36,6 +35,7 @@ ACTS = st.lists(
             st.sampled_from(["reset", "unavailable"]), st.integers(0, BACKENDS - 1), st.just(0)
         ),
     ),
+    min_size=8,
     max_size=50,
 )
 
@@ -48,9 +48,7 @@ def test_each_request_has_one_answer(acts: list[tuple[str, int, int]], model: st
 
 async def play(acts: list[tuple[str, int, int]], model: str) -> None:
     paper = PaperStreams(backends=BACKENDS, options=OPTIONS)
-    paper.bench.ref.publish(
-        replace(paper.bench.ref.current, routes={**ROUTES, b"work": SCHEDULED})
-    )
+    paper.bench.ref.publish(replace(paper.bench.ref.current, routes={**ROUTES, b"work": SCHEDULED}))
     paper.bench.max_attempts = 100
     paper.client.sends(settings_frame({INITIAL_WINDOW_SIZE: 3000}))
     servers = [Server(paper, number) for number in range(BACKENDS)]
@@ -83,13 +81,17 @@ async def play(acts: list[tuple[str, int, int]], model: str) -> None:
                         paper.client.sends(data(1, piece))
                         await settle()
         elif name == "answer":
-            servers[number].answer(size, part=False)
+            busy = [server for server in servers if any(server.owed.values())]
+            if busy:
+                busy[number % len(busy)].answer(size, part=False)
         elif name == "credit":
             paper.client.sends(window_update(1, size))
         elif name == "pause":
             paper.bench.loop.advance(0.1)
-        elif servers[number].headed & set(servers[number].got):
-            servers[number].end(name)
+        else:
+            begun = [server for server in servers if server.headed & server.got.keys()]
+            if begun:
+                begun[number % len(begun)].end(name)
         await settle()
     paper.client.sends(window_update(1, 2**20))
     paper.send(end=True)

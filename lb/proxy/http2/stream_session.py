@@ -53,8 +53,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_again", "_cutter", "_head", "_is_pausing", "_look_at", "_resumption", "_target",
-        "_times", "answers", "merge", "router", "single",
+        "_again", "_cutter", "_head", "_is_pausing", "_is_placing", "_look_at", "_resumption",
+        "_target", "_times", "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -77,6 +77,8 @@ class StreamSession(CallPart):
         """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
+        self._is_placing = False
+        """Messages so far are being routed anew; only then the attempt is started."""
         self._resumption = Resumption()
         """Of the one upstream stream."""
         self._again: list[Payload] = []
@@ -402,7 +404,7 @@ class StreamSession(CallPart):
         self._keep(message, pieces)
         for piece in pieces:
             self._send(piece)
-        if not (call.finished or call.request.ended):  # else `place` does, when all is routed
+        if not (call.finished or self._is_placing):
             relay.start(attempt)
 
     def _make_attempt(
@@ -523,19 +525,23 @@ class StreamSession(CallPart):
         self._is_pausing = False
         call = self.call
         request = call.request
+        self._is_placing = True
         for piece in self._begin_anew():
             if self._take(piece, may_stop=False) < 0:
                 return
-        if not request.ended or self._is_waiting:
+        self._is_placing = False
+        if self._is_waiting:
             return
-        if not self.single.is_between:
+        if request.ended and not self.single.is_between:
             call.fail(Reason.BAD_REQUEST, CUT_OFF)
         elif self.merge is not None:
-            self.merge.half_close(request.trailers)
+            if request.ended:
+                self.merge.half_close(request.trailers)
         elif call.is_under_way and (attempt := attempt_of(call)) is not None:
-            # Not before: what is sent of an ended request ends the stream.
+            # Not before: what is sent of an ended request ends the stream, and what was credited
+            # once is told from the rest only while it waits.
             call.relay.start(attempt)
-        elif call.backend is None:
+        elif request.ended:
             self._end_without_backend()
 
     def _begin_anew(self) -> tuple[Payload, ...]:
