@@ -221,6 +221,14 @@ class RetryPolicy:
             models: of each of these requests, which may run twice.
             attempts: that they have had.
         """
+        if self._try_resumption(exchange, outcome, models, attempts):
+            return True
+        self._blame.given_up(exchange)
+        return False
+
+    def _try_resumption(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes], attempts: int
+    ) -> bool:
         verdict = decide(outcome, may_run_twice=True, body_retained=True, response_begun=False)
         if (
             verdict is Verdict.FAIL

@@ -77,10 +77,15 @@ class ResponseSink:
         """There is another attempt."""
         attempt.call.go_again(outcome, is_unsent=is_unsent)
 
-    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool:
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
         """Take another attempt for the requests of a stream that have no answer yet, which goes on
-        where this one has ended. False: there is none."""
-        return False
+        where this one has ended.
+
+        Returns:
+            False where they may have none; None where this is no such stream, or some of these
+            requests cannot be sent again.
+        """
+        return None
 
     def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """There is such an attempt."""
@@ -581,19 +586,21 @@ class GrpcAttempt(Attempt):
         """End it, and have the call placed again if it may be; the one beside it takes its place
         if that was sent whole. False: nothing follows it."""
         is_unsent = not self.has_stream
-        if self.end_and_resume(outcome):
-            return True
+        is_resumed = self.end_and_resume(outcome)
+        if is_resumed is not None:
+            return is_resumed
         follows = self.take_next(outcome, is_unsent=is_unsent)
         self.go_on_after(follows, outcome, is_unsent=is_unsent)
         return follows is not Next.NOTHING
 
-    def end_and_resume(self, outcome: Outcome) -> bool:
-        """End it, and have a stream go on with what it has not answered. False: it does not."""
+    def end_and_resume(self, outcome: Outcome) -> bool | None:
+        """End it, and have a stream go on with what it has not answered, if `take_resumption` of
+        its sink says so."""
         self.leave(outcome)
-        if not self.sink.take_resumption(self, outcome):
-            return False
-        self.sink.resume(self, outcome)
-        return True
+        is_resumed = self.sink.take_resumption(self, outcome)
+        if is_resumed:
+            self.sink.resume(self, outcome)
+        return is_resumed
 
     def take_next(self, outcome: Outcome, *, is_unsent: bool) -> Next:
         """Decide what follows it, once for each outcome: a re-run is taken out of the budget."""

@@ -845,7 +845,7 @@ class CallPart:
     def leave_parting(self) -> None:
         """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
 
-    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool:
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
         """Take another attempt for what an attempt has not answered of a stream; see
         `ResponseSink`.
 
@@ -853,7 +853,7 @@ class CallPart:
             has_begun: some of the response of that attempt has gone to the client.
             outcome: of it.
         """
-        return False
+        return None
 
     def resume(self, outcome: Outcome) -> None:
         """There is such an attempt."""

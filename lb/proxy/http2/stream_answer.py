@@ -255,10 +255,10 @@ class StreamAnswers(ResponseSink):
 
     # How it ends without an answer
 
-    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool:
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
         """See `ResponseSink`."""
         part = self._call.part
-        return part is not None and part.take_resumption(attempt.begun, outcome)
+        return None if part is None else part.take_resumption(attempt.begun, outcome)
 
     def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """See `ResponseSink`."""

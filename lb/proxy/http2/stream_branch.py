@@ -296,16 +296,16 @@ class Branch(ResponseSink):
             self.begin(attempt.backend)
             self.open()
 
-    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool:
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
         """See `ResponseSink`. Requests for several models, which would go to several backends, have
         no other attempt."""
         portion, request = self.portion, self.request
         resumption, pending_responses = self._resumption, self.pending_responses
         if portion.finished or portion.has_steps or not (attempt.begun or resumption.has_begun):
-            return False
+            return None
         answers = self.merge.whole_answers(self)
         if answers is None:
-            return False
+            return None
         whole, count = answers
         again = pending_responses.unanswered(count)
         models = {due.model for due in list(pending_responses.counted)[count:]}
@@ -314,10 +314,9 @@ class Branch(ResponseSink):
             not again
             or len(models) != 1
             or unpaid > sum(map(len, again))  # something was answered before all of it was sent
-            or not resumption.take(
-                self.call.relay.retry, portion, outcome, pending_responses, count
-            )
         ):
+            return None
+        if not resumption.take(self.call.relay.retry, portion, outcome, pending_responses, count):
             return False
         response = self.response
         said = b"".join(response.queue or ())[:whole]

@@ -479,7 +479,7 @@ class StreamSession(CallPart):
         self._is_pausing = True
         self.router.forget_first()
 
-    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool:
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
         """See `CallPart`. A stream that was not answered yet begins anew instead."""
         call, single = self.call, self.single
         resumption = self._resumption
@@ -490,18 +490,16 @@ class StreamSession(CallPart):
             or self.router.has_steps
             or not single.mask.is_between
         ):
-            return False
+            return None
         single.take_off_answered()
         pending_responses = single.pending_responses
         again = pending_responses.unanswered()
         request = call.request
         unpaid = request.waiting - min(request.replayed, request.waiting)
         size = 0 if again is None else sum(map(len, again))
-        if (
-            again is None
-            or unpaid > size  # something was answered before all of it was sent
-            or not resumption.take(call.relay.retry, call, outcome, pending_responses)
-        ):
+        if again is None or unpaid > size:  # something was answered before all of it was sent
+            return None
+        if not resumption.take(call.relay.retry, call, outcome, pending_responses):
             return False
         request.clear()
         request.replayed = size - unpaid

@@ -337,7 +337,7 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         self._session.pause()
 
-    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool:
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
         """See `CallPart`."""
         return self._session.take_resumption(has_begun, outcome)
 
