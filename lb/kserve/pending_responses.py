@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Protocol
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.stream_answers import answer_names
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload
 from lb.wire.memory_budget import MemoryBudget
 
@@ -330,7 +329,7 @@ class PendingResponses:
         if size > KEPT_REQUEST_BYTES:
             self.drop_kept()
             return
-        if size >= COPY_BELOW and isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
+        if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
             # A view keeps all that was read with it.
             payload = bytes(payload)
         self.kept.append(payload)
