@@ -19,6 +19,8 @@ _BLOCK_S: Final = 30.0
 _SEEN_S: Final = 0.1
 """What is sent to a server so soon after it died is its victim, too: what waited for its turn goes
 where places have become free, until closed ports are seen."""
+_LOST_AT_ONCE_S: Final = 1.0
+"""All that a backend had is lost within this time, once its connections begin to end."""
 _MAX_MODELS: Final = 1000
 _MAX_CLIENTS: Final = 1000
 """Clients whose spending is remembered; that of others counts as none."""
@@ -49,16 +51,17 @@ class RerunBudget:
             self.share, self.floor = share, floor
             self._cap = self._tokens = floor * _MEMORY_S
 
-    def take(self, attempts: int, now: float) -> bool:
-        """Spend one, if there is one.
+    def take(self, attempts: int, now: float, count: int = 1) -> bool:
+        """Spend some for one attempt, if there are so many.
 
         Args:
             attempts: at all backends since they are known; re-runs are among them.
             now: monotonic seconds.
+            count: requests of that attempt.
         """
-        if self.left(attempts, now) < 1.0:
+        if self.left(attempts, now) < count:
             return False
-        self._tokens -= 1.0
+        self._tokens -= count
         self._spent += 1
         return True
 
@@ -121,21 +124,21 @@ class FairRerunBudget:
         self._budget.configure(share, floor)
         self._reserve.configure(0.0, floor)
 
-    def take(self, client: Hashable, attempts: int, now: float) -> bool:
-        """Spend one, if there is one for a client; see `RerunBudget.take`."""
-        count, at = self._spent.get(client, (0.0, now))
-        count *= max(1.0 - (now - at) / _MEMORY_S, 0.0)
-        if not self._budget.take(attempts, now):
-            if count >= self._reserve.left(0, now):
+    def take(self, client: Hashable, attempts: int, now: float, count: int = 1) -> bool:
+        """Spend some, if there are so many for a client; see `RerunBudget.take`."""
+        spent, at = self._spent.get(client, (0.0, now))
+        spent *= max(1.0 - (now - at) / _MEMORY_S, 0.0)
+        if not self._budget.take(attempts, now, count):
+            if spent + count - 1 >= self._reserve.left(0, now):
                 return False
-            self._reserve.take(0, now)
+            self._reserve.take(0, now, count)
             self._budget.overdraw()
         if client not in self._spent and len(self._spent) >= _MAX_CLIENTS:
             self._spent = {
                 each: last for each, last in self._spent.items() if now < last[1] + _MEMORY_S
             }
         if client in self._spent or len(self._spent) < _MAX_CLIENTS:
-            self._spent[client] = (count + 1.0, now)
+            self._spent[client] = (spent + count, now)
         return True
 
 
@@ -145,7 +148,8 @@ class DeathGrants:
     All requests of a dead backend are lost in one moment, however long they have been under way.
     Within ten seconds a backend grants as many re-runs as it had requests in flight at most when
     it lost one. So one that dies again and again grants no more, and a connection that was reset
-    before takes one place only.
+    before takes one place only. A stream counts as one in flight: its other requests are added, if
+    they are lost in the first second.
     """
 
     __slots__ = ("_grants",)
@@ -153,13 +157,14 @@ class DeathGrants:
     def __init__(self) -> None:
         self._grants: dict[Hashable, _Grant] = {}
 
-    def take(self, backend: Hashable, in_flight: int, now: float) -> bool:
-        """Spend one, if there is one.
+    def take(self, backend: Hashable, in_flight: int, now: float, count: int = 1) -> bool:
+        """Spend one for each lost request, if there are so many.
 
         Args:
-            backend: which lost a request.
-            in_flight: its requests that were under way then, the lost one included.
+            backend: which lost a request, or a stream of them.
+            in_flight: its requests that were under way then, the lost one or its stream included.
             now: monotonic seconds.
+            count: requests that were lost with it.
         """
         grant = self._grants.get(backend)
         if grant is None or now >= grant.until:
@@ -167,20 +172,24 @@ class DeathGrants:
             self._grants = {each: old for each, old in self._grants.items() if now < old.until}
             grant = self._grants[backend] = _Grant(now + _MEMORY_S)
         grant.most = max(grant.most, in_flight)
-        if grant.spent >= grant.most:
+        if now < grant.until - _MEMORY_S + _LOST_AT_ONCE_S:
+            grant.beside += count - 1
+        if grant.spent + count > grant.most + grant.beside:
             return False
-        grant.spent += 1
+        grant.spent += count
         return True
 
 
 class _Grant:
     """What one backend grants for ten seconds."""
 
-    __slots__ = ("most", "spent", "until")
+    __slots__ = ("beside", "most", "spent", "until")
 
     def __init__(self, until: float) -> None:
         self.until = until
         self.most = 0
+        self.beside = 0
+        """Requests of lost streams, but for one of each."""
         self.spent = 0
 
 

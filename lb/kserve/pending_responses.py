@@ -15,6 +15,8 @@ from typing import Final, NamedTuple, Protocol
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.stream_answers import answer_names
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.flow import Payload
 from lb.wire.memory_budget import MemoryBudget
 
 FREE_MODELS: Final = 256
@@ -35,6 +37,14 @@ ACCOUNT_BYTES: Final = 400
 _SLOT_BYTES: Final = 16
 """Of a request that shares its entry with others: its places here and in the order of the
 stream."""
+KEPT_REQUEST_BYTES: Final = 64 * 1024
+"""Longest request that is kept to be sent again."""
+KEPT_STEP: Final = 16 * 1024
+"""Bytes in which the memory budget is told of kept requests, one step ahead: a stream of which one
+is kept at a time does not tell it of each."""
+_MAX_KEPT: Final = 1024
+"""Requests of one stream that are kept at most; clients with more in flight do not wait for single
+answers."""
 _FEW: Final = 4
 """Requests that the memory budget is not told of one by one: less than `_CHARGED_AT_ONCE`."""
 
@@ -95,11 +105,19 @@ class PendingResponses:
     """What one backend owes on one stream. A holder of the memory budget, until it is closed."""
 
     __slots__ = (
-        "_alike", "_memory_budget", "_owner", "_reserved", "_size", "counted", "free_models",
-        "held", "is_unknown", "sequences",
+        "_alike", "_incoming", "_kept_charged", "_kept_limit", "_memory_budget", "_owner",
+        "_reserved", "_size", "completed", "counted", "free_models", "held", "is_partly_kept",
+        "is_unknown", "kept", "kept_at", "kept_size", "sequences",
     )  # fmt: skip
 
-    def __init__(self, owner: Debtor, memory_budget: MemoryBudget) -> None:
+    def __init__(self, owner: Debtor, memory_budget: MemoryBudget, kept_limit: int) -> None:
+        """
+        Args:
+            owner: has the stream.
+            memory_budget: of the process.
+            kept_limit: bytes of requests that are kept to be sent again, at most.
+        """
+        self._kept_limit = kept_limit
         self._owner: Debtor | None = owner
         """None once they are closed."""
         self._memory_budget = memory_budget
@@ -120,6 +138,21 @@ class PendingResponses:
         nobody can say how many are still to come."""
         self.sequences: dict[SequenceKey, PendingSequence] = {}
         """Of those models; the one without a request for longest is first."""
+        self.completed = 0
+        """Counted requests that have their answers."""
+        self.kept: deque[Payload] = deque()
+        """The last of the counted requests, prefixes included, as far as they may be sent again.
+        Where one may not, nothing of those before it is kept: they are answered first."""
+        self._incoming: list[Payload] | None = None
+        """What has come of the last counted request, if that is to be kept and is not whole."""
+        self.kept_size = 0
+        """Bytes of both."""
+        self.is_partly_kept = False
+        """Perhaps there are requests without answers before the first one that is kept."""
+        self._kept_charged = 0
+        """Bytes of these that the memory budget was told of."""
+        self.kept_at = min(_CHARGED_AT_ONCE, kept_limit)
+        """With more bytes kept, `charge_kept` is to be called."""
 
     @property
     def is_mixed(self) -> bool:
@@ -137,6 +170,7 @@ class PendingResponses:
         """The stream is over."""
         self._owner = None
         self.counted.clear()
+        self.drop_kept()
         self.free_models.clear()
         self.sequences.clear()
         self._size = 0
@@ -225,16 +259,26 @@ class PendingResponses:
         self.counted.append(Due(message.model, message.id, step, size, message.is_unserved))
         return True
 
-    def expect_alike(self, due: Due) -> bool:
+    def expect_alike(self, due: Due, payload: bytes, size: int) -> bool:
         """A request has one answer, which takes as much as those of the others like it: `due.size`
-        is 0. False when the memory budget made the stream give way instead."""
-        # HOT PATH (benchmarks/bench_stream_relay.py). `expect` is the reference.
+        is 0. False when the memory budget made the stream give way instead.
+
+        Args:
+            due: what is known of the answer.
+            payload: the request, which is kept.
+            size: bytes of that.
+        """
+        # HOT PATH (benchmarks/bench_stream_relay.py). `expect` and `keep` are the reference.
         counted = self.counted
         counted.append(due)
+        self.kept.append(payload)
+        self.kept_size += size
         count = len(counted)
         if -_FEW < count - self._alike < _FEW:
             return True
         self._alike = count
+        if self.kept_size > self.kept_at:
+            self.charge_kept()
         return self.reserve(count, ACCOUNT_BYTES + _ENTRY_BYTES)
 
     def begun(self) -> set[SequenceKey]:
@@ -253,14 +297,22 @@ class PendingResponses:
         size = 0
         for _ in range(count):
             size += counted.popleft().size
+        self.completed += count
         self._account(-size)
+        self._drop_answered()
 
     def first_answered(self) -> None:
         """The first of the counted requests has its answer."""
         # HOT PATH (benchmarks/bench_stream_relay.py). `answered` is the reference.
-        due = self.counted.popleft()
+        counted, kept = self.counted, self.kept
+        due = counted.popleft()
+        self.completed += 1
         if due.size:
             self._account(-due.size)
+        if len(kept) > len(counted):
+            self.kept_size -= len(kept.popleft())
+            if not kept and self.kept_at > KEPT_STEP:
+                self.charge_kept()
 
     def forgive(self, count: int) -> None:
         """The last so many of the counted requests have none to come."""
@@ -268,6 +320,105 @@ class PendingResponses:
         for _ in range(min(count, len(self.counted))):
             size += self.counted.pop().size
         self._account(-size)
+        self.drop_kept()
+
+    # Requests that are kept to be sent again
+
+    def keep(self, payload: Payload, size: int) -> None:
+        """Keep the last counted request, which is whole."""
+        if size > KEPT_REQUEST_BYTES:
+            self.drop_kept()
+            return
+        if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
+            # A view keeps all that was read with it.
+            payload = bytes(payload)
+        self.kept.append(payload)
+        self.kept_size += size
+
+    def keep_pieces(self, pieces: tuple[Payload, ...], *, is_whole: bool) -> None:
+        """Keep what has come of the last counted request; `keep_more` has the rest."""
+        self.is_partly_kept |= len(self.kept) < len(self.counted) - 1
+        if is_whole and len(pieces) == 1:
+            self.keep(pieces[0], len(pieces[0]))
+            return
+        first = pieces[0]
+        if int.from_bytes(first[1:PREFIX_SIZE], "big") > KEPT_REQUEST_BYTES:
+            self.drop_kept()
+            return
+        self._incoming = []
+        for piece in pieces:
+            self.keep_more(piece, is_whole=is_whole and piece is pieces[-1])
+
+    def keep_more(self, piece: Payload, *, is_whole: bool) -> None:
+        """Keep more of the last counted request, if its beginning is kept."""
+        incoming = self._incoming
+        if incoming is None:
+            return
+        # A copy even where it is all of its read: it is joined to the others soon.
+        incoming.append(bytes(piece))
+        self.kept_size += len(piece)
+        size = sum(map(len, incoming))
+        if size > KEPT_REQUEST_BYTES:
+            self.drop_kept()
+        elif is_whole:
+            self.kept.append(b"".join(incoming))
+            self._incoming = None
+
+    def drop_kept(self) -> None:
+        """No counted request so far may be sent again."""
+        self.kept.clear()
+        self.is_partly_kept = True
+        self._incoming = None
+        self.kept_size = 0
+        self.charge_kept()
+
+    def charge_kept(self) -> None:
+        """Tell the memory budget how much is kept now. Nothing is kept any more where that is more
+        than the limit, or too much is held."""
+        grown = -self._kept_charged
+        if self.kept_size > _CHARGED_AT_ONCE:
+            grown += -(-self.kept_size // KEPT_STEP) * KEPT_STEP
+        if self.kept_size and (
+            self.kept_size > self._kept_limit
+            or len(self.kept) > _MAX_KEPT
+            or (grown > 0 and not self._memory_budget.admit_kept(grown))
+        ):
+            self.drop_kept()
+            return
+        self._kept_charged += grown
+        self.kept_at = min(self._kept_charged or _CHARGED_AT_ONCE, self._kept_limit)
+        self._account(grown)
+
+    def _drop_answered(self) -> None:
+        """Keep no more requests than have no answers."""
+        kept = self.kept
+        spare = len(kept) + (self._incoming is not None) - len(self.counted)
+        while spare > 0 and kept:
+            self.kept_size -= len(kept.popleft())
+            spare -= 1
+        if spare > 0:
+            self.drop_kept()  # it was answered before it was whole
+        elif self.kept_at > KEPT_STEP and not self.kept_size:
+            self.charge_kept()
+        self.is_partly_kept = bool(self.counted) and spare < 0
+
+    def unanswered(self, but: int = 0) -> list[Payload] | None:
+        """All requests that have no answer, as they are to be sent again.
+
+        Args:
+            but: the first so many of them, whose answers are there.
+
+        Returns:
+            None where some of them must not be sent again, or are not kept.
+        """
+        self._drop_answered()
+        kept = self.kept
+        spare = but + len(kept) + (self._incoming is not None) - len(self.counted)
+        if self.free_models or self.is_unknown or not 0 <= spare <= len(kept):
+            return None
+        return [*list(kept)[spare:], *(self._incoming or ())]
+
+    # Answers
 
     def may_owe(self, model: bytes) -> bool:
         """Whether answers of a model may be still to come. Takes as long as there are counted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from random import Random
 from typing import Final
 
@@ -130,36 +130,45 @@ class RerunLimits:
         """Go by other rules from now on."""
         self.budget.configure(rules.share, rules.floor)
 
-    def take(self, exchange: Exchange, outcome: Outcome) -> bool:
+    def take(self, exchange: Exchange, outcome: Outcome, models: Collection[bytes] = ()) -> bool:
         """Take another run of a request, which may run twice, out of the budget. False: it does not
         go again.
 
         Args:
             exchange: whose attempt ended without an answer.
             outcome: how.
+            models: one for each lost request of a stream; none where the exchange is one request.
         """
         now = self._clock()
+        models = models or (exchange.model,)
         if outcome in LOSSES or outcome is Outcome.LATE:
             before = exchange.loss
             is_dead = before is not None and self._is_dead(before, exchange)
             exchange.loss = self._next_loss(exchange, outcome, now, is_doubtful=is_dead is None)
             if is_dead:
-                self.poison_models.suspect(exchange.model, now)
+                for model in set(models):
+                    self.poison_models.suspect(model, now)
                 return self.refuse("lost_twice")
-            if self.poison_models.is_blocked(exchange.model, now, _began_at(exchange)):
+            began_at = _began_at(exchange)
+            if any(self.poison_models.is_blocked(model, now, began_at) for model in set(models)):
                 return self.refuse("deadly_model")
-        return (
-            self._take_grant(exchange.backend, outcome, now)
-            or self.budget.take(_client(exchange), self.attempts, now)
-            or self.refuse("budget")
-        )
+        count = len(models)
+        if not (
+            self._take_grant(exchange.backend, outcome, now, count)
+            or self.budget.take(_client(exchange), self.attempts, now, count)
+        ):
+            return self.refuse("budget")
+        self.count += count
+        return True
 
-    def _take_grant(self, backend: Backend | None, outcome: Outcome, now: float) -> bool:
-        """Take one of the runs that are granted where a backend seems to have died with all that it
-        had. False: none is left, or it did not die."""
+    def _take_grant(
+        self, backend: Backend | None, outcome: Outcome, now: float, count: int
+    ) -> bool:
+        """Take as many of the runs that are granted where a backend seems to have died with all
+        that it had. False: too few are left, or it did not die."""
         if backend is None or outcome not in _DEATHS or not self.budget.share:
             return False
-        return self._grants.take(backend, backend.in_flight + 1, now)
+        return self._grants.take(backend, backend.in_flight + 1, now, count)
 
     def ended_beside(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """One of two attempts at a time ended without an answer: if its server may have died of
@@ -226,7 +235,6 @@ class RerunLimits:
         """
         now = self._clock()
         due = now + self._rng.uniform(0.5, 1.5) * _BACK_OFF_S
-        self.count += 1
         if not (self._waiting or self._busy()):
             self._took_s.clear()
         if exchange.loss is not None and exchange.loss.backend is not None:

@@ -8,7 +8,7 @@ through `lb.proxy.reruns`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final
 
@@ -185,17 +185,7 @@ class RetryPolicy:
     def _try_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        ran = REPLAY_TABLE[outcome].ran
-        max_attempts = self.rules.max_attempts
-        # A refused connection costs nobody anything, and is not repeated at the same backend. Where
-        # many backends have died at once, their number must not use up all attempts.
-        is_free = outcome is Outcome.CONNECT_REFUSED and max_attempts > 1
-        if (
-            exchange.attempts >= max_attempts
-            and not is_free
-            and not (ran is Ran.NO and self._is_patient(exchange))
-            and not (outcome is Outcome.NOT_HERE and exchange.leave_variant())
-        ):
+        if not self._has_attempt(exchange, outcome, exchange.attempts):
             return False
         verdict = decide(
             outcome,
@@ -210,6 +200,51 @@ class RetryPolicy:
         if exchange.model in self.rules.never:
             return self._reruns.refuse("never")
         return self._reruns.take(exchange, outcome)
+
+    def _has_attempt(self, exchange: Exchange, outcome: Outcome, attempts: int) -> bool:
+        """Whether an exchange may have another attempt after so many."""
+        most = self.rules.max_attempts
+        return (
+            attempts < most
+            # A refused connection costs nobody anything, and is not repeated at the same backend.
+            # Where many have died at once, their number must not use up all attempts.
+            or (outcome is Outcome.CONNECT_REFUSED and most > 1)
+            or (REPLAY_TABLE[outcome].ran is Ran.NO and self._is_patient(exchange))
+            or (outcome is Outcome.NOT_HERE and exchange.leave_variant())
+        )
+
+    def take_resumption(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes], attempts: int
+    ) -> bool:
+        """Take one more attempt for the requests of a stream that its last attempt, which just
+        ended, has not answered: as `take_retry`, whatever was answered before.
+
+        Args:
+            exchange: of the stream, to be placed again.
+            outcome: of its attempt.
+            models: of each of these requests, which may run twice.
+            attempts: that they have had.
+        """
+        if self._try_resumption(exchange, outcome, models, attempts):
+            return True
+        self._blame.given_up(exchange)
+        return False
+
+    def _try_resumption(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes], attempts: int
+    ) -> bool:
+        verdict = decide(outcome, may_run_twice=True, body_retained=True, response_begun=False)
+        if (
+            verdict is Verdict.FAIL
+            or not self._has_attempt(exchange, outcome, attempts)
+            or not self._find_backend(exchange, outcome)
+        ):
+            return False
+        if verdict is Verdict.REPLAY:
+            return True
+        if not self.rules.never.isdisjoint(models):
+            return self._reruns.refuse("never")
+        return self._reruns.take(exchange, outcome, models)
 
     def go_again(self, exchange: Exchange, outcome: Outcome, place: Callable[[], None]) -> None:
         """Have an exchange placed again: at once if it did not run, else a little later.

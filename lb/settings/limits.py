@@ -106,7 +106,8 @@ class LimitSettings(Section):
     Set this when strangers can send requests; otherwise a request may be as large as Triton
     takes."""
     retained_body_bytes: Size = 8 << 20
-    """How much of a request's body is kept until its response begins, so that it can be retried.
+    """How much of a request's body is kept until its response begins, so that it can be retried; on
+    streams, of all requests without a response.
     Larger requests are not retried, nor those that arrive while half of `memory_bytes` is held.
 
     Set this when requests above 8 MiB must survive the loss of a backend; otherwise they fail with

@@ -86,6 +86,19 @@ class ResponseSink:
         """There is another attempt."""
         attempt.call.go_again(outcome, is_unsent=is_unsent)
 
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
+        """Take another attempt for the requests of a stream that have no answer yet, which goes on
+        where this one has ended.
+
+        Returns:
+            False where they may have none; None where this is no such stream, or some of these
+            requests cannot be sent again.
+        """
+        return None
+
+    def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """There is such an attempt."""
+
     def failed(
         self,
         attempt: GrpcAttempt,
@@ -472,7 +485,7 @@ class GrpcAttempt(Attempt):
     def unusable_answer(self) -> None:
         """The backend says that all is well, but the response contains no whole message; nothing of
         it went to the client."""
-        self._end_stream()
+        self.end_stream()
         self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
 
     def _answered_badly(self, block: bytes) -> bytes:
@@ -570,7 +583,7 @@ class GrpcAttempt(Attempt):
             connection.reset(stream_id, code)
         connection.close_stream(stream_id)
 
-    def _end_stream(self) -> None:
+    def end_stream(self) -> None:
         """The backend has said all; the stream ends there, too."""
         connection, request = self.connection, self.request
         if connection is not None:
@@ -597,10 +610,21 @@ class GrpcAttempt(Attempt):
         """End it, and have the call placed again if it may be; the one beside it takes its place
         if that was sent whole. False: nothing follows it."""
         is_unsent = not self.has_stream
-        self.leave(outcome)
+        is_resumed = self.end_and_resume(outcome)
+        if is_resumed is not None:
+            return is_resumed
         follows = self.take_next(outcome, is_unsent=is_unsent)
         self.go_on_after(follows, outcome, is_unsent=is_unsent)
         return follows is not Next.NOTHING
+
+    def end_and_resume(self, outcome: Outcome) -> bool | None:
+        """End it, and have a stream go on with what it has not answered, if `take_resumption` of
+        its sink says so."""
+        self.leave(outcome)
+        is_resumed = self.sink.take_resumption(self, outcome)
+        if is_resumed:
+            self.sink.resume(self, outcome)
+        return is_resumed
 
     def take_next(self, outcome: Outcome, *, is_unsent: bool) -> Next:
         """Decide what follows it, once for each outcome: a re-run is taken out of the budget."""
@@ -729,7 +753,7 @@ class GrpcAttempt(Attempt):
             or not self.call.relay.retry.take_failover(self.exchange, known, body_retained=is_kept)
         ):
             return False
-        self._end_stream()
+        self.end_stream()
         self.failed(Outcome.NOT_HERE)
         return True
 
@@ -746,7 +770,7 @@ class GrpcAttempt(Attempt):
         follows = self.take_next(outcome, is_unsent=False)
         if follows is Next.NOTHING:
             return False
-        self._end_stream()
+        self.end_stream()
         self.leave(outcome)
         self.go_on_after(follows, outcome, is_unsent=False)
         return True

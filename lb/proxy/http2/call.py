@@ -677,7 +677,7 @@ class Call(Exchange):
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
         if self._may_end_response(reason):
-            self._end_response(status_trailers(code, detail) + self.facts(), reason)
+            self.end_response(status_trailers(code, detail) + self.facts(), reason)
             return
         self.response.clear()
         self.response.ended = True
@@ -692,7 +692,7 @@ class Call(Exchange):
             return False
         return (self.part or self).is_between
 
-    def _end_response(self, trailers: bytes, reason: Reason) -> None:
+    def end_response(self, trailers: bytes, reason: Reason | None) -> None:
         """End a response that has begun, after the messages that wait for the client."""
         self.reason = reason
         response = self.response
@@ -854,6 +854,19 @@ class CallPart:
     def models_used(self) -> Collection[bytes]:
         """Models on demand that a stream has used since this was asked last."""
         return ()
+
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
+        """Take another attempt for what an attempt has not answered of a stream; see
+        `ResponseSink`.
+
+        Args:
+            has_begun: some of the response of that attempt has gone to the client.
+            outcome: of it.
+        """
+        return None
+
+    def resume(self, outcome: Outcome) -> None:
+        """There is such an attempt."""
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""

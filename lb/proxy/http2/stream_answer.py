@@ -12,7 +12,7 @@ from typing import Final
 from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
-from lb.kserve.pending_responses import PendingResponses
+from lb.kserve.pending_responses import KEPT_STEP, PendingResponses
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
@@ -27,6 +27,8 @@ from lb.wire.http2.heads import ResponseHead
 
 _ANSWER_START: Final = PREFIX_SIZE + 1
 _OK: Final = 200
+EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
+"""What a server says that shuts down, to streams that were not half-closed."""
 _EMPTY: Final = bytes(PREFIX_SIZE)
 """A message without content."""
 
@@ -36,8 +38,8 @@ class StreamAnswers(ResponseSink):
     answers are counted."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_call", "_is_let_go", "_router", "_single",
-        "_times", "_told",
+        "_answer", "_answer_header", "_answer_size", "_before", "_call", "_is_let_go", "_router",
+        "_single", "_times", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +51,10 @@ class StreamAnswers(ResponseSink):
         self._times = times
         self._is_let_go = False
         """Nothing is held any more."""
+        self._before = single.mask.completed
+        """Answers of the stream that came before this attempt."""
         self._told = 0
-        """How many answers had come when those who judge backends were told of one."""
+        """How many answers had come of it when those who judge backends were told of one."""
         self._answer = b""
         """How the last answer began, if it came whole and was no error: its length prefix, and the
         tag of its first field."""
@@ -76,6 +80,17 @@ class StreamAnswers(ResponseSink):
             attempt.held_head = head
             attempt.held_text = b""
             self._call.relay.loop.call_soon(self._wait_no_more, attempt)
+            return True
+        elif (
+            attempt.begun
+            and end_stream
+            and head.grpc_status in EXITING
+            and not self._call.request.ended
+            and self.take_resumption(attempt, Outcome.CUT_OFF)
+        ):
+            attempt.end_stream()
+            attempt.leave(Outcome.CUT_OFF)
+            self.resume(attempt, Outcome.CUT_OFF)
             return True
         return False
 
@@ -148,7 +163,17 @@ class StreamAnswers(ResponseSink):
         call = self._call
         if not call.server.send_small(call.response, payload, self._answer_header, size):
             return False
-        self._single.mask.completed += 1
+        single = self._single
+        single.mask.completed += 1
+        pending_responses = single.pending_responses
+        kept = pending_responses.kept
+        if kept:
+            if pending_responses.is_partly_kept:
+                single.drop_answered()
+            else:
+                pending_responses.kept_size -= len(kept.popleft())
+                if not kept and pending_responses.kept_at > KEPT_STEP:
+                    pending_responses.charge_kept()
         call.bytes_out += size
         times = self._times
         now = call.relay.now
@@ -209,14 +234,16 @@ class StreamAnswers(ResponseSink):
             elif masked is payload and isinstance(payload, bytes) and attempt.begun:
                 self._note_answer(payload, size)
                 attempt.response.taker = self.take_timed if single.is_timed else self.take_answer
-        if not self._told and mask.completed:
+        if mask.completed != completed:
+            single.drop_answered()
+        if not self._told and mask.completed > self._before:
             self._told = 1
             self._call.relay.dispatcher.blame.answered_first(attempt)
         return masked
 
     def _tell_of_error(self, attempt: GrpcAttempt, payload: Payload) -> None:
         """An answer is an error."""
-        before, self._told = self._told, self._single.mask.completed
+        before, self._told = self._told, self._single.mask.completed - self._before
         blame = self._call.relay.dispatcher.blame
         if self._told - before > 1:
             blame.answered_first(attempt)  # others were good meanwhile
@@ -239,6 +266,22 @@ class StreamAnswers(ResponseSink):
         return self._router.has_asked(model)
 
     # How it ends without an answer
+
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
+        """See `ResponseSink`."""
+        part = self._call.part
+        return None if part is None else part.take_resumption(attempt.begun, outcome)
+
+    def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """See `ResponseSink`."""
+        if self._call.part is not None:
+            self._call.part.resume(outcome)
+
+    def cut_off(self, attempt: GrpcAttempt, code: int) -> None:
+        """See `ResponseSink`: so ends the client's stream, unless its requests go again."""
+        self.will_fail(attempt, Outcome.RESET)
+        if not attempt.end_and_resume(Outcome.RESET):
+            super().cut_off(attempt, code)
 
     def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """See `ResponseSink`."""

@@ -14,7 +14,9 @@ from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.exchange import NEVER_HELD, Exchange
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
 from lb.proxy.http2.call import Call
+from lb.proxy.http2.stream_answer import EXITING
 from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
+from lb.proxy.http2.stream_resumption import Resumption
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.proxy.http2.stream_work import (
@@ -45,6 +47,11 @@ class Merging(Protocol):
 
     def has_asked(self, model: bytes) -> bool:
         """Whether the stream has asked for a model."""
+        ...
+
+    def whole_answers(self, branch: Branch) -> tuple[int, int] | None:
+        """Bytes of the whole answers that wait in it once its backend is lost, and how many of
+        these are counted; None where the client has the beginning of one that is not whole."""
         ...
 
     def set_aside(self, branch: Branch) -> None:
@@ -118,6 +125,7 @@ class Branch(ResponseSink):
     """
 
     __slots__ = (
+        "_resumption",
         "call",
         "cutter",
         "header",
@@ -138,14 +146,17 @@ class Branch(ResponseSink):
         self.portion = Portion(call, model)
         self.is_leaving = False
         """Its backend is to become empty, so nothing more is asked of it."""
-        self.pending_responses = PendingResponses(call, call.relay.memory_budget)
+        options = call.relay.options
+        self.pending_responses = PendingResponses(
+            call, call.relay.memory_budget, options.retained_size
+        )
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
         self.header = b""
         """The header of the frame in which a request of `header_size` goes to the backend. They
         belong to the merge."""
         self.header_size = 0
-        options = call.relay.options
+        self._resumption = Resumption()
         self.request: Pipe[Any] = BackendPipe(self, call.request)
         self.request.retained = []
         self.response: Pipe[Any] = Pipe(
@@ -157,7 +168,13 @@ class Branch(ResponseSink):
         self.request.opposite = self.response
         self.response.opposite = self.request
 
-    def adopt(self, inbound: Pipe[Any], single: SingleBackend, router: StreamRouter) -> None:
+    def adopt(
+        self,
+        inbound: Pipe[Any],
+        single: SingleBackend,
+        router: StreamRouter,
+        resumption: Resumption,
+    ) -> None:
         """Take over the one upstream stream that the call has had so far. It may still be to be
         opened.
 
@@ -165,7 +182,9 @@ class Branch(ResponseSink):
             inbound: the pipe of its response.
             single: what is known of its backend.
             router: what is known of its requests.
+            resumption: of these.
         """
+        self._resumption = resumption
         call, portion = self.call, self.portion
         attempt = attempt_of(call)
         assert attempt is not None
@@ -226,10 +245,15 @@ class Branch(ResponseSink):
         in_flight_messages.follow(cutter)
         attempt.in_flight_messages = in_flight_messages
 
-    def keep_accounts(self) -> None:
-        """Keep accounts of all requests from the first one on."""
+    def keep_accounts(self, before: int = 0) -> None:
+        """Keep accounts of all requests from the next one on.
+
+        Args:
+            before: requests without answers that came before it.
+        """
         if self.attempt is not None:
-            self.attempt.in_flight_messages = InFlightMessages(self.call.relay.dispatcher.queue)
+            queue = self.call.relay.dispatcher.queue
+            self.attempt.in_flight_messages = InFlightMessages(queue, before)
 
     def _account(self, message: StreamMessage, work: Work | None, backend: Backend) -> None:
         in_flight_messages = in_flight_messages_of(self.attempt)
@@ -276,6 +300,50 @@ class Branch(ResponseSink):
             self.begin(attempt.backend)
             self.open()
 
+    def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
+        """See `ResponseSink`. Requests for several models, which would go to several backends, have
+        no other attempt."""
+        portion, request = self.portion, self.request
+        resumption, pending_responses = self._resumption, self.pending_responses
+        if portion.finished or portion.has_steps or not (attempt.begun or resumption.has_begun):
+            return None
+        answers = self.merge.whole_answers(self)
+        if answers is None:
+            return None
+        whole, count = answers
+        again = pending_responses.unanswered(count)
+        models = {due.model for due in list(pending_responses.counted)[count:]}
+        unpaid = request.waiting - min(request.replayed, request.waiting)
+        if (
+            not again
+            or len(models) != 1
+            or unpaid > sum(map(len, again))  # something was answered before all of it was sent
+        ):
+            return None
+        if not resumption.take(self.call.relay.retry, portion, outcome, pending_responses, count):
+            return False
+        response = self.response
+        said = b"".join(response.queue or ())[:whole]
+        response.clear()
+        return response.push(said) and self._retain_again(again)
+
+    def _retain_again(self, requests: list[Payload]) -> bool:
+        """Retain the requests that go again as those of a new stream. False where there is no room
+        for them, or the call has given way to others."""
+        portion, request = self.portion, self.request
+        portion.is_movable, portion.runs_once = True, False
+        request.drop_retained()
+        request.retained = []
+        for each in requests:
+            if request.retained is not None:
+                request.retain(each, self.call.relay.options.retained_size)
+        return request.retained is not None
+
+    def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """See `ResponseSink`."""
+        self.response.source = None
+        self.retry(attempt, outcome, is_unsent=False)
+
     def _place(self) -> None:
         relay = self.call.relay
         relay.now = relay.clock()
@@ -287,6 +355,8 @@ class Branch(ResponseSink):
             return
         assert attempt is not None  # streams do not wait
         self.merge.placed(self, attempt.backend)
+        if self._resumption.has_begun and not self.response.queue:
+            self.keep_accounts(len(self.pending_responses.counted))
         relay.start(attempt)
 
     # Requests
@@ -365,6 +435,15 @@ class Branch(ResponseSink):
             self.merge.head_came(head)
             return True
         status = head.grpc_status
+        if (
+            status in EXITING
+            and not self.call.request.ended
+            and self.take_resumption(attempt, Outcome.CUT_OFF)
+        ):
+            attempt.end_stream()
+            attempt.leave(Outcome.CUT_OFF)
+            self.resume(attempt, Outcome.CUT_OFF)
+            return True
         if status == NO_STATUS:
             status = status_of_http(self.portion.status)
         self._answered(attempt, status)
@@ -413,7 +492,8 @@ class Branch(ResponseSink):
 
     def cut_off(self, attempt: GrpcAttempt, code: int) -> None:
         """See `ResponseSink`: others may go on."""
-        attempt.leave(Outcome.RESET)
+        if attempt.end_and_resume(Outcome.RESET):
+            return
         self.failed(attempt, Outcome.RESET, *attempt.told_of_reset(code))
 
     def owed(self) -> PendingResponses | None:

@@ -29,8 +29,10 @@ from lb.proxy.failure import grpc_status
 from lb.proxy.http2.attempt import attempt_of
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
+from lb.proxy.http2.stream_answer import EXITING
 from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_pipes import move_queue
+from lb.proxy.http2.stream_resumption import Resumption
 from lb.proxy.http2.stream_router import StreamRouter
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.proxy.http2.stream_work import MAX_UNANSWERED, Work, in_flight_messages_of
@@ -44,8 +46,6 @@ from lb.wire.http2.heads import ResponseHead
 
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 _STATUSES: Final = frozenset(GrpcStatus)
-_EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
-"""What a server says that shuts down, to streams that were not half-closed."""
 
 
 class MergedResponse(Pipe[Any]):
@@ -101,7 +101,7 @@ class StreamMerge:
         """Branches that get no new requests: they are between two attempts, were placed where there
         is one already, or leave."""
         self._has_left = False
-        """A backend was left since it is to become empty: without any branch the stream goes on."""
+        """A backend was left that owed nothing: without any branch the stream goes on."""
         self.has_held = False
         """A message is held back until its model is loaded: it does not need the branches that
         there are, and without any the stream goes on."""
@@ -130,10 +130,10 @@ class StreamMerge:
 
     # The change from one upstream stream to several
 
-    def begin(self, single: SingleBackend) -> None:
+    def begin(self, single: SingleBackend, resumption: Resumption) -> None:
         """Go on from one backend, if there is one yet."""
         if self._call.is_under_way:
-            self._adopt(single)
+            self._adopt(single, resumption)
 
     def _new_merged_response(self) -> MergedResponse:
         call = self._call
@@ -162,11 +162,11 @@ class StreamMerge:
         call.response = merged_response
         return merged_response
 
-    def _adopt(self, single: SingleBackend) -> None:
+    def _adopt(self, single: SingleBackend, resumption: Resumption) -> None:
         call = self._call
         assert call.backend is not None
         branch = self._new_branch(call.backend, call.model)
-        branch.adopt(self.inbound, single, self._router)
+        branch.adopt(self.inbound, single, self._router, resumption)
         if not branch.cutter.is_between:
             self._speaker = branch
             branch.pending_responses.answered(1)
@@ -229,7 +229,7 @@ class StreamMerge:
         if portion.model != due.model:
             portion.is_movable = False
         in_flight.begin_alike(pattern, portion.backend, self._call.relay.now)
-        if branch.pending_responses.expect_alike(due):
+        if branch.pending_responses.expect_alike(due, payload, size):
             self._line_up(branch)
         return True
 
@@ -285,10 +285,37 @@ class StreamMerge:
 
     def placed(self, branch: Branch, backend: Backend) -> None:
         """It has another backend. Its answers keep their turns, so it stays a branch of its own
-        where that has one already."""
-        if backend not in self.live and not branch.is_leaving:
+        where that has one already, until it has answered."""
+        if branch.is_leaving:
+            return
+        if backend in self.live:
+            branch.is_leaving = True
+            branch.half_close(b"")
+        else:
             self._aside.remove(branch)
             self.live[backend] = branch
+
+    def whole_answers(self, branch: Branch) -> tuple[int, int] | None:
+        """Count what waits in a branch whose upstream stream was lost: bytes of whole answers, and
+        how many of these are counted.
+
+        Returns:
+            None where a message has begun to go to the client that is not whole.
+        """
+        if self._speaker is branch and not self._has_whole(branch):
+            return None
+        return self._split(branch)
+
+    def _owes_nothing(self, branch: Branch) -> bool:
+        """Whether all is there that a branch was to answer, as far as is known: then its loss is
+        nobody's."""
+        pending_responses = branch.pending_responses
+        return not (
+            branch.portion.has_steps
+            or pending_responses.free_models
+            or pending_responses.is_unknown
+            or self._split(branch) != (branch.response.waiting, len(pending_responses.counted))
+        )
 
     # Answers
 
@@ -451,7 +478,7 @@ class StreamMerge:
         if _ends_at_first_error(self._call):
             self._note(status, detail, None)
             self._end_all_but(branch)
-        elif status in _EXITING and (self.has_held or not self._call.request.ended):
+        elif status in EXITING and (self.has_held or not self._call.request.ended):
             self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
@@ -471,7 +498,8 @@ class StreamMerge:
         if self._speaker is branch and not self._has_whole(branch):
             self._call.fail(reason, text, outcome, status=status)
             return
-        if branch.is_done:
+        if branch.is_done or self._owes_nothing(branch):
+            self._has_left = True
             self._go_on()
             return
         self._router.forget_starts(branch.pending_responses, branch.backend, outcome)

@@ -16,18 +16,19 @@ from typing import Any, Final
 from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.pending_responses import StreamMessage
+from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import RoutingHints
 from lb.proxy.http2.attempt import GrpcAttempt, attempt_of
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inspection import INSPECTED_BYTES, Inspected
-from lb.proxy.http2.replies import trailers_only
+from lb.proxy.http2.replies import status_trailers, trailers_only
 from lb.proxy.http2.stream_answer import StreamAnswers
 from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_held import HeldMessage
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import read_message
+from lb.proxy.http2.stream_resumption import Resumption
 from lb.proxy.http2.stream_router import StreamRouter, is_loaded_on_demand
 from lb.proxy.http2.stream_single import SingleBackend
 from lb.proxy.placement import OUT_OF_MEMORY
@@ -56,8 +57,8 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_answers", "_cutter", "_head", "_held", "_is_pausing", "_look_at", "_target", "_times",
-        "answers", "merge", "router", "single",
+        "_again", "_answers", "_cutter", "_head", "_held", "_is_pausing", "_is_placing", "_look_at",
+        "_resumption", "_target", "_times", "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -85,6 +86,12 @@ class StreamSession(CallPart):
         """An attempt has ended, and another one follows soon."""
         self._answers = 0
         """Answers of the stream that had come when `models_used` was asked last."""
+        self._is_placing = False
+        """Messages so far are being routed anew; only then the attempt is started."""
+        self._resumption = Resumption()
+        """Of the one upstream stream."""
+        self._again: list[Payload] = []
+        """Requests that go again before all that waits, until another attempt begins."""
 
     # The client's side
 
@@ -180,12 +187,20 @@ class StreamSession(CallPart):
         elif self.merge is not None:
             self.merge.half_close(trailers)
         elif call.backend is None:
-            # Not a single message. Some Tritons die of such a stream, so no backend gets it.
-            call.grpc_status = GrpcStatus.OK
-            call.status = 200
-            call.answer_whole(trailers_only(GrpcStatus.OK, ""), None)
+            self._end_without_backend()
         elif request.sink is not None:
             request.sink.end_stream(request)
+
+    def _end_without_backend(self) -> None:
+        """The request ended, and no backend owes an answer."""
+        call = self.call
+        call.grpc_status = GrpcStatus.OK
+        if call.begun:
+            call.end_response(status_trailers(GrpcStatus.OK) + call.facts(), None)
+            return
+        # Not a single message. Some Tritons die of such a stream, so no backend gets it.
+        call.status = 200
+        call.answer_whole(trailers_only(GrpcStatus.OK, ""), None)
 
     # Messages
 
@@ -214,6 +229,7 @@ class StreamSession(CallPart):
             if is_first or self._is_looking:
                 self._find_way(piece)
             else:
+                self._pending_responses.keep_more(piece, is_whole=single.is_between)
                 self._send(piece)
             if call.finished:
                 return -1
@@ -259,10 +275,11 @@ class StreamSession(CallPart):
         self._route(message, pieces)
         if call.finished or self._held is not None:
             return
+        is_kept = self._is_kept(message)
         if self.merge is None:
-            single.remember(message, data, snapshot)
-        elif message.rows and not snapshot.parting and self._is_repeatable(message):
-            single.remember(message, data, snapshot, self._take_spread)
+            single.remember(message, data, snapshot, is_kept=is_kept)
+        elif message.rows and not snapshot.parting and is_kept:
+            single.remember(message, data, snapshot, self._take_spread, is_kept=True)
 
     @property
     def _begun(self) -> Pipe[Any]:
@@ -271,9 +288,31 @@ class StreamSession(CallPart):
             self._head = Pipe(self.call, self.call.relay.memory_budget, 0, 0)
         return self._head
 
-    def _is_repeatable(self, message: StreamMessage) -> bool:
-        """Whether requests for the model of a message may run twice."""
-        return message.model not in self.call.relay.retry.rules.never
+    def _is_kept(self, message: StreamMessage) -> bool:
+        """Whether a message is kept to go again: it has one answer, any backend with its model can
+        serve it, and it may run twice."""
+        call = self.call
+        return (
+            message.has_one_answer
+            and call.relay.options.retained_size > 0
+            and not (message.is_unserved or message.step or message.version or message.regions)
+            and message.model not in call.relay.retry.rules.never
+        )
+
+    @property
+    def _pending_responses(self) -> PendingResponses:
+        """What is owed where the message under way goes."""
+        return (self._target or self.single).pending_responses
+
+    def _keep(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
+        """Keep what has come of a message to send it again, if it may be."""
+        if not message.has_one_answer:
+            return
+        pending_responses = self._pending_responses
+        if self._is_kept(message):
+            pending_responses.keep_pieces(pieces, is_whole=self.single.is_between)
+        else:
+            pending_responses.drop_kept()
 
     def _take_spread(self, payload: bytes, size: int) -> bool:
         """A small frame of the request came, where messages go to several backends. False when it
@@ -338,6 +377,7 @@ class StreamSession(CallPart):
         if merge is None:
             if not self._note(message):
                 return
+            self._keep(message, pieces)
             for piece in pieces:
                 self._send(piece)
             return
@@ -351,6 +391,7 @@ class StreamSession(CallPart):
         work = router.take_work()
         self.single.see(work)
         merge.expect(branch, message, work, backend)
+        self._keep(message, pieces)
         for piece in pieces:
             branch.send(piece)
         if is_new and not call.finished:
@@ -387,9 +428,10 @@ class StreamSession(CallPart):
             hints.step = step
         if not self._note(message):
             return
+        self._keep(message, pieces)
         for piece in pieces:
             self._send(piece)
-        if not (call.finished or call.request.ended):  # else `place` does, when all is routed
+        if not (call.finished or self._is_placing):
             relay.start(attempt)
 
     def _make_attempt(
@@ -523,7 +565,7 @@ class StreamSession(CallPart):
         single.take_off_answered()
         single.forget()
         self.merge = merge = StreamMerge(call, self.router, single.mask, self._times)
-        merge.begin(single)
+        merge.begin(single, self._resumption)
         return merge
 
     def leave_parting(self) -> None:
@@ -571,35 +613,85 @@ class StreamSession(CallPart):
         self._is_pausing = True
         self.router.forget_first()
 
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
+        """See `CallPart`. A stream that was not answered yet begins anew instead."""
+        call, single = self.call, self.single
+        resumption = self._resumption
+        if (
+            self.merge is not None
+            or call.finished
+            or not (has_begun or resumption.has_begun)
+            or self.router.has_steps
+            or not single.mask.is_between
+        ):
+            return None
+        single.take_off_answered()
+        pending_responses = single.pending_responses
+        again = pending_responses.unanswered()
+        request = call.request
+        unpaid = request.waiting - min(request.replayed, request.waiting)
+        size = 0 if again is None else sum(map(len, again))
+        if again is None or unpaid > size:  # something was answered before all of it was sent
+            return None
+        if not resumption.take(call.relay.retry, call, outcome, pending_responses):
+            return False
+        request.clear()
+        request.replayed = size - unpaid
+        request.finished = False
+        self._again = again
+        return True
+
+    def resume(self, outcome: Outcome) -> None:
+        """See `CallPart`."""
+        call = self.call
+        self.single.forget()
+        call.response.source = None
+        self.pause()
+        if self._again:
+            call.relay.retry.go_again(call, outcome, call.place_anew)
+        else:
+            self.place()  # nothing is owed: the next message begins the next attempt
+
     def place(self) -> None:
         """See `CallPart`: all messages so far are routed anew."""
         self._is_pausing = False
+        self._is_placing = True
         for piece in self._begin_anew():
             if self._held is not None:
                 if not self._hold(piece):
                     return
             elif self._take(piece, may_stop=False) < 0:
                 return
-        if self.call.request.ended and not self._is_waiting:
+        self._is_placing = False
+        if not self._is_waiting:
             self._end_routed()
 
     def _end_routed(self) -> None:
-        """All of the request was routed, and it has ended."""
+        """All that has come of the request was routed."""
         call = self.call
         request = call.request
-        if not self.single.is_between:
+        if request.ended and not self.single.is_between:
             call.fail(Reason.BAD_REQUEST, CUT_OFF)
         elif self.merge is not None:
-            self.merge.half_close(request.trailers)
+            if request.ended:
+                self.merge.half_close(request.trailers)
         elif call.is_under_way and (attempt := attempt_of(call)) is not None:
-            # Not before: what is sent of an ended request ends the stream.
+            # Not before: what is sent of an ended request ends the stream, and what was credited
+            # once is told from the rest only while it waits.
             call.relay.start(attempt)
+        elif request.ended:
+            self._end_without_backend()
 
     def _begin_anew(self) -> tuple[Payload, ...]:
         """Forget where the messages so far went; returns them."""
         call, head = self.call, self._head
         request = call.request
-        pieces = (*(request.queue or ()), *(head.queue or () if head is not None else ()))
+        pieces = (
+            *self._again,
+            *(request.queue or ()),
+            *(head.queue or () if head is not None else ()),
+        )
+        self._again = []
         request.clear()
         request.retained = []
         if head is not None:
@@ -640,6 +732,7 @@ class StreamSession(CallPart):
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
         self._drop_held()
+        self._again = []
         if self._head is not None:
             self._head.clear()
             self._head.owner = None

@@ -47,7 +47,6 @@ class SingleBackend:
     """What is known of the one backend of a stream, and of the requests that go there."""
 
     __slots__ = (
-        "_answers",
         "_call",
         "_count_at",
         "_counts",
@@ -55,6 +54,7 @@ class SingleBackend:
         "_header",
         "_header_size",
         "_is_tied",
+        "_keeps",
         "_known",
         "_known_size",
         "_known_stop",
@@ -72,6 +72,7 @@ class SingleBackend:
         "looks_at_all",
         "mask",
         "pending_responses",
+        "told",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -80,7 +81,7 @@ class SingleBackend:
         self._pool = call.relay.dispatcher.pool
         self.mask = StreamMask()
         """Masks the answers, and knows how many have come."""
-        self.pending_responses = PendingResponses(call, call.relay.memory_budget)
+        self.pending_responses = self._new_pending_responses()
         """What the backend owes."""
         self.looks_at_all = False
         """Each request is looked at: one like it may go elsewhere, or all are noted."""
@@ -90,7 +91,7 @@ class SingleBackend:
         """There were more requests without answers than are remembered."""
         self.is_between = True
         """No message is under way."""
-        self._answers = 0
+        self.told = 0
         """How many answers `pending_responses` was told of."""
         self._count_at = _COUNT_EVERY
         """Requests without answers, as far as `pending_responses` knows, until it is told again."""
@@ -112,6 +113,8 @@ class SingleBackend:
         """They are not even looked through for a sequence."""
         self._counts = False
         """They have one answer each."""
+        self._keeps = False
+        """They are kept to be sent again."""
         self._due = _NOTHING_DUE
         """What is known of all of them."""
         self._pattern: Ticket | None = None
@@ -120,6 +123,10 @@ class SingleBackend:
         """The shapes of the messages of its model that were looked at."""
         self.in_flight: InFlightMessages | None = None
         """The accounts of single requests, where they are kept."""
+
+    def _new_pending_responses(self) -> PendingResponses:
+        relay = self._call.relay
+        return PendingResponses(self._call, relay.memory_budget, relay.options.retained_size)
 
     # Requests that go on unseen
 
@@ -156,8 +163,14 @@ class SingleBackend:
                 if pattern is not None and pattern.size != size - PREFIX_SIZE:
                     self._see_size(pattern, size - PREFIX_SIZE)
                 in_flight.begin_alike(pattern, call.backend, call.relay.now)
-            counted = self.pending_responses.counted
+            pending_responses = self.pending_responses
+            counted = pending_responses.counted
             counted.append(self._due)
+            if self._keeps:
+                pending_responses.kept.append(payload)
+                pending_responses.kept_size += size
+                if pending_responses.kept_size > pending_responses.kept_at:
+                    self._count_at = 0
             if len(counted) > self._count_at:
                 self._count_answers()
         return True
@@ -182,8 +195,13 @@ class SingleBackend:
         if self._counts:
             if self.in_flight is not None:
                 self._begin_alike(self.in_flight, size - PREFIX_SIZE)
-            counted = self.pending_responses.counted
+            pending_responses = self.pending_responses
+            counted = pending_responses.counted
             counted.append(self._due)
+            if self._keeps:
+                pending_responses.keep(payload, size)
+                if pending_responses.kept_size > pending_responses.kept_at:
+                    self._count_at = 0
             if len(counted) > self._count_at and not self._count_answers():
                 return True
         sink.send_data(request, payload)
@@ -249,6 +267,8 @@ class SingleBackend:
         data: bytes,
         snapshot: PoolSnapshot,
         taker: Callable[[bytes, int], bool] | None = None,
+        *,
+        is_kept: bool,
     ) -> None:
         """Note how the next message must begin to go the same way unseen.
 
@@ -257,6 +277,7 @@ class SingleBackend:
             data: its first bytes.
             snapshot: the pool for which it was found where it goes.
             taker: gets small frames of the request; None is `take_message`.
+            is_kept: the message is kept to be sent again, and so are those like it.
         """
         call = self._call
         name = message.model
@@ -282,6 +303,7 @@ class SingleBackend:
             self._needs_no_look = is_plain(route)
             self._due = Due(name, is_unserved=message.is_unserved)
             self._counts = message.has_one_answer and not self.is_uncounted
+            self._keeps = is_kept and self._counts
             self._snapshot = snapshot
             pattern = self._pattern
             self._is_tied = not message.rows or pattern is None or len(pattern.eligible) == 1
@@ -312,6 +334,8 @@ class SingleBackend:
             return False
         if message.has_one_answer:
             self._account(work)
+        if pending_responses.kept_size > pending_responses.kept_at:
+            self._count_at = 0
         return len(pending_responses.counted) <= self._count_at or self._count_answers()
 
     def mixes(self, message: StreamMessage) -> bool:
@@ -326,8 +350,10 @@ class SingleBackend:
         """Another attempt begins, which has got nothing yet."""
         self._snapshot = self._pattern = self.in_flight = None
         self.is_timed = False
+        completed = self.pending_responses.completed
         self.pending_responses.close()
-        self.pending_responses = PendingResponses(self._call, self._call.relay.memory_budget)
+        self.pending_responses = self._new_pending_responses()
+        self.pending_responses.completed = completed
         self._count_at = _COUNT_EVERY
         self.is_between = True
 
@@ -351,14 +377,20 @@ class SingleBackend:
             keep_no_accounts(self._call.attempt, self._call.relay.now)
         is_accounted = self.in_flight is not None
         self._count_at = min(waiting + (_FEW if is_accounted else _COUNT_EVERY), MAX_UNANSWERED)
+        pending_responses.charge_kept()
         return pending_responses.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
+
+    def drop_answered(self) -> None:
+        """Keep nothing of requests whose answers have come."""
+        if self.pending_responses.kept_size:
+            self.take_off_answered()
 
     def take_off_answered(self) -> None:
         """Tell `pending_responses` how many answers have come."""
         completed = self.mask.completed
-        if completed != self._answers:
-            self.pending_responses.answered(completed - self._answers)
-            self._answers = completed
+        if completed != self.told:
+            self.pending_responses.answered(completed - self.told)
+            self.told = completed
 
     def answers_came(self, *, is_good: bool) -> None:
         """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""

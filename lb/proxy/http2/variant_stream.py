@@ -13,7 +13,7 @@ from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
-from lb.domain.outcome import Reason
+from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
@@ -338,6 +338,14 @@ class VariantStream(CallPart):
     def pause(self) -> None:
         """See `CallPart`."""
         self._session.pause()
+
+    def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
+        """See `CallPart`."""
+        return self._session.take_resumption(has_begun, outcome)
+
+    def resume(self, outcome: Outcome) -> None:
+        """See `CallPart`."""
+        self._session.resume(outcome)
 
     def leave_parting(self) -> None:
         """See `CallPart`."""

@@ -85,6 +85,22 @@ def test_a_connection_lost_before_takes_one_place_of_a_death() -> None:
     assert taken == [True] * 39 + [False]
 
 
+def test_a_stream_is_granted_a_run_for_each_of_its_requests_if_it_is_lost_with_the_first() -> None:
+    grants = DeathGrants()
+    assert grants.take("a", 2, 0.0, count=8)
+    assert grants.take("a", 1, 0.5, count=4)
+    assert not grants.take("a", 1, 0.6, count=2), "of two streams there were two"
+    assert not grants.take("a", 1, 5.0, count=8), "it died again"
+
+
+def test_all_requests_of_a_stream_are_spent_or_none() -> None:
+    budget = RerunBudget(0.2, 10.0, 0.0)
+    assert budget.take(0, 0.5, count=98)
+    assert not budget.take(0, 0.5, count=3)
+    assert budget.take(0, 0.5, count=2)
+    assert not budget.take(0, 0.5)
+
+
 def test_each_backend_has_a_grant_of_its_own() -> None:
     grants = DeathGrants()
     for backend in ("a", "b", "a", "b"):

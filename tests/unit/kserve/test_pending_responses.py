@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, ceiling: int = 2**30) -> None:
         self.memory_budget = MemoryBudget(ceiling)
-        self.pending_responses = PendingResponses(self, self.memory_budget)
+        self.pending_responses = PendingResponses(self, self.memory_budget, 2**20)
 
     def evict(self) -> None:
         self.pending_responses.close()
@@ -295,3 +295,64 @@ def test_who_cannot_tell_how_many_answers_come_owes_more() -> None:
     for number in range(FREE_MODELS + 1):
         too_many_models.note(StreamMessage(b"free%d" % number), 0.0)
     assert too_many_models.may_owe(b"free%d" % FREE_MODELS)
+
+
+def keeps(pending_responses: PendingResponses, *payloads: bytes) -> None:
+    """Requests come that may be sent again."""
+    for payload in payloads:
+        pending_responses.expect(counted())
+        pending_responses.keep_pieces((payload,), is_whole=True)
+
+
+def test_requests_are_kept_until_they_are_answered() -> None:
+    pending_responses = make_pending_responses()
+    keeps(pending_responses, b"one", b"two", b"three")
+    pending_responses.answered(1)
+    assert pending_responses.unanswered() == [b"two", b"three"]
+    assert pending_responses.unanswered(but=1) == [b"three"]
+    pending_responses.first_answered()
+    assert pending_responses.unanswered() == [b"three"]
+    pending_responses.answered(1)
+    assert pending_responses.unanswered() == []
+    assert pending_responses.kept_size == 0
+
+
+def test_a_request_that_is_not_kept_stands_in_the_way_until_it_is_answered() -> None:
+    pending_responses = make_pending_responses()
+    keeps(pending_responses, b"one")
+    pending_responses.expect(counted())
+    pending_responses.drop_kept()
+    keeps(pending_responses, b"three")
+    assert pending_responses.unanswered() is None
+    pending_responses.answered(1)
+    assert pending_responses.unanswered() is None
+    pending_responses.answered(1)
+    assert pending_responses.unanswered() == [b"three"]
+
+
+def test_what_has_come_of_a_request_is_kept_and_joined_once_it_is_whole() -> None:
+    pending_responses = make_pending_responses()
+    keeps(pending_responses, b"one")
+    pending_responses.expect(counted())
+    pending_responses.keep_pieces((b"\0\0\0\0\x08tw", b"o"), is_whole=False)
+    assert pending_responses.unanswered() == [b"one", b"\0\0\0\0\x08tw", b"o"]
+    pending_responses.keep_more(b"more", is_whole=True)
+    assert pending_responses.unanswered() == [b"one", b"\0\0\0\0\x08twomore"]
+
+
+def test_a_large_request_is_not_kept_even_where_its_prefix_does_not_say_so() -> None:
+    pending_responses = make_pending_responses()
+    for pieces in ((b"\0\0\x02\0\0",), (b"\0", bytes(70_000))):
+        pending_responses.expect(counted())
+        pending_responses.keep_pieces(pieces, is_whole=False)
+        assert pending_responses.unanswered() is None
+        pending_responses.answered(1)
+
+
+def test_requests_are_not_kept_where_much_is_held() -> None:
+    stream = Stream(ceiling=2**16)
+    pending_responses = stream.pending_responses
+    keeps(pending_responses, *[bytes(9000)] * 4)
+    pending_responses.charge_kept()
+    assert pending_responses.unanswered() is None
+    assert stream.memory_budget.held < 2**13

@@ -334,15 +334,53 @@ async def test_without_another_backend_requests_get_errors() -> None:
     assert paper.bench.is_clean()
 
 
-@pytest.mark.parametrize("more", ["answered", "never", "other model"])
+async def test_requests_behind_an_answer_go_elsewhere_alone() -> None:
+    paper = open_plain()
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
+    paper.backends[0].goes()
+    wait(paper)
+    assert paper.requests(2) == ["2"]
+    paper.backends[2].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "2")))
+    assert paper.ids() == ["2", "3"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_half_an_answer_whose_turn_had_not_come_is_given_again() -> None:
+    paper = open_plain()
+    paper.backends[0].sends(
+        headers(1, RESPONSE_FIELDS), *(data(1, result("plain", name)) for name in ("1", "2"))
+    )
+    assert paper.ids() == ["1", "2", "3"]
+    paper.send(request("seq", 1, "4"), request("plain", name="5"), request("plain", name="6"))
+    answer = result("plain", "5")
+    paper.backends[0].sends(data(1, answer + answer[:9]))
+    paper.backends[0].goes()
+    wait(paper)
+    assert paper.requests(2) == ["6"]
+    paper.backends[2].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "6")))
+    paper.backends[1].sends(data(1, result("seq", "4")))
+    assert paper.ids() == ["4", "5", "6"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_half_an_answer_that_the_client_has_ends_the_stream() -> None:
+    paper = open_plain()
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")[:9]))
+    paper.backends[0].goes()
+    assert paper.resets()
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("more", ["never", "other model"])
 async def test_what_must_not_or_cannot_go_elsewhere_gets_errors(more: str) -> None:
     paper = PaperStreams(backends=3)
     if more == "never":
         paper.bench.run_once(b"plain")
     second = request("other" if more == "other model" else "plain", name="2")
     paper.send(request("plain", name="1"), second, request("seq", 1, "3", start=True))
-    if more == "answered":
-        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
     paper.backends[0].goes()
     wait(paper)
     assert [frame for frame in paper.backends[2].gets() if frame.kind == DATA] == []

@@ -340,13 +340,9 @@ async def test_a_stream_that_is_lost_before_any_answer_goes_again() -> None:
     assert paper.bench.is_clean()
 
 
-@pytest.mark.parametrize("begun", [True, False])
-async def test_a_stream_with_a_sequence_or_an_answer_does_not_go_again(begun: bool) -> None:
+async def test_a_stream_with_a_sequence_does_not_go_again() -> None:
     paper = PaperStreams()
-    paper.send(request("plain" if begun else "seq", 0 if begun else 1, "1", start=not begun))
-    if begun:
-        paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
-        assert paper.ids() == ["1"]
+    paper.send(request("seq", 1, "1", start=True))
     paper.backends[0].goes()
     assert paper.backends[1].gets() == []
     assert paper.status() == 14
