@@ -264,14 +264,15 @@ async def test_a_request_behind_one_that_must_not_go_again_does() -> None:
 
 async def test_requests_of_one_of_several_backends_go_again_in_their_turn() -> None:
     async with running() as setup:
-        first, second = setup.tritons
         for triton in setup.tritons:
             triton.answers = 2
         names = [str(number) for number in range(12)]
         await setup.send(*names, model="work")
-        await eventually(lambda: len(first.seen) + len(second.seen) == 12)
+        await eventually(lambda: sum(len(each.seen) for each in setup.tritons) == 12)
+        # How they are divided depends on how fast the first ones were answered.
+        first, second = sorted(setup.tritons, key=lambda each: -len(each.seen))
         lost = first.seen[2:]
-        assert len(lost) > 1 < len(second.seen) - 2
+        assert len(lost) > 1
         first.kill()
         await eventually(lambda: second.seen[-len(lost) :] == lost)
         for triton in setup.tritons:
