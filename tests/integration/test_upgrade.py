@@ -25,7 +25,7 @@ from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
 from tests.fakes.tls import World
 
-UPGRADES = 3
+UPGRADES = 2
 
 
 @pytest.fixture
