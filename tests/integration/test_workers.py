@@ -368,7 +368,7 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
         wait_until(lambda: sum(load.answered.values()) > answered + 20, what="further answers")
     load.check()
     assert "other" in serving.command("status", "--admin", admin).stdout
-    os.kill(serving.pid, signal.SIGTERM)
+    serving.signal(signal.SIGTERM)
     wait_until(lambda: not serving.process.group, what="no process left")
 
 
