@@ -4,8 +4,8 @@
 #   tools/check_compiled.sh PYTHON DIRECTORY
 #
 # Without the C compiler's optimiser, which takes most of the time and changes nothing here. Of the
-# integration tests, those that take the relay and whole processes through sockets: about 80 seconds
-# of CPU. Tests that judge by the clock (corpora, queues, hedges) are left out, since this
+# integration tests, those that take the relay through sockets, and three of the process: about 60
+# seconds of CPU. Tests that judge by the clock (corpora, queues, hedges) are left out, since this
 # runs at idle priority beside other tests; `make test-compiled` runs all.
 set -euo pipefail
 
@@ -19,8 +19,11 @@ fi
 TRITON_LB_COMPILE_O=0 tools/compile.sh "$python" "$out"
 cd "$out/tree"
 "$python" -c 'import sys; from lb.wire.compiled import is_compiled; sys.exit(not is_compiled())'
+# The process does with compiled modules what it does without: serve, finish, and cut.
+process=(serves_both_protocols_and_the_own_ports requests_under_way_finish_before_the_end second_signal_cuts)
 "$python" -m pytest -q -p no:cacheprovider tests/unit/wire tests/unit/proxy tests/unit/balancing \
   tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
   tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py \
   tests/integration/test_{grpc_relay,http1_relay,http1_life,http1_mixed,http1_bad_requests,http1_bad_backends}.py \
-  tests/integration/test_{http2_lifecycle,http2_flow,http2_backends,queue_uploads,stream_sequences,split_attempts,process}.py
+  tests/integration/test_{http2_lifecycle,http2_flow,http2_backends,queue_uploads,stream_sequences,split_attempts}.py \
+  "${process[@]/#/tests/integration/test_process.py::test_}"

@@ -83,8 +83,15 @@ class Serving:
         return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process that serves."""
-        os.kill(self.pid, number)
+        """Send a signal to the process that serves.
+
+        Raises:
+            ProcessLookupError: no process serves.
+        """
+        pid = self.pid
+        if pid == 0:  # to `os.kill` that is the process group of the test run
+            raise ProcessLookupError("no process serves")
+        os.kill(pid, number)
 
     def until_logged(self, text: str, count: int = 1) -> None:
         """Wait until the log has so many lines with this text."""

@@ -233,9 +233,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(tmp_path, stack)
 
 
-@pytest.fixture
-def pair(scene: Scene) -> tuple[Balancer, Balancer, Triton]:
-    """One has a Triton and the other balancer, which has only the first."""
+Pair = tuple[Balancer, Balancer, Triton]
+"""One has a Triton and the other balancer, which has only the first."""
+
+
+def start_pair(scene: Scene) -> Pair:
+    """Start such a pair and its Triton, until both are ready."""
     triton, first, second = scene.triton("t"), scene.balancer("a"), scene.balancer("c")
     first.start(triton.entry, second.entry)
     second.start(first.entry)
@@ -246,15 +249,26 @@ def pair(scene: Scene) -> tuple[Balancer, Balancer, Triton]:
     return first, second, triton
 
 
+@pytest.fixture
+def pair(scene: Scene) -> Pair:
+    """A pair of this test alone, which may stop the Triton."""
+    return start_pair(scene)
+
+
+@pytest.fixture(scope="module")
+def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A pair for tests that change nothing."""
+    with ExitStack() as stack:
+        yield start_pair(Scene(tmp_path_factory.mktemp("pair"), stack))
+
+
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def test_questions_of_our_own_do_not_go_in_circles(
-    pair: tuple[Balancer, Balancer, Triton],
-) -> None:
-    first, second, _ = pair
+def test_questions_of_our_own_do_not_go_in_circles(shared_pair: Pair) -> None:
+    first, second, _ = shared_pair
     asked = 5
     before = [each.requests() for each in (first, second)]
     for _ in range(asked):
@@ -272,9 +286,7 @@ def test_questions_of_our_own_do_not_go_in_circles(
         assert each.requests() - then <= limit
 
 
-def test_without_a_server_both_answer_at_once_and_neither_is_ready(
-    pair: tuple[Balancer, Balancer, Triton],
-) -> None:
+def test_without_a_server_both_answer_at_once_and_neither_is_ready(pair: Pair) -> None:
     first, second, triton = pair
     triton.close()
     infer = infer_request()
@@ -300,10 +312,8 @@ def test_without_a_server_both_answer_at_once_and_neither_is_ready(
         assert each.call(messages.MODEL_INFER, infer)[0] is grpc.StatusCode.OK
 
 
-def test_the_one_that_rests_on_us_is_down_and_says_why(
-    pair: tuple[Balancer, Balancer, Triton],
-) -> None:
-    first, second, _ = pair
+def test_the_one_that_rests_on_us_is_down_and_says_why(shared_pair: Pair) -> None:
+    first, second, _ = shared_pair
 
     def reasons() -> str:
         state = next(each for each in first.backends() if each["name"] == second.name)

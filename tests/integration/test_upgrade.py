@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
 from tests.fakes.tls import World
 
-UPGRADES = 3
+UPGRADES = 2
 
 
 @pytest.fixture
@@ -287,7 +288,9 @@ def test_a_stop_right_after_an_upgrade_cuts_nothing(
     serving.until_logged(" giving way ")
     # As a service manager does that stops all processes of the service.
     os.kill(first, signal.SIGTERM)
-    serving.signal(signal.SIGTERM)
+    # The old process passes it on, and the next one may have ended of that.
+    with suppress(ProcessLookupError):
+        serving.signal(signal.SIGTERM)
     serving.until_logged(" stopping ")
     holding.set()
     answer = client.getresponse()
@@ -310,7 +313,7 @@ def test_the_service_manager_is_told_whom_to_follow(tmp_path: Path, config: dict
             told = [manager.recv(200).decode() for _ in range(3)]
             assert told[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
             assert set(told[1:]) == {"READY=1", f"MAINPID={running.pid}\nREADY=1"}
-            os.kill(running.pid, signal.SIGTERM)
+            running.signal(signal.SIGTERM)
             assert manager.recv(200) == b"STOPPING=1"
             assert running.pid != first
         finally:
@@ -397,7 +400,7 @@ def test_a_reload_during_an_upgrade_is_refused_and_not_lost(serving: Serving, ha
 def test_a_change_that_the_next_process_has_not_read_is_noticed_by_it(
     serving: Serving, halted: int
 ) -> None:
-    os.kill(serving.pid, signal.SIGKILL)
+    serving.signal(signal.SIGKILL)
     os.kill(halted, signal.SIGCONT)
     serving.until_logged("configuration reloaded changed=retry.attempts by=watch")
     assert serving.pid == halted

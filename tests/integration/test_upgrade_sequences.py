@@ -139,16 +139,15 @@ def test_sequences_begun_at_either_process_go_on_at_the_other(
     serving.until_logged("process before this one has ended")
 
 
-@pytest.mark.parametrize("upgrades", [2, 3])
 def test_sequences_go_on_over_several_upgrades_within_one_drain(
-    serving: Serving, connect: Connect, upgrades: int
+    serving: Serving, connect: Connect
 ) -> None:
     """The first process has clients all the time; those in the middle have none."""
     address = serving.until_serving()["http"]
     first = serving.pid
     kept = connect(address, 2 * COUNT)
     assert {step(each, at, start=True) for at, each in enumerate(kept, 1000)} == {200}
-    pids = [first, *(upgrade(serving) for _ in range(upgrades))]
+    pids = [first, *(upgrade(serving) for _ in range(3))]
     assert sorted(serving.process.group) == sorted(pids)
     [fresh] = connect(address, 1)
     numbers = range(COUNT)

@@ -368,7 +368,7 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
         wait_until(lambda: sum(load.answered.values()) > answered + 20, what="further answers")
     load.check()
     assert "other" in serving.command("status", "--admin", admin).stdout
-    os.kill(serving.pid, signal.SIGTERM)
+    serving.signal(signal.SIGTERM)
     wait_until(lambda: not serving.process.group, what="no process left")
 
 
@@ -523,7 +523,7 @@ def test_the_queue_is_one_for_all_workers(tmp_path: Path, config: dict[str, Any]
         "max_requests_per_backend": 1, "max_queue_size": 16, "priority_header": "x-priority",
     }  # fmt: skip
     serving = Serving(tmp_path, config)
-    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [500]}
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [300]}
     body = json.dumps({"inputs": [tensor]})
     ended: list[str] = []
 

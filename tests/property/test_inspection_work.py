@@ -92,7 +92,7 @@ _PER_FIELD = 250
 """Instructions for a field, of which each level of nesting has its own."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(MESSAGES)
 def test_no_message_has_more_fields_looked_at_than_its_budget(message: bytes) -> None:
     for tag in (b"", b"\x22", b"\x2a"):  # as it is, as a parameter, and as a tensor
@@ -108,7 +108,7 @@ def test_no_message_has_more_fields_looked_at_than_its_budget(message: bytes) ->
         assert instructions(with_all) <= _PER_FIELD * MAX_TENSOR_FIELDS
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(MESSAGES)
 def test_no_step_of_an_inspection_takes_long(message: bytes) -> None:
     inspection = GrpcRegionWatch().inspect(frame_message(message))

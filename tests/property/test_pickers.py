@@ -92,7 +92,7 @@ def test_a_backend_that_was_full_is_picked_again_once_it_has_room(
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(count=st.integers(1, 40), seed=st.integers(0, 2**32))
 def test_equal_idle_backends_all_get_their_turn(name: str, count: int, seed: int) -> None:
     backends = tuple(make_backend(f"b{at}") for at in range(count))

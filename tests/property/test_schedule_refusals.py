@@ -372,7 +372,7 @@ class Ahead:
         return found
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     regime=st.sampled_from(tuple(REGIMES)),
@@ -398,7 +398,7 @@ def test_whatever_is_refused_could_not_be_answered_by_anybody(
     play.check()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     regime=st.sampled_from(tuple(REGIMES)),

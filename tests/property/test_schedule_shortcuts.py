@@ -152,7 +152,7 @@ def fleets(draw: st.DrawFn) -> tuple[EligibleSet, float]:
     return EligibleSet(tuple(model_backends), QueueRules(), stats), now
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(fleets(), st.sampled_from((1, 1, 4)), st.sampled_from((1, 1, 4)),
        st.sampled_from((NO_DEADLINE, NO_DEADLINE, 0.5, 0.02)))  # fmt: skip
 def test_a_ranking_picks_what_a_comparison_chooses(
@@ -200,7 +200,7 @@ def test_a_request_that_begins_where_it_is_idle_is_counted_as_plainly(
         assert (state(model_backend), state(model_backend.load), state(slow)) == counted
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.sampled_from((0.004, 0.01, 0.01, 0.0102, 0.0104, 0.012, 0.02, 0.04)), min_size=1,
              max_size=4),

@@ -17,13 +17,13 @@ def keys(count: int) -> list[bytes]:
     return [b"user-%d" % number for number in range(count)]
 
 
-def test_a_million_keys_follow_the_weights_and_a_ramp_moves_nobody_back() -> None:
-    users = keys(1_000_000)
+def test_keys_follow_the_weights_and_a_ramp_moves_nobody_back() -> None:
+    users = keys(100_000)
     before: set[int] = set()
     for percent in (1, 5, 10):
         choice = WeightedChoice(TWO, (100 - percent, percent))
         inside = {index for index, user in enumerate(users) if choice.by_key(user)}
-        assert len(inside) / len(users) == pytest.approx(percent / 100, abs=0.002)
+        assert len(inside) / len(users) == pytest.approx(percent / 100, abs=0.003)
         assert before <= inside
         before = inside
 

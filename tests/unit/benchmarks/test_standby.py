@@ -7,11 +7,9 @@ import pytest
 from benchmarks.standby import ALWAYS, SLICES, day
 
 
-@pytest.mark.parametrize(
-    ("seed", "shape"), [(3, "bursts"), (4, "bursts"), (3, "steps"), (3, "sine")]
-)
-def test_slices_come_and_go_without_flapping_and_keep_the_budget(seed: int, shape: str) -> None:
-    ours, all_on = day(seed, shape=shape), day(seed, SLICES, 0, shape=shape)
+@pytest.mark.parametrize("shape", ["bursts", "steps", "sine"])
+def test_slices_come_and_go_without_flapping_and_keep_the_budget(shape: str) -> None:
+    ours, all_on = day(3, shape=shape), day(3, SLICES, 0, shape=shape)
     assert ours.too_soon == 0
     assert 0 < ours.activations < 24 * (SLICES - ALWAYS)
     assert ours.late < all_on.late + 0.05

@@ -8,7 +8,7 @@ from random import Random
 from lb.placing.planner import ModelRules, PlannerRules
 from tests.fakes.model_store import SimulatedStores
 
-ACTIONS = 10_000
+ACTIONS = 2_500
 MODELS = [b"m%d" % number for number in range(20)]
 SETTLED_S = 2000.0
 """Longer than any failure is remembered."""

@@ -56,6 +56,15 @@ def put(root: Any, path: Path, value: object) -> None:
     root[path[-1]] = value
 
 
+def replaced(node: Any, path: Path, value: object) -> Any:
+    """A tree with another value at a path. It shares all other branches, which nobody changes."""
+    if not path:
+        return value
+    fresh = node.copy()
+    fresh[path[0]] = replaced(node[path[0]], path[1:], value)
+    return fresh
+
+
 def problems(root: dict[str, object]) -> list[str]:
     tree = Tree()
     tree.root = root
@@ -76,9 +85,7 @@ def test_no_message_shows_it_wherever_it_stands(secret: str) -> None:
     found = []
     for path in leaves(FULL):
         put(everywhere, path, Substituted.of(secret, "${SECRET}"))
-        alone = deepcopy(FULL)
-        put(alone, path, Substituted.of(secret, "${SECRET}"))
-        found += problems(alone)
+        found += problems(replaced(FULL, path, Substituted.of(secret, "${SECRET}")))
     found += problems(everywhere)
     assert len(found) > 20
     for trace in traces(secret):
