@@ -16,7 +16,7 @@ from random import Random
 from benchmarks.study.simulate import TURNAROUND_S, Gpu, Request, World, poisson
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
 
-SEEDS = range(300)
+SEEDS = range(1000)
 REQUESTS = 80
 LESSON = 400
 """Requests that teach what sizes cost."""

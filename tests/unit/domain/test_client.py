@@ -126,6 +126,11 @@ def test_only_trusted_proxies_are_believed() -> None:
     assert request_client(client, [b"127.0.0.1"], _PROXIES) == client.address
 
 
+def test_only_the_last_addresses_of_a_very_long_chain_are_read() -> None:
+    fields = [b"192.0.2.1, " + b", ".join(b"10.0.1.%d" % hop for hop in range(40))]
+    assert request_client(_PROXY, fields, _PROXIES) == ip_address("10.0.1.8")
+
+
 def test_a_proxy_on_a_unix_socket_is_believed() -> None:
     client = replace(NOBODY, is_trusted_proxy=True)
     unix = TrustedProxies(unix=True)
