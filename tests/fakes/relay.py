@@ -310,6 +310,11 @@ class QueueView:
         """How many requests had to wait, by model and why."""
         return dict(self._dispatcher.queue.wait_reasons)
 
+    @property
+    def awaited(self) -> set[bytes]:
+        """The models of requests that wait for a backend or a load."""
+        return set(self._dispatcher.queue.models_awaited())
+
     def note_wanted(self) -> list[bytes]:
         """The models that requests wait for from now on, one entry for each request."""
         wanted: list[bytes] = []

@@ -15,11 +15,14 @@ from lb.domain.pool import ModelRoute, OnDemand, Placement
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import FewestInFlight, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
+from tests.wire import http2
+from tests.wire.frames import data, headers, message, request_fields
 from tests.wire.waiting import eventually
 
 BOTH_LOOPS = True
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False)
 WINDOW = 2**16
+_STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Setup:
@@ -66,6 +69,11 @@ class Setup:
     def load(self, model: str, backend: int) -> None:
         """A backend has loaded a model."""
         self._places[model] = backend
+        self.publish()
+
+    def unload(self, model: str) -> None:
+        """No backend has a model any more."""
+        del self._places[model]
         self.publish()
 
     def fail(self, model: str, text: str) -> None:
@@ -223,6 +231,38 @@ async def test_what_a_lost_backend_owes_goes_again_and_the_message_behind_it_wai
         setup.load("cold", 1)
         assert await setup.stream.answer() == ("b", "b1")
         assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_what_a_lost_backend_owes_waits_for_its_model_to_be_loaded_again() -> None:
+    async with running() as setup:
+        setup.load("cold", 0)
+        await setup.begin()
+        setup.backends[0].gate.clear()
+        await setup.stream.send(*(step(("cold", "warm")[n % 2], 0, f"{n}") for n in range(6)))
+        await eventually(lambda: len(setup.seen(0)) == 7)
+        setup.unload("cold")
+        await setup.backends[0].stop(None)  # type: ignore[attr-defined]
+        await setup.until_held()
+        assert setup.relay.queue.awaited == {b"cold"}
+        setup.load("cold", 1)
+        assert await setup.stream.answers(6) == [(f"{n}", "b1") for n in range(6)]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_a_stream_waits_for_the_model_of_its_first_message_whatever_comes_with_it() -> None:
+    async with running() as setup, http2.raw_client(setup.relay.port) as peer:
+        messages = b"".join(
+            message(step(model, 0, name).SerializeToString())
+            for model, name in (("cold", "a"), ("cold", "b"), ("warm", "c"))
+        )
+        peer.send(headers(1, request_fields(path=_STREAM)), data(1, messages, end=True))
+        await setup.until_held()
+        assert setup.relay.queue.awaited == {b"cold"}
+        setup.load("cold", 1)
+        await peer.until_over(1)
+        assert peer.status(1) == 0
+        assert setup.seen(1) == ["a", "b", "c"]
+        assert setup.seen(0) == []
 
 
 async def test_a_stream_whose_message_waits_leaves_a_backend_that_is_removed() -> None:

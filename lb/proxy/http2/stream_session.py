@@ -233,7 +233,7 @@ class StreamSession(CallPart):
                 self._send(piece)
             if call.finished:
                 return -1
-            if self._held is not None and at < size:
+            if at < size and (self._held is not None or call.backend is None) and self._is_waiting:
                 return size if self._hold(payload[at:]) else -1
             if may_stop and server.inspected >= _INSPECTED_AT_ONCE:
                 break
@@ -411,9 +411,7 @@ class StreamSession(CallPart):
             hints = call.hints = RoutingHints()
             hints.version, hints.regions = message.version, message.regions
         if backend is None:
-            attempt = None
-            if not self._is_waiting:
-                attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
+            attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
             if attempt is None:
                 for piece in pieces:
                     if not call.request.push(piece):
@@ -657,7 +655,7 @@ class StreamSession(CallPart):
         self._is_pausing = False
         self._is_placing = True
         for piece in self._begin_anew():
-            if self._held is not None:
+            if self._is_waiting:
                 if not self._hold(piece):
                     return
             elif self._take(piece, may_stop=False) < 0:
