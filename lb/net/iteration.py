@@ -22,8 +22,8 @@ ROOM: Final = 4000
 _OF_QUEUE: Final = ROOM // 2
 """Units of them for the queue. The others are for what is read meanwhile, which would have to wait
 for the whole queue otherwise."""
-
 _UNITS_PER_S: Final = 1_000_000
+"""A unit is a microsecond."""
 
 
 class IterationBudget:
