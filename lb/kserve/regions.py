@@ -97,7 +97,7 @@ def http_regions(json_head: bytes) -> tuple[bytes, ...]:
 class HttpRegionWatch:
     """Looks for the name of a region in an inference request that comes in pieces."""
 
-    __slots__ = ("_before", "_inflater", "_rest")
+    __slots__ = ("_before", "_inflater", "_rest", "inspected")
 
     def __init__(self, json_length: int, *, is_compressed: bool) -> None:
         """
@@ -108,6 +108,15 @@ class HttpRegionWatch:
         self._rest = json_length
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
         self._before = b""
+        self.inspected = 0
+        """Bytes that were searched so far."""
+
+    def is_longer(self, size: int, limit: int) -> bool:
+        """Whether so many bytes more of the body may be more than `limit` to be searched. A few
+        compressed bytes may inflate to very many."""
+        if self._inflater is not None:
+            return size > 0
+        return (size if self._rest < 0 else min(size, self._rest)) > limit
 
     def inspect(self, piece: bytes | memoryview) -> Inspection:
         """Look at the next piece. Returns why the request must not go on."""
@@ -132,6 +141,7 @@ class HttpRegionWatch:
         if self._rest > 0:
             text = text[: self._rest]
             self._rest -= len(text)
+        self.inspected += len(text)
         text = self._before + text
         match = _KEY.search(text)
         if match is not None and match[1]:

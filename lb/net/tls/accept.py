@@ -100,6 +100,11 @@ class AcceptedTls(TlsTransport):
         """Requests say how long they are, so one that is cut is noticed anyhow."""
         return False
 
+    @property
+    def shakes_in_turn(self) -> bool:
+        """Clients may begin any number of handshakes at once."""
+        return True
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client connected."""
         super().connection_made(transport)

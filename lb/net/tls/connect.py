@@ -42,6 +42,11 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         """An answer may last until its connection ends."""
         return True
 
+    @property
+    def shakes_in_turn(self) -> bool:
+        """Handshakes of clients must not make a probe, or an attempt, late."""
+        return False
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the plain connection stands."""
         super().connection_made(transport)

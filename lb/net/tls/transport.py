@@ -8,6 +8,9 @@ on buffers in memory; all waiting, pausing and limiting is the plain transport's
 A read of 256 KiB may hold ten thousand records of a byte, or as many key updates, which take a
 tenth of a second. So records are counted against the budget of the loop iteration. Once it is
 spent, the rest of the read is decrypted in later iterations, and nothing more is read meanwhile.
+
+A step of a handshake may sign, which takes from a tenth of a millisecond to several, depending on
+the key. Steps count by the time that they take. Steps with clients wait for their turn.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         self._is_held_back = False
         """Bytes wait for a later iteration, and the plain transport does not read meanwhile."""
         self._goes_on = False
-        """`_go_on` will be called."""
+        """`_go_on` will be called: bytes are held back, or a step of the handshake waits."""
         self._is_paused = False
         """The protocol above does not want data."""
         self._eof_waits = False
@@ -93,6 +96,11 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
     def is_open(self) -> bool:
         """Whether the handshake is complete."""
         return self._is_open
+
+    @property
+    @abstractmethod
+    def shakes_in_turn(self) -> bool:
+        """Whether steps of the handshake wait while the budget of the loop iteration is spent."""
 
     @abstractmethod
     def greeted(self, data: bytes) -> None:
@@ -127,6 +135,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
     def _shake(self, secure: ssl.SSLObject) -> None:
         if self._raw is None:
             return
+        iteration = self._iteration
+        began = iteration.cpu_time()
         try:
             secure.do_handshake()
         except ssl.SSLWantReadError:
@@ -135,6 +145,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         except (ssl.SSLError, ssl.CertificateError) as error:
             self.give_up(error)
             return
+        finally:
+            iteration.spend_time(began)
         self._flush()
         protocol = self.opened()
         if protocol is None:
@@ -215,13 +227,21 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0
-        if not self._is_held_back:
+        if self._is_held_back:
+            return
+        if self._goes_on:
+            # A peer that waits for its turn has nothing to say. Its end was noticed until now.
+            self._hold_back(wanted=True)
+        elif self._is_open or not self.shakes_in_turn or self._iteration.has_turn:
             self._read_on(0)
+        else:
+            self._goes_on = True
+            self._iteration.later(self._go_on)
 
     def _go_on(self) -> None:
         """Decrypt more in a later iteration. The budget's queue calls this."""
         self._goes_on = False
-        if not self._is_held_back or self._is_paused or self._closing:
+        if not self._unread or self._is_paused or self._closing:
             return
         try:
             # One costly slice, since others are in the queue too.

@@ -37,8 +37,10 @@ from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.inspection import (
+    BYTES_PER_UNIT,
     ENOUGH,
     LITTLE,
+    ORDINARY,
     BodyInspection,
     begin_inspection,
     inspect_whole,
@@ -157,12 +159,13 @@ class Http1Exchange(Exchange):
         if self.body.keep_whole(head, body):
             snapshot = relay.dispatcher.pool.current
             route = snapshot.routes.get(self.model)
-            if route is None or not route.is_plain or snapshot.regions:
-                if plan.is_compressed:
-                    self.expect_parts()
-                    self._look_and_place([body])
-                    return
-                inspect_whole(self, plan, route, snapshot.regions, bytes(body))
+            if (route is None or not route.is_plain or snapshot.regions) and (
+                plan.is_compressed
+                or not inspect_whole(self, plan, route, snapshot.regions, bytes(body))
+            ):
+                self.expect_parts()
+                self._look_and_place([body])
+                return
             self.place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -239,22 +242,26 @@ class Http1Exchange(Exchange):
 
     def _look_later(self, look: BodyInspection, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
-        part then has an iteration of the loop to itself, and no more is read meanwhile."""
+        part then waits for its turn in an iteration of the loop, and no more is read meanwhile."""
         is_under_way = bool(self._unseen)
         for piece in few(pieces):
             self._unseen += look.slices(piece)
         if is_under_way:
             return
-        if sum(map(len, pieces)) <= LITTLE:
+        size = sum(map(len, pieces))
+        iteration = self.relay.iteration
+        if not look.is_costly(size) or (size <= LITTLE and iteration.has_turn):
             self._look_on()
         else:
-            self.relay.loop.call_soon(self._look_on)
+            iteration.later(self._look_on)
 
     def _look_on(self) -> None:
         """Look at the next part of a request that is held back."""
         look, unseen = self._look, self._unseen
         if look is None or self.server is None:
             return
+        iteration = self.relay.iteration
+        before = look.inspected
         is_decided = False
         stop = look.size + ENOUGH
         while unseen and not is_decided and look.size < stop:
@@ -263,6 +270,9 @@ class Http1Exchange(Exchange):
                 unseen.appendleft(look.rest)
         if is_decided:
             unseen.clear()
+        inspected = look.inspected - before
+        if inspected > ORDINARY:
+            iteration.spend(inspected // BYTES_PER_UNIT)
         is_enough = is_decided and self.bytes_in >= look.held_back
         if is_enough or (self.body.ended and not unseen):
             self._look = None
@@ -271,7 +281,7 @@ class Http1Exchange(Exchange):
             if self.handler is None or self.handler.prepare_placing():
                 self.place()
         elif unseen:
-            self.relay.loop.call_soon(self._look_on)
+            iteration.later(self._look_on)
         else:
             self.invite_body(self.server)
 

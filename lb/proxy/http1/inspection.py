@@ -35,9 +35,14 @@ LARGE_BODY: Final = 64 * 2**20
 """Bytes of a body for a model that is known to be stateful; as much as Triton takes unless told
 otherwise."""
 LITTLE: Final = 64 * 1024
-"""Bytes of a body that take no time to be looked at."""
+"""Bytes of a body that may be looked at in the iteration of the loop in which they came."""
+ORDINARY: Final = 4 * 1024
+"""Bytes of JSON that are looked at without counting against the budget of the iteration."""
 INSPECTED_AT_ONCE: Final = 128 * 1024
-"""Bytes of a body in one iteration of the loop: a millisecond or two, whatever they are."""
+"""Bytes of a body that are looked at in one go: a millisecond, whatever they are."""
+BYTES_PER_UNIT: Final = 128
+"""Inspected bytes for a unit of `IterationBudget`. A KiB of JSON that is all keys takes 8 us,
+one of numbers 2 us, and inflating one as much."""
 FIRST_BYTES: Final = 16 * 1024
 """Bytes of JSON that are looked at for how much work a request is."""
 _REMEMBERED: Final = 1024
@@ -55,7 +60,8 @@ class BodyInspection:
     """Reads the body of an inference as it comes, as far as need be."""
 
     __slots__ = (
-        "_inflater", "_keeps_text", "_left", "_scan", "_text", "held_back", "rest", "size",
+        "_inflater", "_keeps_text", "_left", "_scan", "_text", "held_back", "inflated", "rest",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +91,8 @@ class BodyInspection:
         once."""
         self.size = 0
         """Bytes of JSON that were read."""
+        self.inflated = 0
+        """Compressed bytes that were inflated."""
         self._text = bytearray()
         """The JSON so far, if it is kept; of small bodies only."""
 
@@ -105,7 +113,18 @@ class BodyInspection:
         except zlib.error:
             return True
         self.rest = inflater.unconsumed_tail
+        self.inflated += len(piece) - len(self.rest)
         return self._read(text) or inflater.eof
+
+    def is_costly(self, size: int) -> bool:
+        """Whether to look at so many bytes more of the body counts against the budget of the
+        iteration. A few compressed bytes may inflate to very many."""
+        return size > 0 if self._inflater is not None else min(size, self._left) > ORDINARY
+
+    @property
+    def inspected(self) -> int:
+        """Bytes that were inflated or read so far."""
+        return self.size + self.inflated
 
     def first_of(self, pieces: Sequence[Held]) -> list[Payload]:
         """The beginning of a body, as far as it is looked at."""
@@ -121,7 +140,7 @@ class BodyInspection:
         return first
 
     def slices(self, piece: Payload) -> Iterator[memoryview]:
-        """Cut a part of the body into what is fed in one iteration of the loop."""
+        """Cut a part of the body into what is fed at once."""
         step = INSPECTED_AT_ONCE if self._inflater is None else ENOUGH
         view = memoryview(piece)
         return (view[at : at + step] for at in range(0, len(view), step))
@@ -183,8 +202,13 @@ def inspect_whole(
     route: ModelRoute | None,
     regions: Mapping[bytes, Placements],
     body: bytes,
-) -> None:
-    """Note what decides where a request goes that came in one read, not compressed."""
+) -> bool:
+    """Note what decides where a request goes that came in one read, not compressed.
+
+    Returns:
+        False where nothing was noted, since it takes so long that a `BodyInspection` is to wait for
+        its turn.
+    """
     # HOT PATH (benchmarks/bench_schedule.py). Of a model that has no sequences only the version is
     # noted, and of a scheduled one the work, in one go: the rows are known by how its JSON begins.
     # What follows is the reference.
@@ -195,7 +219,7 @@ def inspect_whole(
         and not regions
     ):
         exchange.hints = RoutingHints(plan.route.version)
-        return
+        return True
     if (
         route is not None
         and route.plan is not None
@@ -216,13 +240,15 @@ def inspect_whole(
             rows, priority = hints.rows, json_priority(head)
             hints = RoutingHints(plan.route.version, rows, priority)
         exchange.hints = hints
-        return
+        return True
+    if plan.is_inference and (plan.length if plan.json_size < 0 else plan.json_size) > ORDINARY:
+        return False
     if len(body) > SMALL_BODY:
         look = begin_inspection(plan, route, has_regions=bool(regions))
         if look is not None:
             any(map(look.feed, look.slices(body)))
         note(exchange, plan, route, regions, look)
-        return
+        return True
     found = Findings(plan.route.version)
     head = b""
     if plan.is_inference:
@@ -234,6 +260,7 @@ def inspect_whole(
     if route is not None and route.plan is not None:
         found.rows, found.priority = json_work(head)
     note_findings(exchange, found, route, regions, max(plan.length, exchange.bytes_in))
+    return True
 
 
 def _look_for_rows(plan: RequestPlan, head: bytes) -> RoutingHints:

@@ -2,7 +2,8 @@
 
 Parts go on as they come: a request is refused before the part that completes the name of a region
 reaches the backend, which then never has the whole of it. What takes long to inspect, as little
-that inflates to much does, is held meanwhile, and inspected a step in each iteration of the loop.
+that inflates to much does, is held meanwhile. It is inspected step by step, as the budget of each
+iteration of the loop allows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lb.kserve.regions import HttpRegionWatch, Inspection
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import error
 from lb.proxy.http1.exchange import Http1Exchange
+from lb.proxy.http1.inspection import BYTES_PER_UNIT, ORDINARY
 from lb.wire.http1.body import Payload
 
 
@@ -88,12 +90,25 @@ class RegionFilter:
         return self._inspection is None
 
     def _begin_inspection(self, pieces: list[Payload]) -> str:
-        """Take the first step with a part of the body. Returns why it must not go on."""
+        """Take the first step with a part of the body, unless that has to wait for its turn.
+        Returns why it must not go on."""
         self._uninspected += pieces
+        size = sum(map(len, pieces))
+        if self._watch.is_longer(size, ORDINARY) and not self._exchange.relay.iteration.has_turn:
+            self._inspection = self._watch.inspect(self._uninspected.popleft())
+            return ""
         return self._inspect()
 
     def _inspect(self) -> str:
         """Take the next step. Returns why the body must not go on."""
+        before = self._watch.inspected
+        refusal = self._take_step()
+        inspected = self._watch.inspected - before
+        if inspected > ORDINARY:
+            self._exchange.relay.iteration.spend(inspected // BYTES_PER_UNIT)
+        return refusal
+
+    def _take_step(self) -> str:
         inspection, self._inspection = self._inspection, None
         while inspection is not None or self._uninspected:
             if inspection is None:
@@ -111,7 +126,7 @@ class RegionFilter:
 
     def _inspect_later(self) -> None:
         if self._inspection is not None:  # else it is over
-            self._exchange.relay.loop.call_soon(self._inspect_on)
+            self._exchange.relay.iteration.later(self._inspect_on)
 
     def _inspect_on(self) -> None:
         if not self.is_busy:

@@ -51,6 +51,30 @@ async def test_one_that_fails_does_not_hold_up_the_others() -> None:
     assert [type(each) for each in failed] == [LookupError]
 
 
+async def test_work_that_may_wait_has_its_turn_while_nothing_waits_and_half_is_left() -> None:
+    budget = IterationBudget(asyncio.get_running_loop())
+    budget.spend(ROOM // 2 - 1)
+    assert budget.has_turn
+    budget.spend(1)
+    assert not budget.has_turn
+    await asyncio.sleep(0)
+    assert budget.has_turn
+    budget.later(lambda: None)
+    assert not budget.has_turn
+
+
+async def test_work_that_is_timed_counts_by_the_microsecond_up_to_half_of_the_budget() -> None:
+    now = 1.0
+    budget = IterationBudget(asyncio.get_running_loop(), lambda: now)
+    now = 1.00025
+    budget.spend_time(1.0)
+    assert budget.left == ROOM - 250
+    await asyncio.sleep(0)
+    now = 2.0
+    budget.spend_time(1.0)
+    assert budget.left == ROOM // 2
+
+
 @pytest.mark.parametrize("units", [1, ROOM])
 async def test_an_idle_loop_is_not_woken(units: int) -> None:
     loop = asyncio.get_running_loop()

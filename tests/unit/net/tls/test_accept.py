@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb.net.connection_limiter import ConnectionLimiter
-from lb.net.iteration import IterationBudget
+from lb.net.iteration import ROOM, IterationBudget
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
 from lb.net.tls.server import ServerTls
@@ -59,6 +59,20 @@ async def test_a_known_protocol_begins_the_handshake(world: World) -> None:
     assert door.wire.calls == ["abort"]
     door.connection.connection_lost(None)
     assert (len(door.timers), len(door.acceptor.shaking), door.failures) == (0, 0, 0)
+    door.timers.close()
+
+
+async def test_a_handshake_waits_for_its_turn_no_longer_than_it_may_take(world: World) -> None:
+    door = Door(world)
+    door.acceptor.iteration.spend(ROOM)
+    door.connection.data_received(make_hello("localhost", ("h2",)))
+    assert not door.wire.out
+    door.connection._expire()
+    assert door.wire.calls == ["abort"]
+    door.connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert not door.wire.out
+    assert (len(door.acceptor.shaking), door.failures) == (0, 1)
     door.timers.close()
 
 

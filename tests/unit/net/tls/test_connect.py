@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
-from lb.net.iteration import IterationBudget
+from lb.net.iteration import ROOM, IterationBudget
 from lb.net.tls.client import ClientTls
 from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
@@ -29,7 +29,8 @@ class Dialled:
     def __init__(self, world: World, protocol: AppProtocol, spoken: str) -> None:
         self.tls = ClientTls(BackendTls(ca=world.ca), protocol)
         loop = asyncio.get_running_loop()
-        self.dialled = DialledTls(self.tls, ADDRESS, App, loop, IterationBudget(loop))
+        self.iteration = IterationBudget(loop)
+        self.dialled = DialledTls(self.tls, ADDRESS, App, loop, self.iteration)
         self.wire = Wire()
         self.backend = End()
         self.backend.connection_made(self.backend.wire)
@@ -53,6 +54,14 @@ async def test_agreement_makes_the_protocol(world: World) -> None:
     assert pair.dialled.is_open
     pair.dialled.connection_lost(None)
     assert list(pair.tls.sessions) == [(ADDRESS, "localhost")]
+
+
+async def test_handshakes_with_backends_count_but_do_not_wait(world: World) -> None:
+    pair = Dialled(world, AppProtocol.GRPC, "h2")
+    pair.iteration.spend(ROOM)
+    pair.carry()
+    assert pair.dialled.is_open
+    assert pair.iteration.left < 0
 
 
 async def test_another_protocol_is_none(world: World) -> None:

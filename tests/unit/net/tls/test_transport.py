@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,15 @@ from tests.fakes.tls_records import RecordWriter, logging_context, trickle, writ
 class Iterations:
     """The loop of a budget; its iterations come when the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float = 0.0) -> None:
+        """
+        Args:
+            step_s: seconds that each step of a handshake takes.
+        """
         self._due: list[Callable[[], None]] = []
-        self.budget = IterationBudget(cast("asyncio.AbstractEventLoop", self))
+        ticks = itertools.count()
+        loop = cast("asyncio.AbstractEventLoop", self)
+        self.budget = IterationBudget(loop, lambda: next(ticks) * step_s)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._due.append(callback)
@@ -139,6 +146,10 @@ class End(TlsTransport):
     @property
     def heeds_cuts(self) -> bool:
         return self._heeds_cuts
+
+    @property
+    def shakes_in_turn(self) -> bool:
+        return True
 
     def greeted(self, data: bytes) -> None:
         raise AssertionError("the tests begin handshakes at once")
@@ -331,6 +342,92 @@ def test_another_protocol_may_take_over(both: Both) -> None:
     both.carry()
     assert both.server.get_protocol() is other
     assert other.data == [b"x"]
+
+
+# Handshakes that come together
+
+
+class Crowd:
+    """Clients whose hellos come in one iteration of the loop."""
+
+    def __init__(self, world: World, count: int, step_s: float) -> None:
+        self.iterations = Iterations(step_s)
+        self.servers = [End(iterations=self.iterations) for _ in range(count)]
+        self.clients = [End() for _ in range(count)]
+        for server, client in zip(self.servers, self.clients, strict=True):
+            server.connection_made(server.wire)
+            client.connection_made(client.wire)
+            client.start(client.make_object(world.client_context(), server_hostname="localhost"))
+            secure = server.make_object(world.server_context(), server_side=True)
+            server.start(secure, bytes(client.wire.out))
+            client.wire.out.clear()
+
+    def answered(self) -> list[bool]:
+        """Which clients have an answer, in the order in which they came."""
+        return [bool(server.wire.out) for server in self.servers]
+
+    def carry(self) -> None:
+        """Bring everything to the other side, in as many iterations as it takes."""
+        while any(end.wire.out for end in (*self.servers, *self.clients)):
+            for one, other in zip(
+                (*self.servers, *self.clients), (*self.clients, *self.servers), strict=True
+            ):
+                data = bytes(one.wire.out)
+                one.wire.out.clear()
+                if data:
+                    other.data_received(data)
+            self.iterations.run()
+
+
+@pytest.mark.parametrize(("step_s", "at_once"), [(0.0005, 4), (0.005, 1)])
+def test_handshakes_share_the_budget_in_the_order_of_their_hellos(
+    world: World, step_s: float, at_once: int
+) -> None:
+    crowd = Crowd(world, 3 * at_once, step_s)
+    for batch in (1, 2, 3):
+        done = batch * at_once
+        assert crowd.answered() == [True] * done + [False] * (3 * at_once - done)
+        # However long a step takes, half of the budget is left to what is read meanwhile.
+        assert crowd.iterations.budget.left == ROOM // 2
+        assert crowd.iterations.run(1) == 1
+    crowd.carry()
+    for server, client in zip(crowd.servers, crowd.clients, strict=True):
+        assert server.app.told == client.app.told == ["made"]
+        assert server.wire.calls == []
+
+
+def test_handshakes_that_come_one_by_one_do_not_wait(world: World) -> None:
+    crowd = Crowd(world, 1, 0.001)
+    assert crowd.answered() == [True]
+    assert crowd.iterations.run() == 1
+    assert crowd.iterations.budget.has_turn
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_a_client_that_leaves_before_its_turn_costs_nothing(world: World, is_reset: bool) -> None:
+    crowd = Crowd(world, 3, 0.005)
+    _, leaving, last = crowd.servers
+    assert leaving.wire.reads
+    if not is_reset:
+        assert not leaving.eof_received()  # the loop closes the connection
+    leaving.connection_lost(None)
+    crowd.iterations.run(1)
+    assert crowd.answered() == [True, False, True]
+    assert leaving.not_opened_by == [None]
+    assert last.app.told == []
+
+
+def test_a_client_that_sends_more_before_its_turn_is_not_read_from(world: World) -> None:
+    crowd = Crowd(world, 2, 0.005)
+    server = crowd.servers[1]
+    for _ in range(2):
+        server.data_received(b"\x17\x03\x03\x00\x01x")
+    assert server.wire.calls == ["pause_reading"]
+    assert not server.wire.out
+    crowd.iterations.run()
+    assert server.wire.calls == ["pause_reading", "close"]
+    assert crowd.answered() == [True, True]
+    assert isinstance(server._failure, ssl.SSLError)
 
 
 # Costly records

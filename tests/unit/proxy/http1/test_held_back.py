@@ -11,11 +11,12 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
+from lb.net.iteration import ROOM
 from lb.proxy.http1.exchange import Http1Attempt
 from lb.proxy.http1.inspection import INSPECTED_AT_ONCE
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.request_body import PORTION
-from tests.fakes.http1_sides import Sides
+from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import snapshot_of
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -262,3 +263,57 @@ async def test_a_client_that_leaves_while_much_is_inflated_leaves_nothing() -> N
         await asyncio.sleep(0)
     assert bench.is_clean
     assert not bench.backend.written
+
+
+# Many at once
+
+
+def _request(body: bytes, *fields: bytes) -> bytes:
+    lines = b"".join(field + b"\r\n" for field in (b"Content-Length: %d" % len(body), *fields))
+    return b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\n%b\r\n%b" % (lines, body)
+
+
+def _crowd(bench: Bench, request: bytes, count: int) -> list[FakeTransport]:
+    """Have so many clients send the same request in one iteration of the loop."""
+    clients = [bench.sides.client() for _ in range(count)]
+    for server, _ in clients:
+        server.data_received(request)
+    return [transport for _, transport in clients]
+
+
+_PLAIN = _request(_body(50_000))
+_COMPRESSED = _request(zlib.compress(_body(50_000)), b"Content-Encoding: deflate")
+
+
+@pytest.mark.parametrize("request_", [_PLAIN, _COMPRESSED], ids=["plain", "compressed"])
+async def test_bodies_that_come_together_are_looked_at_as_far_as_the_budget_allows(
+    request_: bytes,
+) -> None:
+    bench = Bench()
+    _crowd(bench, request_, 18)
+    counts = [bench.sides.in_flight]
+    while counts[-1] < 18:
+        await asyncio.sleep(0)
+        counts.append(bench.sides.in_flight)
+    assert counts == [6, 12, 18]  # 50,000 bytes count 390 units, and an iteration has 2,000 of them
+
+
+async def test_short_bodies_neither_count_nor_wait() -> None:
+    bench = Bench()
+    bench.server.relay.iteration.spend(ROOM)
+    _crowd(bench, _request(_body(4000)), 18)
+    assert bench.sides.in_flight == 18
+    assert bench.server.relay.iteration.left == 0
+
+
+async def test_clients_that_leave_before_their_turn_are_forgotten() -> None:
+    bench = Bench()
+    clients = _crowd(bench, _PLAIN, 18)
+    for client in clients[6:]:
+        client.lose()
+    assert bench.sides.dispatcher.open_exchanges == 6
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.sides.in_flight == 6
+    # Their turns cost nothing.
+    assert bench.server.relay.iteration.left == ROOM

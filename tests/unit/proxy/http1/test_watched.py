@@ -147,3 +147,24 @@ async def test_memory_that_runs_out_ends_an_inspection() -> None:
     bench.infer(MARKS, GZIP)
     assert bench.sent.take().startswith(b"HTTP/1.1 503 ")
     assert bench.is_clean
+
+
+async def test_requests_that_come_together_are_inspected_as_far_as_the_budget_allows() -> None:
+    bench = Bench()
+    packed = gzip.compress(SHARED + b" " * 50_000)
+    clients = [bench.client() for _ in range(18)]
+    for server, _ in clients:
+        server.data_received(
+            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
+            % (GZIP, len(packed), packed)
+        )
+
+    def refused() -> int:
+        return sum(sent.written.startswith(b"HTTP/1.1 403 ") for _, sent in clients)
+
+    counts = [refused()]
+    while counts[-1] < 18:
+        await asyncio.sleep(0)
+        counts.append(refused())
+    assert counts == [6, 12, 18]
+    assert bench.is_clean
