@@ -482,7 +482,10 @@ class StreamMerge:
             self._note(status, detail, None)
             self._end_all_but(branch)
         elif status in EXITING and (self.has_held or not self._call.request.ended):
-            self._lose(branch, status, text, Reason.UPSTREAM_LOST)
+            if self.owes_nothing(branch):
+                self._has_left = True
+            else:
+                self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
             self._mourn(branch, text)

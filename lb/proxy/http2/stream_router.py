@@ -74,9 +74,7 @@ class StreamRouter:
         step = message.step
         snapshot = dispatcher.pool.current
         route = snapshot.routes.get(message.model)
-        may_stay = home is None or not (
-            home in snapshot.parting or home.port(_GRPC).is_given_up
-        )
+        may_stay = home is None or not (home in snapshot.parting or home.port(_GRPC).is_given_up)
         if (
             step is None
             and not message.rows
