@@ -42,6 +42,7 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.shadow import Shadows, shadow_options
+from lb.proxy.silent_backends import SilentBackends
 from lb.proxy.slow_clients import SlowClients
 from lb.proxy.tracing import Tracer
 from lb.settings.model import Settings
@@ -162,6 +163,7 @@ class RelayRole:
             AttemptScan(self._under_way, (self.attempt_timeout, self.hedger)),
             SlowClients(dispatcher.queue, control.pool, self._under_way),
             DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
+            SilentBackends(self.http2.stuck),
             self.http1.paused_clients,
         )
         self.monitor = Monitor(parts.loop, parts.iteration, dispatcher, checks)

@@ -75,6 +75,7 @@ from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import RerunLimits
 from lb.proxy.retry import Misplaced
 from lb.proxy.shadow import ShadowOptions, ShadowRules, Shadows
+from lb.proxy.silent_backends import SilentBackends
 from lb.proxy.slow_clients import SlowClients
 from lb.proxy.sniff import Sniffer
 from lb.proxy.split import SplitRule
@@ -587,6 +588,7 @@ class Relay:
                 AttemptScan(self._under_way, self._attempt_checks),
                 SlowClients(dispatcher.queue, self.pool, self._under_way),
                 DeadPeerDetector(self._owing),
+                SilentBackends(self.parts.http2.stuck),
                 http1.paused_clients,
             ),
         )

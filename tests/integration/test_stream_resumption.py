@@ -14,6 +14,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
+from tests.fakes.clock import FakeLoop
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.paper_streams import result
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
@@ -97,6 +98,10 @@ class Triton:
         self.answers = 1 << 30
         self._answer()
 
+    def freeze(self) -> None:
+        """Answer nothing any more, as a process that is stopped."""
+        self.answers = self.answered
+
     def kill(self) -> None:
         """End all of its connections at once, as the kernel does for a killed process."""
         for peer in self.raw.peers:
@@ -120,14 +125,14 @@ class Setup:
 
 
 @asynccontextmanager
-async def running(count: int = 2) -> AsyncIterator[Setup]:
+async def running(count: int = 2, loop: FakeLoop | None = None) -> AsyncIterator[Setup]:
     async with AsyncExitStack() as stack:
         tritons = [Triton(f"b{number}") for number in range(count)]
         targets = [
             (await stack.enter_async_context(raw_backend(triton.script))).target
             for triton in tritons
         ]
-        relay = await stack.enter_async_context(running_relay(*targets))
+        relay = await stack.enter_async_context(running_relay(*targets, loop=loop))
         relay.pool.publish(replace(snapshot_of(relay.backends), routes=ROUTES, knows_all=True))
         relay.run_once(b"orders")
         channel = await stack.enter_async_context(grpc_channel(relay.target))

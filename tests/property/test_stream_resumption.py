@@ -1,18 +1,21 @@
-"""Streams whose backends are lost between answers, in any order of events: the client gets the
-answer to each request once and in order, the backends get whole messages, and nothing is left."""
+"""Streams whose backends are lost or freeze between answers, in any order of events: the client
+gets the answer to each request once and in order, the backends get whole messages, and nothing is
+left."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lb.domain.backend import AppProtocol
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import Capacity, QueuePlan
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request
+from tests.fakes.relay import snapshot_of
 from tests.property.test_stream_ends import BACKENDS, Server, answers
 from tests.wire.frames import DATA, INITIAL_WINDOW_SIZE, data, window_update
 from tests.wire.frames import settings as settings_frame
@@ -34,13 +37,28 @@ ACTS = st.lists(
         st.tuples(
             st.sampled_from(["reset", "unavailable"]), st.integers(0, BACKENDS - 1), st.just(0)
         ),
+        st.tuples(
+            st.sampled_from(["freeze", "freeze", "thaw"]),
+            st.integers(0, BACKENDS - 1),
+            st.just(0),
+        ),
     ),
     min_size=8,
     max_size=50,
 )
 
 
+ALL_EXIT = [
+    *[("ask", 0, 0)] * BACKENDS,
+    *[("answer", 0, 0)] * BACKENDS,
+    *[("unavailable", 0, 0)] * BACKENDS,
+    ("ask", 0, 0),
+]
+"""An idle stream over several backends outlives all of them."""
+
+
 @settings(max_examples=150, deadline=None)
+@example(ALL_EXIT, "work")
 @given(ACTS, st.sampled_from(["plain", "work"]))
 def test_each_request_has_one_answer(acts: list[tuple[str, int, int]], model: str) -> None:
     asyncio.run(play(acts, model))
@@ -48,8 +66,8 @@ def test_each_request_has_one_answer(acts: list[tuple[str, int, int]], model: st
 
 async def play(acts: list[tuple[str, int, int]], model: str) -> None:
     paper = PaperStreams(backends=BACKENDS, options=OPTIONS)
-    paper.bench.ref.publish(replace(paper.bench.ref.current, routes={**ROUTES, b"work": SCHEDULED}))
     paper.bench.max_attempts = 100
+    paper.bench.allow_retries(1000.0)
     paper.client.sends(settings_frame({INITIAL_WINDOW_SIZE: 3000}))
     servers = [Server(paper, number) for number in range(BACKENDS)]
     asked: list[str] = []
@@ -69,7 +87,26 @@ async def play(acts: list[tuple[str, int, int]], model: str) -> None:
                     room += frame.increment
                     assert room <= WINDOW, "credited twice"
 
+    frozen: list[int] = []
+
+    def find(*down: int) -> None:
+        """These backends are down because they are silent, the others are well."""
+        for number in frozen:
+            # Nothing new goes over the connection to a backend that was down.
+            paper.backends[number] = paper.bench.backend(number)
+            servers[number] = Server(paper, number)
+        frozen[:] = down
+        everywhere = paper.bench.backends
+        for number, backend in enumerate(everywhere):
+            port = backend.port(AppProtocol.GRPC)
+            port.is_hung = port.is_given_up = number in down
+        routes = {**ROUTES, b"work": SCHEDULED}
+        rest = snapshot_of([each for n, each in enumerate(everywhere) if n not in down])
+        paper.bench.ref.publish(replace(rest, backends=tuple(everywhere), routes=routes))
+
+    find()
     for name, number, size in acts:
+        alive = [server for each, server in enumerate(servers) if each not in frozen]
         if name.startswith("ask"):
             message = request(model, 0, f"{len(asked)}", tensor=bytes(size))
             if len(message) <= room:
@@ -81,18 +118,21 @@ async def play(acts: list[tuple[str, int, int]], model: str) -> None:
                         paper.client.sends(data(1, piece))
                         await settle()
         elif name == "answer":
-            busy = [server for server in servers if any(server.owed.values())]
+            busy = [server for server in alive if any(server.owed.values())]
             if busy:
                 busy[number % len(busy)].answer(size, part=False)
         elif name == "credit":
             paper.client.sends(window_update(1, size))
         elif name == "pause":
             paper.bench.loop.advance(0.1)
+        elif name in ("freeze", "thaw"):
+            find(*([number] if name == "freeze" else []))
         else:
-            begun = [server for server in servers if server.headed & server.got.keys()]
+            begun = [server for server in alive if server.headed & server.got.keys()]
             if begun:
                 begun[number % len(begun)].end(name)
         await settle()
+    find()
     paper.client.sends(window_update(1, 2**20))
     paper.send(end=True)
     for _ in range(4 * len(acts) + 20):

@@ -660,12 +660,20 @@ class GrpcAttempt(Attempt):
 
     def backend_hung(self) -> None:
         """The backend is silent: fail over, if that is allowed and there is another one."""
-        self.sink.backend_hung(self)
+        if self.outcome is None:  # else the end of another one took it along
+            relay = self.call.relay
+            relay.now = relay.clock()
+            self.sink.backend_hung(self)
 
     def leave_backend(self, outcome: Outcome) -> None:
         """Have the call fail over, if that is allowed and there is another backend. Otherwise the
-        attempt goes on, unless nothing is to be expected of it (`outcome_of_silence`)."""
-        if self.begun or self.outcome is not None or self.exchange.finished:
+        attempt goes on, unless nothing is to be expected of it (`outcome_of_silence`). One that has
+        begun to answer may answer the rest later."""
+        if self.outcome is not None or self.exchange.finished:
+            return
+        if self.begun:
+            if outcome is Outcome.SILENT:
+                self._try_resume(outcome)
             return
         ended = outcome if self.has_stream else Outcome.CONNECT_TIMEOUT
         if outcome is Outcome.SILENT:
@@ -673,6 +681,13 @@ class GrpcAttempt(Attempt):
             self.failed(ended)
         else:
             self.try_replace(ended)
+
+    def _try_resume(self, outcome: Outcome) -> None:
+        """End it, which is under way, if a stream may go on with what it has not answered."""
+        if self.sink.take_resumption(self, outcome):
+            self.detach(ErrorCode.CANCEL)
+            self.leave(outcome)
+            self.sink.resume(self, outcome)
 
     def try_replace(self, outcome: Outcome) -> bool:
         """End it, which is under way, if another attempt may take its place; that does so then.

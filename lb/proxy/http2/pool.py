@@ -266,8 +266,7 @@ class UpstreamPool:
     def leave_hung(self) -> None:
         """The backend is silent: let attempts go elsewhere that may."""
         for attempt in self.attempts():
-            if attempt.outcome is None:  # else the end of another one took it along
-                attempt.backend_hung()
+            attempt.backend_hung()
 
     def all_links(self) -> tuple[Http2ClientConnection, ...]:
         """Open connections, those included that take no calls."""

@@ -229,7 +229,6 @@ class Http2Relay(Http2Shared):
             if backend not in eligible:
                 pool.retire_all()
                 if pool.port.is_hung:
-                    self.now = self.clock()
                     pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
@@ -251,6 +250,11 @@ class Http2Relay(Http2Shared):
         """Calls with an attempt that has not ended."""
         attempts = (attempt for pool in self.pools.values() for attempt in pool.attempts())
         return [each.exchange for each in attempts if each.exchange.attempt is each]
+
+    def stuck(self) -> list[GrpcAttempt]:
+        """Attempts under way on backends that are down because they are silent."""
+        pools = [pool for pool in self.pools.values() if pool.port.is_given_up]
+        return [attempt for pool in pools for attempt in pool.attempts()]
 
     def leave_streams(self, backend: Backend, model: bytes) -> None:
         """End the streams at a backend that have asked it for a model, as soon as all is answered

@@ -54,6 +54,10 @@ class Merging(Protocol):
         these are counted; None where the client has the beginning of one that is not whole."""
         ...
 
+    def owes_nothing(self, branch: Branch) -> bool:
+        """Whether all is there that it was to answer, as far as is known."""
+        ...
+
     def set_aside(self, branch: Branch) -> None:
         """It has no backend until it is placed anew."""
         ...
@@ -284,6 +288,14 @@ class Branch(ResponseSink):
         """Start the stream at its backend. A message follows at once."""
         assert self.attempt is not None
         self.call.relay.start(self.attempt)
+
+    def backend_hung(self, attempt: GrpcAttempt) -> None:
+        """See `ResponseSink`. Nobody waits for trailers alone."""
+        if attempt.begun and attempt.port.is_given_up and self.merge.owes_nothing(self):
+            attempt.detach(ErrorCode.CANCEL)
+            attempt.failed(Outcome.SILENT)
+        else:
+            super().backend_hung(attempt)
 
     def may_retry(self, outcome: Outcome) -> bool:
         """See `ResponseSink`: elsewhere, or what must stay at the same backend."""

@@ -306,15 +306,18 @@ class StreamMerge:
             return None
         return self._split(branch)
 
-    def _owes_nothing(self, branch: Branch) -> bool:
+    def owes_nothing(self, branch: Branch) -> bool:
         """Whether all is there that a branch was to answer, as far as is known: then its loss is
-        nobody's."""
-        pending_responses = branch.pending_responses
-        return not (
-            branch.portion.has_steps
+        nobody's. Sequences may go on there until the client has sent all."""
+        answers, pending_responses = self.whole_answers(branch), branch.pending_responses
+        if answers is None:
+            return False
+        is_bound = branch.portion.has_steps and not branch.request.ended
+        return branch.is_done or not (
+            is_bound
             or pending_responses.free_models
             or pending_responses.is_unknown
-            or self._split(branch) != (branch.response.waiting, len(pending_responses.counted))
+            or answers != (branch.response.waiting, len(pending_responses.counted))
         )
 
     # Answers
@@ -479,7 +482,10 @@ class StreamMerge:
             self._note(status, detail, None)
             self._end_all_but(branch)
         elif status in EXITING and (self.has_held or not self._call.request.ended):
-            self._lose(branch, status, text, Reason.UPSTREAM_LOST)
+            if self.owes_nothing(branch):
+                self._has_left = True
+            else:
+                self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
             self._mourn(branch, text)
@@ -498,7 +504,7 @@ class StreamMerge:
         if self._speaker is branch and not self._has_whole(branch):
             self._call.fail(reason, text, outcome, status=status)
             return
-        if branch.is_done or self._owes_nothing(branch):
+        if self.owes_nothing(branch):
             self._has_left = True
             self._go_on()
             return

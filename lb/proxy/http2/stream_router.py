@@ -74,7 +74,7 @@ class StreamRouter:
         step = message.step
         snapshot = dispatcher.pool.current
         route = snapshot.routes.get(message.model)
-        may_stay = home not in snapshot.parting
+        may_stay = home is None or not (home in snapshot.parting or home.port(_GRPC).is_given_up)
         if (
             step is None
             and not message.rows
@@ -99,7 +99,7 @@ class StreamRouter:
                 return backend
         if is_first:
             return None
-        # Where no new streams go, this one goes on, unless that is for good.
+        # Where no new streams go, this one goes on, unless that is for good, or nobody answers.
         if home in placement.eligible or (home and may_stay and home not in snapshot.usable(_GRPC)):
             return home
         for other in self.live or ():

@@ -619,14 +619,14 @@ class StreamSession(CallPart):
             self.merge is not None
             or call.finished
             or not (has_begun or resumption.has_begun)
-            or self.router.has_steps
             or not single.mask.is_between
         ):
             return None
         single.take_off_answered()
-        pending_responses = single.pending_responses
+        request, pending_responses = call.request, single.pending_responses
+        if self.router.has_steps and (pending_responses.counted or not request.ended):
+            return None
         again = pending_responses.unanswered()
-        request = call.request
         unpaid = request.waiting - min(request.replayed, request.waiting)
         size = 0 if again is None else sum(map(len, again))
         if again is None or unpaid > size:  # something was answered before all of it was sent
