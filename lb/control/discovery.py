@@ -115,14 +115,14 @@ def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
         sources += (
             KubernetesSource(each, Random(), files, most=most) for each in discovery.kubernetes
         )
-    ours = own_addresses(settings)
-    read = partial(_read_file, ours)
-    sources += (FileSource(path, read, files, goes_by=ours) for path in discovery.files)
+    ours, most = own_addresses(settings), discovery.max_backends
+    read = partial(_read_file, ours, most)
+    sources += (FileSource(path, read, files, goes_by=(ours, most)) for path in discovery.files)
     return tuple(sources)
 
 
-def _read_file(ours: Mapping[str, Address], path: str) -> Entries:
-    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours)
+def _read_file(ours: Mapping[str, Address], most: int, path: str) -> Entries:
+    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours, most)
 
 
 def _hosts_of(spec: BackendSpec) -> frozenset[str]:

@@ -17,7 +17,7 @@ from lb.discovery.source import Entries, SourceError
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import FilePrint, print_of
 from lb.settings.backends import BackendSettings
-from lb.settings.problems import SettingsError, shown
+from lb.settings.problems import MORE_PROBLEMS, SettingsError, shown
 
 INTERVAL_S: Final = 1.0
 _TOLD: Final = 5
@@ -138,5 +138,7 @@ def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "cannot be read: it is not UTF-8 text"
     told = [f"line {each.line}: {each}" if each.line else str(each) for each in error.problems]
-    more = len(told) - _TOLD
-    return "; ".join(told[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+    is_cut = told[-1] == str(MORE_PROBLEMS)
+    more = len(told) - _TOLD - is_cut
+    at_least = "at least " if is_cut else ""
+    return "; ".join(told[:_TOLD]) + (f"; and {at_least}{more} more" if more > 0 else "")

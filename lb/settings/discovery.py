@@ -136,8 +136,9 @@ class DiscoverySettings(Section):
 
     files: tuple[FileName, ...] = ()
     """Files with backends, in YAML or JSON: a list like `backends`, or a mapping with that key.
-    They are checked every second. A file with errors is refused with every reason, and its last
-    good content stays in force.
+    They are checked every second. A file with errors is refused with its reasons, and its last
+    good content stays in force. A file has at most 1 MiB and 50,000 values and keys. Entries beyond
+    twice `max_backends` are not read.
 
     Set this when a script or orchestrator writes the list of Tritons; otherwise no file is
     followed."""
