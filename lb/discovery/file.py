@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from lb.discovery.source import Entries, SourceError
+from lb.discovery.source import Entries, SourceError, taken_over
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import FilePrint, print_of
-from lb.settings.backends import BackendSettings
 from lb.settings.problems import MORE_PROBLEMS, SettingsError, shown
 
 INTERVAL_S: Final = 1.0
@@ -123,13 +122,7 @@ class FileSource:
             entries = self._read(self._path)
         except (SettingsError, OSError, UnicodeDecodeError) as error:
             return _Looked(now, problem=_reasons(error))
-        # The event loop compares equal objects much faster if they are the same.
-        same = {entry.known_as: entry for entry in before}
-        return _Looked(now, tuple(_same(same.get(entry.known_as), entry) for entry in entries))
-
-
-def _same(before: BackendSettings | None, now: BackendSettings) -> BackendSettings:
-    return before if before is not None and before == now else now
+        return _Looked(now, taken_over(before, entries))
 
 
 def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:

@@ -26,7 +26,8 @@ _SERVICES: Final = ("http_service", "grpc_service", "metrics_service")
 class DnsSettings(Section):
     """Backends found by DNS: every address of `host`, or every target of SRV records (RFC 2782).
     A name is looked up again when its time to live is over. Without an answer, or with an empty
-    one, the last good answer stays in force."""
+    one, the last good answer stays in force. An answer has less than 64 KiB: 4,000 IPv4 addresses.
+    No more than twice `max_backends` of them become backends."""
 
     model_config = one_needed("http_port", "grpc_port", "http_service", "grpc_service")
 
