@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any, Final
 
 from dns import asyncquery
-from dns.asyncbackend import Backend, DatagramSocket, StreamSocket
 from dns.inet import af_for_address
 from dns.message import Message, QueryMessage, Truncated
 from dns.nameserver import Do53Nameserver
@@ -41,7 +40,7 @@ class Nameserver(Do53Nameserver):
         source: str | None,
         source_port: int,
         max_size: bool,
-        backend: Backend,
+        backend: Any,
         one_rr_per_rrset: bool = False,
         ignore_trailing: bool = False,
     ) -> Message:
@@ -53,20 +52,19 @@ class Nameserver(Do53Nameserver):
             return response
         family = af_for_address(self.address)
         async with await backend.make_socket(family, SOCK_DGRAM) as datagrams:
+            short: Any = _ShortDatagrams(datagrams)
             return await asyncquery.udp(
                 request,
                 self.address,
                 timeout=timeout,
                 port=self.port,
-                sock=_ShortDatagrams(datagrams),
+                sock=short,
                 raise_on_truncation=True,
                 ignore_errors=True,
                 ignore_unexpected=True,
             )
 
-    async def _long_answer(
-        self, request: QueryMessage, timeout_s: float, backend: Backend
-    ) -> bytes:
+    async def _long_answer(self, request: QueryMessage, timeout_s: float, backend: Any) -> bytes:
         """The bytes of an answer over TCP, of which there are less than 64 KiB."""
         ends_at = monotonic() + timeout_s
         family, target = af_for_address(self.address), (self.address, self.port)
@@ -79,12 +77,12 @@ class Nameserver(Do53Nameserver):
             return await _read(stream, length, ends_at)
 
 
-class _ShortDatagrams(DatagramSocket):
+class _ShortDatagrams:
     """A socket whose datagrams are as long as we have asked for. A longer one counts as truncated,
     so that the answer is fetched over TCP."""
 
-    def __init__(self, datagrams: DatagramSocket) -> None:
-        super().__init__(datagrams.family, datagrams.type)
+    def __init__(self, datagrams: Any) -> None:
+        self.family = datagrams.family
         self._datagrams = datagrams
 
     async def sendto(self, what: bytes, destination: Any, timeout: float) -> Any:  # noqa: ASYNC109
@@ -99,7 +97,7 @@ class _ShortDatagrams(DatagramSocket):
         return received
 
 
-async def _read(stream: StreamSocket, size: int, ends_at: float) -> bytes:
+async def _read(stream: Any, size: int, ends_at: float) -> bytes:
     """Exactly so many bytes.
 
     Raises:
