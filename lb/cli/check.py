@@ -148,7 +148,8 @@ def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...]
     try:
         text = read_file(path)
         substitution = Substitution(os.environ, read_text)
-        return read_backends(text, substitution.apply, own_addresses(settings))
+        ours, most = own_addresses(settings), settings.discovery.max_backends
+        return read_backends(text, substitution.apply, ours, most)
     except SettingsError as error:
         print_problems(shown(path), error, sys.stdout)
         return None

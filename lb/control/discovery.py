@@ -103,26 +103,26 @@ class Discovery:
 def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
     """The sources that are configured; nothing is looked at yet."""
     discovery = settings.discovery
+    most = discovery.max_backends
     sources: list[Source] = []
     if discovery.dns:
         from lb.discovery.dns import DnsSource  # most do without: 6 MB
 
-        sources += (DnsSource(each, files) for each in discovery.dns)
+        sources += (DnsSource(each, files, most=most) for each in discovery.dns)
     if discovery.kubernetes:
         from lb.discovery.kubernetes import KubernetesSource  # likewise: TLS and YAML of logins
 
-        most = discovery.max_backends
         sources += (
             KubernetesSource(each, Random(), files, most=most) for each in discovery.kubernetes
         )
     ours = own_addresses(settings)
-    read = partial(_read_file, ours)
-    sources += (FileSource(path, read, files, goes_by=ours) for path in discovery.files)
+    read = partial(_read_file, ours, most)
+    sources += (FileSource(path, read, files, goes_by=(ours, most)) for path in discovery.files)
     return tuple(sources)
 
 
-def _read_file(ours: Mapping[str, Address], path: str) -> Entries:
-    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours)
+def _read_file(ours: Mapping[str, Address], most: int, path: str) -> Entries:
+    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours, most)
 
 
 def _hosts_of(spec: BackendSpec) -> frozenset[str]:

@@ -6,24 +6,26 @@ Loaded only where it is configured: the resolver takes 6 MB (docs/decisions/0023
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from time import monotonic
 from typing import Final
 
 from dns.asyncresolver import Resolver
 from dns.exception import DNSException
+from dns.message import Message, from_wire
 from dns.name import root as ROOT  # noqa: N812  # it is a constant
-from dns.nameserver import Do53Nameserver
 from dns.rdatatype import RdataType
 from dns.rdtypes.IN.A import A
 from dns.rdtypes.IN.AAAA import AAAA
 from dns.rdtypes.IN.SRV import SRV
 from dns.resolver import Answer, LifetimeTimeout, NoAnswer
 
-from lb.discovery.source import Entries, SourceError
+from lb.discovery.nameserver import MAX_DATAGRAM, Nameserver
+from lb.discovery.source import Entries, SourceError, taken_over
 from lb.domain.backend import Address
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import touching
@@ -36,8 +38,6 @@ LOOKUP_TIMEOUT_S: Final = 5.0
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 10.0
 """A look-up that failed is repeated after one second, then two, and so on up to this."""
-_PAYLOAD: Final = 1232
-"""Largest answer over UDP (RFC 6891), below every usual MTU; a longer one is fetched over TCP."""
 _FAMILIES: Final = {
     AddressFamily.AUTO: (RdataType.A, RdataType.AAAA),
     AddressFamily.IPV4: (RdataType.A,),
@@ -61,24 +61,30 @@ class DnsSource:
         settings: DnsSettings,
         files: FileThread,
         *,
+        most: int,
         clock: Callable[[], float] = monotonic,
         timeout_s: float = LOOKUP_TIMEOUT_S,
     ) -> None:
         """
         Args:
             settings: what to ask for.
-            files: the thread in which `/etc/resolv.conf` is read.
+            files: the thread in which `/etc/resolv.conf` is read, and long answers are parsed.
+            most: backends that matter in all. No more than twice as many are found: some may be
+                removed by the operator, or be named elsewhere as well.
             clock: monotonic, in seconds.
             timeout_s: for one look-up, all servers and repetitions together.
         """
         self._settings = settings
         self._timeout_s = timeout_s
         self._files = files
+        self._most = most
         self._clock = clock
         self.due = clock()
         """When to ask again, by its clock."""
         self._failures = 0
         """In a row."""
+        self._entries: Entries = ()
+        """The last set."""
 
     @property
     def name(self) -> str:
@@ -88,7 +94,7 @@ class DnsSource:
     @property
     def config(self) -> object:
         """See `Source`."""
-        return self._settings
+        return self._settings, self._most
 
     async def next(self) -> Entries:
         """See `Source`."""
@@ -110,7 +116,7 @@ class DnsSource:
         except (DNSException, OSError) as error:
             self._retry_later()
             raise SourceError(_reason(error)) from error
-        self._failures = 0
+        self._failures, self._entries = 0, found
         self.due = self._clock() + min(max(ttl_s, settings.refresh_min), settings.refresh_max)
         return found
 
@@ -122,11 +128,21 @@ class DnsSource:
         servers = self._settings.servers
         with touching("/etc/resolv.conf"):
             resolver = Resolver(configure=not servers)
-        if servers:
-            resolver.nameservers = [Do53Nameserver(each.host, each.port) for each in servers]
-        resolver.use_edns(0, 0, _PAYLOAD)
+        asked = [(each.host, each.port) for each in servers] or [
+            (str(each), resolver.port) for each in resolver.nameservers
+        ]
+        resolver.nameservers = [Nameserver(*each, self._parse) for each in asked]
+        resolver.use_edns(0, 0, MAX_DATAGRAM)
         resolver.lifetime = self._timeout_s
         return resolver
+
+    async def _parse(self, answer: bytes) -> Message:
+        return await self._files.run(self, partial(from_wire, answer))
+
+    async def _entries_of(self, found: Callable[[], Iterable[BackendSettings]]) -> Entries:
+        """As many entries as matter, in a thread: a thousand take a twentieth of a second."""
+        before, most = self._entries, 2 * self._most
+        return await self._files.run(self, lambda: taken_over(before, islice(found(), most)))
 
     # Addresses
 
@@ -148,12 +164,15 @@ class DnsSource:
         self, resolver: Resolver, host: str, kind: RdataType
     ) -> tuple[Entries, float]:
         answer = await resolver.resolve(host, kind, search=True)
+        entries = await self._entries_of(partial(self._at_addresses, answer, host))
+        return entries, answer.chaining_result.minimum_ttl
+
+    def _at_addresses(self, answer: Answer, host: str) -> Iterator[BackendSettings]:
         found = [each.address for each in answer if isinstance(each, A | AAAA)]
-        ips = sorted(map(ip_address, found), key=int)
         settings = self._settings
         ports = (settings.http_port, settings.grpc_port, settings.metrics_port)
-        entries = tuple(self._entry(str(ip), ports, host) for ip in ips)
-        return entries, answer.chaining_result.minimum_ttl
+        for ip in sorted(map(ip_address, found), key=int):
+            yield self._entry(str(ip), ports, host)
 
     def _entry(
         self, host: str, ports: tuple[int | None, ...], certified: str = "", weight: float = 1.0
@@ -192,28 +211,24 @@ class DnsSource:
         """
         settings = self._settings
         names = (settings.http_service, settings.grpc_service, settings.metrics_service)
-        found: list[dict[str, list[_Target]]] = []
+        answers: list[Answer | None] = []
         ttls = []
         for name in names:
             if name is None:
-                found.append({})
+                answers.append(None)
                 continue
             answer = await resolver.resolve(name, RdataType.SRV, search=True)
-            found.append(_by_host(answer))
+            answers.append(answer)
             ttls.append(answer.chaining_result.minimum_ttl)
-        http, grpc, metrics = found
-        return tuple(self._joined(http, grpc, metrics)), min(ttls)
+        entries = await self._entries_of(partial(self._joined, *answers))
+        return entries, min(ttls)
 
-    def _joined(
-        self,
-        http: Mapping[str, list[_Target]],
-        grpc: Mapping[str, list[_Target]],
-        metrics: Mapping[str, list[_Target]],
-    ) -> Iterator[BackendSettings]:
+    def _joined(self, *answers: Answer | None) -> Iterator[BackendSettings]:
         """Ports of the same host belong together, the lowest of each to the lowest of the others.
 
         Which of several servers on a host a port belongs to no record says.
         """
+        http, grpc, metrics = ({} if each is None else _by_host(each) for each in answers)
         hosts = sorted({*http, *grpc})
         targets = [each for found in (*http.values(), *grpc.values()) for each in found]
         are_weighted = len({each.weight for each in targets}) > 1

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from lb.discovery.source import Entries, SourceError
+from lb.discovery.source import Entries, SourceError, taken_over
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import FilePrint, print_of
-from lb.settings.backends import BackendSettings
-from lb.settings.problems import SettingsError, shown
+from lb.settings.problems import MORE_PROBLEMS, SettingsError, shown
 
 INTERVAL_S: Final = 1.0
 _TOLD: Final = 5
@@ -123,13 +122,7 @@ class FileSource:
             entries = self._read(self._path)
         except (SettingsError, OSError, UnicodeDecodeError) as error:
             return _Looked(now, problem=_reasons(error))
-        # The event loop compares equal objects much faster if they are the same.
-        same = {entry.known_as: entry for entry in before}
-        return _Looked(now, tuple(_same(same.get(entry.known_as), entry) for entry in entries))
-
-
-def _same(before: BackendSettings | None, now: BackendSettings) -> BackendSettings:
-    return before if before is not None and before == now else now
+        return _Looked(now, taken_over(before, entries))
 
 
 def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:
@@ -138,5 +131,7 @@ def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "cannot be read: it is not UTF-8 text"
     told = [f"line {each.line}: {each}" if each.line else str(each) for each in error.problems]
-    more = len(told) - _TOLD
-    return "; ".join(told[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+    is_cut = told[-1] == str(MORE_PROBLEMS)
+    more = len(told) - _TOLD - is_cut
+    at_least = "at least " if is_cut else ""
+    return "; ".join(told[:_TOLD]) + (f"; and {at_least}{more} more" if more > 0 else "")

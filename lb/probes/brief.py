@@ -71,7 +71,11 @@ class BriefClientCall:
 
     def begin(self) -> None:
         """Connect, and go on as far as that goes at once: on loopback it stands already."""
-        error = self._socket.connect_ex((self._address.host, self._address.port))
+        try:
+            error = self._socket.connect_ex((self._address.host, self._address.port))
+        except OSError as failure:  # such as gaierror: there is no interface of that name
+            self._outcome.set_exception(connect_failure(self._address, failure))
+            return
         if error == EINPROGRESS:
             self._waits = True
             self._loop.add_writer(self._fd, self._tried)

@@ -22,7 +22,7 @@ from lb.net.listeners import (
     prepare_inherited,
 )
 from lb.runtime.predecessor import Inherited
-from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings
+from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings, overlap
 from lb.settings.model import Settings
 
 _log = logging.getLogger(__name__)
@@ -147,7 +147,8 @@ class Listeners:
         """By name: those of endpoints, `metrics` and `admin`."""
         self.fresh: list[Bound] = []
         """Those of them that were not known."""
-        free = list(known)
+        open_already = tuple(known)
+        free = list(open_already)
         problems = []
         for name, address in wanted_sockets(settings).items():
             found = _find(free, name, address)
@@ -160,7 +161,7 @@ class Listeners:
                     name, address, shared=settings.listen.reuse_port and name not in OWN
                 )
             except ListenError as error:
-                problems.append(error)
+                problems.append(_explained(error, address, open_already))
                 continue
             fresh = Bound(name, address, bound_address(listener, address), listener)
             self.bound[name] = fresh
@@ -189,6 +190,15 @@ class Listeners:
         """Close all; the files of Unix sockets go too."""
         for bound in self.bound.values():
             bound.close()
+
+
+def _explained(error: ListenError, address: Address, known: Iterable[Bound]) -> ListenError:
+    """An error of binding, which tells if a socket of this process is in the way."""
+    for bound in known:
+        if overlap(bound.address, address):
+            ours = f"{bound.address} ({bound.name})"
+            return ListenError(f"{error}: this process has {ours}; restart it, or use another port")
+    return error
 
 
 def _find(free: Iterable[Bound], name: str, address: Address) -> Bound | None:

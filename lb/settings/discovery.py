@@ -26,7 +26,8 @@ _SERVICES: Final = ("http_service", "grpc_service", "metrics_service")
 class DnsSettings(Section):
     """Backends found by DNS: every address of `host`, or every target of SRV records (RFC 2782).
     A name is looked up again when its time to live is over. Without an answer, or with an empty
-    one, the last good answer stays in force."""
+    one, the last good answer stays in force. An answer has less than 64 KiB: 4,000 IPv4 addresses.
+    No more than twice `max_backends` of them become backends."""
 
     model_config = one_needed("http_port", "grpc_port", "http_service", "grpc_service")
 
@@ -136,8 +137,9 @@ class DiscoverySettings(Section):
 
     files: tuple[FileName, ...] = ()
     """Files with backends, in YAML or JSON: a list like `backends`, or a mapping with that key.
-    They are checked every second. A file with errors is refused with every reason, and its last
-    good content stays in force.
+    They are checked every second. A file with errors is refused with its reasons, and its last
+    good content stays in force. A file has at most 1 MiB and 50,000 values and keys. Entries beyond
+    twice `max_backends` are not read.
 
     Set this when a script or orchestrator writes the list of Tritons; otherwise no file is
     followed."""

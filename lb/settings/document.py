@@ -34,7 +34,7 @@ _INTRODUCTION: Final = """\
 
 <!-- Made by `python -m lb.settings.document`; change the models in lb/settings. -->
 
-One YAML file configures triton-lb. `triton-lb check FILE` prints every problem with path and
+One YAML file configures triton-lb. `triton-lb check FILE` prints up to 100 problems with path and
 line.
 
 - [Basic settings](#basic-settings)

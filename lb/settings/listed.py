@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lb.domain.backend import Address
 from lb.settings.backends import BackendSettings
-from lb.settings.problems import Finding, Path, Problem, SettingsError, format_path
+from lb.settings.problems import MAX_PROBLEMS, Finding, Path, Problem, SettingsError
 from lb.settings.relations import check_backends
 from lb.settings.section import LENIENT
 from lb.settings.tree import Tree, parse_tree
@@ -19,16 +20,16 @@ _KEY: Final = "backends"
 _JSON_STARTS: Final = ("[", "{")
 
 
-class BackendList(BaseModel):
-    """What a file with backends holds."""
+class _Document(BaseModel):
+    """What a file with backends holds beside the entries themselves, which are read one by one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backends: tuple[BackendSettings, ...]
+    backends: tuple[object, ...]
 
 
 def read_backends(
-    text: str, substitute: Callable[[str], str], ours: Mapping[str, Address]
+    text: str, substitute: Callable[[str], str], ours: Mapping[str, Address], most: int
 ) -> tuple[BackendSettings, ...]:
     """Read a list of backends, or a mapping with the key `backends`, in YAML or JSON.
 
@@ -36,16 +37,18 @@ def read_backends(
         text: of the file.
         substitute: is applied to every string and raises ValueError with a message.
         ours: see `own_addresses`.
+        most: backends that matter in all. No more than twice as many entries are read: some may
+            be removed by the operator, or be named elsewhere as well.
 
     Raises:
-        SettingsError: lists every problem.
+        SettingsError: lists every problem, or enough of them.
     """
     if text.lstrip().startswith(_JSON_STARTS):
         text = text.replace("\t", " ")  # between values; YAML knows no tabs there
     tree = parse_tree(text, substitute, _KEY)
     if tree.problems and not tree.root:
         raise SettingsError(tree.problems)
-    return _build(tree, ours)
+    return _build(tree, ours, 2 * most)
 
 
 def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> BackendSettings:
@@ -57,20 +60,13 @@ def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> Ba
     tree = Tree()
     tree.root = {_KEY: [entry]}
     try:
-        return _build(tree, ours)[0]
+        return _build(tree, ours, 1)[0]
     except SettingsError as error:
         prefix = f"{_KEY}[0]"
         raise SettingsError(
             Problem(each.path.removeprefix(prefix).removeprefix("."), each.message)
             for each in error.problems
         ) from None
-
-
-def _readable(root: Mapping[str, object]) -> tuple[BackendSettings, ...]:
-    try:
-        return BackendList.model_validate(root, context=LENIENT).backends
-    except ValidationError:
-        return ()
 
 
 def _standby(backends: Sequence[BackendSettings]) -> Iterator[Finding]:
@@ -81,19 +77,55 @@ def _standby(backends: Sequence[BackendSettings]) -> Iterator[Finding]:
             yield path, "is only for backends in the configuration file"
 
 
-def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ...]:
-    found: tuple[BackendSettings, ...] = ()
-    findings: list[tuple[Path, str]] = []
-    meant: set[Path] = set()
-    try:
-        found = BackendList.model_validate(tree.root).backends
-    except ValidationError as error:
-        findings, meant = describe(error), keys_meant(error)
-        found = _readable(tree.root)
-    problems = {problem.path: problem for problem in reversed(tree.problems)}
-    for path, message in (*findings, *check_backends(found, ours), *_standby(found)):
-        if path not in meant:  # the line about the unknown key tells
-            problems.setdefault(format_path(path), tree.problem(path, message))
+def _build(tree: Tree, ours: Mapping[str, Address], most: int) -> tuple[BackendSettings, ...]:
+    reader = _Reader()
+    reader.read(tree.root, most)
+    rules = chain(check_backends(reader.found, ours), _standby(reader.found))
+    findings = chain(reader.findings, rules)
+    # Of a known key under another name the line about the unknown key tells.
+    problems = tree.problems_with(each for each in findings if each[0] not in reader.meant)
     if problems:
-        raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
-    return found
+        raise SettingsError(problems)
+    return tuple(reader.found)
+
+
+class _Reader:
+    """Reads entries until there are enough problems."""
+
+    def __init__(self) -> None:
+        self.found: list[BackendSettings] = []
+        """The entries, each without what cannot be read; empty if there is one that has nothing
+        else."""
+        self.findings: list[Finding] = []
+        self.meant: set[Path] = set()
+        """Known keys that stand there under an unknown name."""
+
+    def read(self, root: Mapping[str, object], most: int) -> None:
+        """Read no more than so many entries."""
+        try:
+            _Document.model_validate(root)
+        except ValidationError as error:
+            self._note(error, ())
+        entries = root.get(_KEY)
+        if not isinstance(entries, list):
+            return
+        for index, entry in enumerate(entries[:most]):
+            try:
+                self.found.append(BackendSettings.model_validate(entry))
+            except ValidationError as error:
+                self._note(error, (_KEY, index))
+                if len(self.findings) > MAX_PROBLEMS:
+                    break
+                self._keep_readable(entry)
+        if len(self.found) < min(len(entries), most):
+            self.found.clear()  # rules between entries go by their numbers
+
+    def _note(self, error: ValidationError, at: Path) -> None:
+        self.findings += describe(error, at)
+        self.meant |= keys_meant(error, at)
+
+    def _keep_readable(self, entry: object) -> None:
+        try:
+            self.found.append(BackendSettings.model_validate(entry, context=LENIENT))
+        except ValidationError:
+            return  # nothing of it can be read, and the findings say so

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from lb.domain.errors import LoadBalancerError
+
+MAX_PROBLEMS: Final = 100
+"""Problems of one text that are looked for. People mend a few at a time, and a broken text may have
+hundreds of thousands."""
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys of mappings and indexes of lists, from the top."""
@@ -39,6 +44,10 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+MORE_PROBLEMS: Final = Problem("", "there may be more problems")
+"""The last of the problems where some were not looked for."""
 
 
 class SettingsError(LoadBalancerError):

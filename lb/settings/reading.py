@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from lb.settings.fronts import apply_environment
 from lb.settings.model import Settings
-from lb.settings.problems import Path, SettingsError, format_path
+from lb.settings.problems import Path, SettingsError
 from lb.settings.relations import check_relations, readable
 from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
@@ -66,17 +67,15 @@ def build_settings(tree: Tree) -> Settings:
     """Check a plain tree and build the settings from it.
 
     Raises:
-        SettingsError: lists every problem, one per path, in the order of the file.
+        SettingsError: lists every problem, or enough of them, one per path, by their lines.
     """
     settings, findings, meant = _validate(tree.root)
     read = readable(tree.root) if settings is None else settings
-    problems = {problem.path: problem for problem in reversed(tree.problems)}
-    relations = check_relations(read)
-    for path, message in (*findings, *relations):
-        if path not in meant:  # the line about the unknown key tells
-            problems.setdefault(format_path(path), tree.problem(path, message))
+    every = chain(findings, check_relations(read))
+    # Of a known key under another name the line about the unknown key tells.
+    problems = tree.problems_with(each for each in every if each[0] not in meant)
     if settings is None or problems:
-        raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
+        raise SettingsError(problems)
     return settings
 
 

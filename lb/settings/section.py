@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final, Self, TypeVar
 
 from pydantic import (
@@ -17,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from lb.settings.problems import Finding
+from lb.settings.problems import MAX_PROBLEMS, Finding
 
 RULE: Final = "rule"
 """Type of the error for a broken rule; its context has the message."""
@@ -70,13 +71,15 @@ class Section(BaseModel):
         cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
         """Report broken rules together with unreadable values, as far as the rest can be read."""
+        data = _without_surplus(cls, data)
         try:
             section, errors = handler(data), []
         except ValidationError as error:
-            errors = error.errors(include_url=False)
-            rest = _readable(data, handler, errors)
+            every = error.errors(include_url=False)
+            errors = every[: MAX_PROBLEMS + 1]  # a list may hold ten thousands
+            rest = _readable(data, handler, every)
             if rest is None:
-                raise
+                raise _error(cls, errors, ()) from None
             section = rest
         if info.context == LENIENT:
             return section
@@ -84,6 +87,16 @@ class Section(BaseModel):
         if errors or findings:
             raise _error(cls, errors, findings)
         return section
+
+
+def _without_surplus(section: type[Section], data: object) -> object:
+    """What a section is made from, without unknown keys beyond those that are told."""
+    fields = section.model_fields
+    if not isinstance(data, Mapping) or len(data) <= len(fields) + MAX_PROBLEMS:
+        return data
+    known = set(map(key_of, fields))
+    unknown = islice((key for key in data if key not in known), MAX_PROBLEMS + 1)
+    return {key: data[key] for key in (*known.intersection(data), *unknown)}
 
 
 _Some = TypeVar("_Some", bound=Section)

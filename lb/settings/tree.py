@@ -10,16 +10,27 @@ A key without a value is as good as left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 import yaml
 
-from lb.settings.problems import Path, Problem, format_path
+from lb.settings.problems import (
+    MAX_PROBLEMS,
+    MORE_PROBLEMS,
+    Finding,
+    Path,
+    Problem,
+    format_path,
+)
 from lb.settings.redaction import redact
 
 MAX_CHARACTERS: Final = 1 << 20
 """Longest text: a thousand backends take a tenth of it, and parsing YAML is slow."""
+MAX_VALUES: Final = 50_000
+"""Most values and keys of a text. A thousand backends with 24 settings each have as many, and take
+about a second and 30 MB to read."""
 
 _NULL: Final = "tag:yaml.org,2002:null"
 _BOOL: Final = "tag:yaml.org,2002:bool"
@@ -30,14 +41,27 @@ _MAP: Final = "tag:yaml.org,2002:map"
 _SEQ: Final = "tag:yaml.org,2002:seq"
 
 
+class _TooManyValues(yaml.MarkedYAMLError):
+    """The text has more values and keys than are read."""
+
+
 class _Loader(yaml.BaseLoader):
-    """Composes nodes without aliases. The base resolves no scalars; the schema is added below."""
+    """Composes nodes without aliases, and only so many. The base resolves no scalars; the schema is
+    added below."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             # The stubs leave this one method without types.
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=mark)
+        self._nodes += 1
+        if self._nodes > MAX_VALUES:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise _TooManyValues(problem_mark=mark)
         return super().compose_node(parent, index)
 
 
@@ -71,6 +95,21 @@ class Tree:
         """A problem of the value at a path; its message shows nothing that was substituted."""
         where = format_path(path)
         return Problem(where, redact(message, self.root, path), self.line_of(path))
+
+    def problems_with(self, findings: Iterable[Finding]) -> list[Problem]:
+        """Problems of the text and of its values, one per path, in the order of the file.
+
+        Args:
+            findings: of the values; no more are taken than are told.
+        """
+        found = {problem.path: problem for problem in reversed(self.problems)}
+        some = list(islice(findings, MAX_PROBLEMS + 1))
+        for path, message in some:
+            found.setdefault(format_path(path), self.problem(path, message))
+        problems = sorted(found.values(), key=lambda problem: problem.line)
+        if len(problems) > MAX_PROBLEMS or len(some) > MAX_PROBLEMS:
+            return [*problems[:MAX_PROBLEMS], MORE_PROBLEMS]
+        return problems
 
 
 def parse_tree(text: str, substitute: Callable[[str], str], list_key: str = "") -> Tree:
@@ -113,6 +152,10 @@ def _compose(text: str, problems: list[Problem]) -> yaml.Node | None:
         return None
     try:
         node = _Loader(text).get_single_node()
+    except _TooManyValues as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        message = f"the text has more than {MAX_VALUES} values and keys"
+        problems.append(Problem("", message, line))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         message = f"not valid YAML: {_yaml_problem(error)}"
@@ -229,4 +272,5 @@ class _Builder:
             return node.value
 
     def _note(self, path: Path, line: int, message: str) -> None:
-        self._tree.problems.append(Problem(format_path(path), message, line))
+        if len(self._tree.problems) <= MAX_PROBLEMS:
+            self._tree.problems.append(Problem(format_path(path), message, line))

@@ -26,6 +26,8 @@ from lb.domain.client import IpNetwork
 from lb.settings.problems import Substituted, show
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})", re.ASCII)
+_ZONE: Final = re.compile(r"(?!25[A-Za-z])[A-Za-z0-9_.-]{1,15}", re.ASCII)
+"""Name or number of an interface (RFC 4007), which `%25` begins only in URLs (RFC 6874)."""
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 _FIELD_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?|", re.ASCII)
 _DNS_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?", re.ASCII)
@@ -78,10 +80,13 @@ def read_address(value: object) -> Address:
         return address
     if value.startswith("["):
         try:
-            IPv6Address(address.host)
+            zone = IPv6Address(address.host).scope_id
         except ValueError as error:
             host = show(value if isinstance(value, Substituted) else address.host)
             raise ValueError(f"{host} is not an IPv6 address") from error
+        if zone is not None and not _ZONE.fullmatch(zone):
+            host = show(value if isinstance(value, Substituted) else address.host)
+            raise ValueError(f"{host}: expected an interface after %, as in fe80::1%eth0")
     elif not _HOST.fullmatch(address.host):
         raise ValueError(expected)
     return address
@@ -194,6 +199,8 @@ def _check_dns_name(name: str) -> str:
 def _check_name(name: str) -> str:
     if not name.isprintable() or not name or "/" in name or name != name.strip():
         raise ValueError(f"expected a printable name without slashes, got {show(name)}")
+    if name in (".", ".."):
+        raise ValueError(f"clients leave {name} out of URLs; expected another name")
     return name
 
 
@@ -338,9 +345,15 @@ BackendName = Annotated[
     str,
     Field(max_length=253),
     AfterValidator(_check_name),
-    WithJsonSchema({"type": "string", "maxLength": 253, "pattern": r"^[^/\s](?:[^/]*[^/\s])?$"}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 253,
+            "pattern": r"^(?!\.\.?$)[^/\s](?:[^/]*[^/\s])?$",
+        }
+    ),
 ]
-"""A name for logs, metrics and the admin API; it stands in URLs, so no slash."""
+"""A name for logs, metrics and the admin API; it stands in URLs, so no slash, `.` or `..`."""
 
 
 def field_name(name: str | None) -> bytes:

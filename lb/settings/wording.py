@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import islice
 from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lb.settings.model import Settings
-from lb.settings.problems import Path, show
+from lb.settings.problems import MAX_PROBLEMS, Finding, Path, show
 from lb.settings.section import Section
 from lb.settings.shape import keys_at
 
@@ -60,19 +61,22 @@ _MOST_LISTED: Final = 12
 """A message does not list more keys than a backend has."""
 
 
-def describe(error: ValidationError) -> list[tuple[Path, str]]:
-    """Return the path and the message of everything that is wrong."""
-    return [
-        _describe(details)
-        for details in error.errors(include_url=False)
-        # Pydantic also calls a list too short whose items were all refused.
-        if details["type"] != "too_short" or not details["input"]
-    ]
+def describe(error: ValidationError, at: Path = ()) -> list[Finding]:
+    """Return the path and the message of what is wrong, as far as it is told.
+
+    Args:
+        error: of a validation.
+        at: where the value stands that was validated.
+    """
+    errors = error.errors(include_url=False)
+    # Pydantic also calls a list too short whose items were all refused.
+    real = (each for each in errors if each["type"] != "too_short" or not each["input"])
+    return [_describe(each, at) for each in islice(real, MAX_PROBLEMS + 1)]
 
 
-def _describe(error: ErrorDetails) -> tuple[Path, str]:
+def _describe(error: ErrorDetails, at: Path) -> Finding:
     # Pydantic marks an error in a mapping's key, rather than its value, by a last part.
-    path = tuple(part for part in error["loc"] if part != "[key]")
+    path = (*at, *(part for part in error["loc"] if part != "[key]"))
     context = error.get("ctx", {})
     found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     match error["type"]:
@@ -105,9 +109,16 @@ def _may_be_secret(path: Path) -> bool:
     return "headers" in path or path[:2] == ("access", "tokens")
 
 
-def keys_meant(error: ValidationError) -> set[Path]:
-    """Return the paths of known keys that stand there under a name that is unknown."""
-    unknown = (each["loc"] for each in error.errors() if each["type"] == "extra_forbidden")
+def keys_meant(error: ValidationError, at: Path = ()) -> set[Path]:
+    """Return the paths of known keys that stand there under a name that is unknown, as far as the
+    unknown ones are told.
+
+    Args:
+        error: of a validation.
+        at: where the value stands that was validated.
+    """
+    errors = error.errors(include_url=False)[: MAX_PROBLEMS + 1]
+    unknown = ((*at, *each["loc"]) for each in errors if each["type"] == "extra_forbidden")
     return {(*path[:-1], key) for path in unknown if (key := key_meant(path))}
 
 

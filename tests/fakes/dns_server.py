@@ -27,6 +27,8 @@ class DnsServer(asyncio.DatagramProtocol):
     def __init__(self) -> None:
         self.port = 0
         self.ttl_s = 1
+        self.keeps_to_size = True
+        """No datagram is longer than the client has asked for."""
         self.asked: Counter[tuple[str, str]] = Counter()
         self._answers: dict[tuple[str, str], list[str] | Rcode | str] = {}
         self._transport: asyncio.DatagramTransport | None = None
@@ -59,7 +61,7 @@ class DnsServer(asyncio.DatagramProtocol):
             return
         query = dns.message.from_wire(data)
         wire = answer.to_wire(max_size=_WHOLE)
-        if len(wire) > max(query.payload, 512):
+        if self.keeps_to_size and len(wire) > max(query.payload, 512):
             answer.answer.clear()
             answer.flags |= TC
             wire = answer.to_wire()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import dns.message
 import pytest
 from dns.rcode import Rcode
 
 from lb.discovery.dns import DnsSource
+from lb.discovery.nameserver import MAX_DATAGRAM
 from lb.discovery.source import Entries, SourceError
 from lb.net.file_thread import FileThread
 from lb.settings.discovery import DnsSettings
@@ -27,12 +30,15 @@ async def server() -> AsyncIterator[DnsServer]:
 class Bench:
     """A source with a clock that is always at the time when it may ask again."""
 
-    def __init__(self, server: DnsServer, timeout_s: float = 30.0, **settings: Any) -> None:
+    def __init__(
+        self, server: DnsServer, timeout_s: float = 30.0, most: int = 1000, **settings: Any
+    ) -> None:
         self.now = 100.0
         config = {"servers": [server.address], **settings}
         self.source = DnsSource(
             DnsSettings.model_validate(config),
             FileThread(),
+            most=most,
             clock=lambda: self.now,
             timeout_s=timeout_s,
         )
@@ -90,6 +96,41 @@ async def test_more_addresses_than_fit_a_datagram_are_all_found(server: DnsServe
     many = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(500)]
     server.say(NAME, "A", *many)
     assert len(await host(server).next()) == 500
+
+
+@pytest.mark.parametrize("keeps_to_size", [True, False])
+async def test_the_event_loop_parses_short_answers_only(
+    server: DnsServer, monkeypatch: pytest.MonkeyPatch, keeps_to_size: bool
+) -> None:
+    in_loop: list[int] = []
+    here, read = threading.get_ident(), dns.message.from_wire
+
+    def note(wire: bytes, *args: Any, **options: Any) -> dns.message.Message:
+        if threading.get_ident() == here:
+            in_loop.append(len(wire))
+        return read(wire, *args, **options)
+
+    for place in ("dns.message.from_wire", "lb.discovery.dns.from_wire"):
+        monkeypatch.setattr(place, note)
+    server.keeps_to_size = keeps_to_size
+    server.say(NAME, "A", *(f"10.0.{each // 250}.{each % 250 + 1}" for each in range(3000)))
+    assert len(await host(server, most=2000).next()) == 3000
+    assert max(in_loop) <= MAX_DATAGRAM
+
+
+async def test_of_very_many_addresses_enough_become_backends(server: DnsServer) -> None:
+    server.say(NAME, "A", *(f"10.0.0.{each}" for each in range(10, 50)))
+    found = await host(server, most=2).names()
+    assert found == [f"10.0.0.{each}:8000" for each in range(10, 14)]
+
+
+async def test_backends_that_stay_are_the_same_objects(server: DnsServer) -> None:
+    bench = host(server)
+    server.say(NAME, "A", "10.0.0.9")
+    (before,) = await bench.next()
+    server.say(NAME, "A", "10.0.0.9", "10.0.0.10")
+    stays, _new = await bench.next()
+    assert stays is before
 
 
 async def test_what_all_have_in_common_is_what_was_configured(server: DnsServer) -> None:

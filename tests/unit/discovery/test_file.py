@@ -13,7 +13,7 @@ from lb.settings.listed import read_backends
 
 
 def read(path: str) -> Entries:
-    return read_backends(Path(path).read_text(), str, {})
+    return read_backends(Path(path).read_text(), str, {}, 1000)
 
 
 class Bench:
@@ -92,7 +92,7 @@ async def test_a_file_that_is_whole_at_the_second_look_was_never_bad(tmp_path: P
     texts = iter(["- http: a:1\n", "- http: [", "- http: b:1\n"])
     source = FileSource(
         str(bench.path),
-        lambda _path: read_backends(next(texts), str, {}),
+        lambda _path: read_backends(next(texts), str, {}, 1000),
         FileThread(),
         interval_s=0.005,
     )
@@ -122,7 +122,10 @@ async def test_of_very_many_problems_the_first_are_told(tmp_path: Path) -> None:
         await bench.names()
     reasons = str(raised.value).split("; ")
     assert len(reasons) == 6
-    assert reasons[-1].startswith("and ")
+    assert reasons[-1] == "and 4 more"
+    bench.put("- name: x\n" * 900)
+    with pytest.raises(SourceError, match=r"; and at least 95 more$"):
+        await bench.names()
 
 
 async def test_a_source_is_the_same_while_what_it_goes_by_is() -> None:

@@ -162,3 +162,14 @@ async def test_an_address_that_nobody_can_connect_to_is_told_at_once() -> None:
     with pytest.raises(UpstreamError):
         outcome.result()
     client_call.close()
+
+
+async def test_an_interface_that_is_not_there_is_no_connection() -> None:
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[ProbeAnswer] = loop.create_future()
+    call = BriefClientCall(loop, Address("fe80::1%none", 80), b"", None, outcome)
+    call.begin()
+    call.close()
+    with pytest.raises(UpstreamError) as raised:
+        await outcome
+    assert raised.value.outcome is Outcome.CONNECT_FAILED

@@ -71,6 +71,19 @@ def test_a_socket_that_cannot_be_bound_leaves_none_open(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_socket_of_ours_that_is_in_the_way_is_named() -> None:
+    first = Listeners(settings(http="127.0.0.1:0"))
+    ours = first.addresses["http"]
+    wanted = settings(http=f"0.0.0.0:{ours.port}")
+    with pytest.raises(ListenError) as raised:
+        Listeners(wanted, first.bound.values())
+    first.close()
+    assert str(raised.value).endswith(
+        f"(http): Address already in use: this process has {ours} (http); "
+        "restart it, or use another port"
+    )
+
+
 def test_a_port_for_requests_may_be_shared_by_processes_that_say_so() -> None:
     first = Listeners(settings(http="127.0.0.1:0", admin="127.0.0.1:0", reuse_port=True))
     http, admin = (str(first.addresses[name]) for name in ("http", "admin"))

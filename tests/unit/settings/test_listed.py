@@ -5,21 +5,22 @@ import json
 import pytest
 
 from lb.domain.backend import Address
+from lb.settings import wording
 from lb.settings.listed import read_backend, read_backends
 from lb.settings.model import Settings
-from lb.settings.problems import Problem, SettingsError
+from lb.settings.problems import MAX_PROBLEMS, MORE_PROBLEMS, Problem, SettingsError
 from lb.settings.relations import own_addresses
 
 OURS = {"listen.http": Address("127.0.0.1", 8000)}
 
 
 def names(text: str) -> list[str]:
-    return [entry.spec().name for entry in read_backends(text, str, OURS)]
+    return [entry.spec().name for entry in read_backends(text, str, OURS, 1000)]
 
 
 def problems(text: str) -> list[tuple[int, str]]:
     with pytest.raises(SettingsError) as raised:
-        read_backends(text, str, OURS)
+        read_backends(text, str, OURS, 1000)
     return [(each.line, str(each)) for each in raised.value.problems]
 
 
@@ -42,7 +43,7 @@ def test_an_empty_list_is_one() -> None:
 
 def test_every_setting_of_a_backend_may_be_given_and_strings_are_substituted() -> None:
     text = "- http: a:1\n  weight: 2\n  headers: {authorization: '${TOKEN}'}\n  health: {fall: 9}\n"
-    (entry,) = read_backends(text, lambda word: word.replace("${TOKEN}", "secret"), {})
+    (entry,) = read_backends(text, lambda word: word.replace("${TOKEN}", "secret"), {}, 1000)
     assert (entry.weight, entry.health.fall) == (2.0, 9)
     assert entry.headers == {"authorization": "secret"}
 
@@ -79,6 +80,38 @@ def test_every_problem_of_a_list_is_told_with_its_line(
     assert [line for line, _ in told] == [line for line, _ in found]
     for (_, message), (_, start) in zip(told, found, strict=True):
         assert message.startswith(start)
+
+
+def test_entries_that_are_too_many_are_not_read() -> None:
+    read = read_backends("[{http: a:1}, {http: a:2}, {http: a:3}, {http: a:4}, a]", str, OURS, 2)
+    assert [entry.known_as for entry in read] == ["a:1", "a:2", "a:3", "a:4"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[{'a,' * 5000}]",
+        f"[{'{},' * 2000}]",
+        f"[{'{http: a},' * 2000}]",
+        f"[{'{http: a:1},' * 2000}]",
+        f"[{'!a b,' * 2000}]",
+        f"[{{http: a:1, {','.join(f'k{number}: 1' for number in range(5000))}}}]",
+        f"[{{http: a:1, health: {{expected_status: [{'1,' * 5000}]}}}}]",
+    ],
+)
+def test_problems_are_looked_for_until_there_are_enough(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[object] = []
+    describe = wording._describe
+    monkeypatch.setattr(
+        wording, "_describe", lambda *given: described.append(given) or describe(*given)
+    )
+    with pytest.raises(SettingsError) as raised:
+        read_backends(text, str, {}, 1000)
+    assert len(raised.value.problems) == MAX_PROBLEMS + 1
+    assert raised.value.problems[-1] == MORE_PROBLEMS
+    assert len(described) <= MAX_PROBLEMS + 1
 
 
 def test_headers_are_never_shown() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.backend import Address
 from lb.settings.model import Settings
-from lb.settings.problems import SettingsError, shown
+from lb.settings.problems import MAX_PROBLEMS, MORE_PROBLEMS, SettingsError, shown
 from lb.settings.reading import read_settings
 from lb.settings.scheduling import PolicyName
 
@@ -231,6 +231,21 @@ def test_everything_wrong_with_a_file_is_told_at_once_in_the_order_of_the_file()
         "10 limits.stream_window_bytes: expected at least 65535, got 1",
         "10 limits.head_bytes: 4KiB is less than limits.request_line_bytes (8KiB)",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"backends: [{'a,' * 5000}]",
+        f"backends: [{'{http: a},' * 2000}]",
+        "backends: [{http: 'a:1'}]\n" + "".join(f"k{number}: 1\n" for number in range(5000)),
+    ],
+)
+def test_of_very_many_problems_enough_are_looked_for(text: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        read(f"listen: {{http: '127.0.0.1:80'}}\n{text}")
+    assert len(raised.value.problems) == MAX_PROBLEMS + 1
+    assert raised.value.problems[-1] == MORE_PROBLEMS
 
 
 def test_a_good_file_becomes_settings() -> None:

@@ -127,7 +127,7 @@ def test_the_reference_is_shown_instead(line: str, message: str) -> None:
 def test_a_list_of_backends_shows_it_no_more(tmp_path: File) -> None:
     substitution = Substitution({"SECRET": "hunter2"}, lambda path: path)
     with pytest.raises(SettingsError, match="SECRET") as raised:
-        read_backends("- http: a:1\n  weight: ${SECRET}", substitution.apply, {})
+        read_backends("- http: a:1\n  weight: ${SECRET}", substitution.apply, {}, 1000)
     assert "hunter2" not in str(raised.value)
 
 

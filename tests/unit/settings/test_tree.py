@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from lb.settings.problems import Problem
-from lb.settings.tree import MAX_CHARACTERS, Tree, parse_tree
+from lb.settings.tree import MAX_CHARACTERS, MAX_VALUES, Tree, parse_tree
 
 
 def parse(text: str) -> Tree:
@@ -101,6 +101,7 @@ def test_substitution_sees_strings_only_and_its_failure_is_a_problem_at_the_valu
         ("a: &x {}\nb: *x\n", Problem("", "not valid YAML: aliases are not supported", 2)),
         ("[" * 5000, Problem("", "not valid YAML: nested too deeply")),
         ("#" * (MAX_CHARACTERS + 1), Problem("", "the text has more than 1048576 characters")),
+        (f"\na: [{'b,' * MAX_VALUES}]", Problem("", "the text has more than 50000 values and keys", 2)),
     ],
 )  # fmt: skip
 def test_a_text_that_is_no_mapping_has_one_problem_and_an_empty_tree(

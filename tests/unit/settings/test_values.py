@@ -65,6 +65,10 @@ def test_addresses_are_read(text: object, address: Address) -> None:
         ("::1:80", "an IPv6 address needs brackets: [::1]:80"),
         ("[x]:80", "'x' is not an IPv6 address"),
         ("[]:80", "'' is not an IPv6 address"),
+        (
+            "[::1%25lo]:80",
+            "'::1%25lo': expected an interface after %, as in fe80::1%eth0",
+        ),
         ("unix:", "a Unix socket needs a path: unix:/run/name.sock"),
     ],
 )
@@ -113,7 +117,7 @@ def test_backend_names_are_printable(name: str) -> None:
     assert accepts(BackendName, name)
 
 
-@pytest.mark.parametrize("name", ["", " a", "a/b", "a\n", "a\0b", "x" * 254])
+@pytest.mark.parametrize("name", ["", ".", "..", " a", "a/b", "a\n", "a\0b", "x" * 254])
 def test_other_backend_names_are_refused(name: str) -> None:
     assert not accepts(BackendName, name)
 
