@@ -12,37 +12,24 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from lb.cli.demo.acts import Timeline
-from lb.cli.demo.balancer import free_listeners
-from lb.cli.demo.run import demonstrate
 from tests.fakes.terminal import Terminal
 
 COMMAND = [sys.executable, "-m", "lb.cli.main", "demo", "--backends", "2"]
 
 
-async def test_once_loses_no_request_to_a_kill_a_freeze_and_a_drain(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # Each act lasts for 3 s: a frozen Triton is out before it goes on.
-    timeline = Timeline((1.0, 7.0, 13.0), 18.0)
-    before = psutil.Process().children()
-    assert await demonstrate(3, timeline, find_listeners=free_listeners) == 0
-    assert [child for child in psutil.Process().children() if child not in before] == []
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert re.search(r"all \d{3,} answers were right", shown.out)
-    assert re.findall(r"\ds  (\w+) (triton-\d)", shown.out) == [
-        ("killed", "triton-2"), ("brought", "triton-2"), ("froze", "triton-2"),
-        ("brought", "triton-2"), ("drained", "triton-2"), ("brought", "triton-2"),
-    ]  # fmt: skip
-    seen = re.findall(r"clients saw (\d+) answers, (\d+) failed\n", shown.out)
+def test_once_loses_no_request_to_a_kill_a_freeze_and_a_drain() -> None:
+    ended = subprocess.run(
+        [*COMMAND[:-2], "--once"], capture_output=True, text=True, timeout=80, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.search(r"all \d{3,} answers were right", ended.stdout)
+    seen = re.findall(r"clients saw (\d+) answers, (\d+) failed\n", ended.stdout)
     assert [failed for _, failed in seen] == ["0"] * 6
     assert all(int(answers) > 0 for answers, _ in seen)
-    rows = [line.split() for line in shown.out.splitlines() if line.startswith("  triton-")]
+    assert "killed triton-2 (SIGKILL)" in ended.stdout
+    rows = [line.split() for line in ended.stdout.splitlines() if line.startswith("  triton-")]
     assert [row[0] for row in rows[-3:]] == ["triton-0", "triton-1", "triton-2"]
     assert all(int(row[3]) > 0 for row in rows[-3:])
-    assert "round robin" in shown.out
-    assert "Try it on yours: triton-lb serve" in shown.out
 
 
 def test_keys_kill_and_restore_at_a_terminal() -> None:
@@ -57,19 +44,17 @@ def test_keys_kill_and_restore_at_a_terminal() -> None:
         terminal.until("drained triton-2: clients saw")
         terminal.until("draining")
         assert not re.search(r"[1-9]\d* failed", terminal.text)
-        children = psutil.Process(terminal.pid).children(recursive=True)
         terminal.press("\x03")
         assert terminal.wait(30) == 0
-    assert psutil.wait_procs(children, timeout=30)[1] == []
 
 
-def test_a_triton_may_be_killed_frozen_and_drained_by_others() -> None:
+def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
     with Terminal(COMMAND[:-2], columns=160) as terminal:
         terminal.until("k kill")
         admin = re.search(r"admin +(http://\S+)", terminal.text)
         assert admin is not None
         terminal.press("r")  # from now on nothing happens by itself
-        for name in ("triton-0", "triton-2"):
+        for name in ("triton-0", "triton-1", "triton-2"):
             process_of(terminal.pid, name).send_signal(signal.SIGKILL)
             terminal.until("was killed by SIGKILL")
             terminal.press("r")
@@ -117,8 +102,9 @@ def addresses(demo: subprocess.Popen[str]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_demo_serves_until_a_signal_and_leaves_nobody_behind(
-    demo: subprocess.Popen[str],
+    demo: subprocess.Popen[str], number: signal.Signals
 ) -> None:
     shown = addresses(demo)
     assert sorted(shown) == ["HTTP", "admin", "gRPC", "metrics"]
@@ -126,7 +112,7 @@ def test_demo_serves_until_a_signal_and_leaves_nobody_behind(
         assert answer.status == 200
     children = psutil.Process(demo.pid).children(recursive=True)
     assert len(children) == 4
-    demo.send_signal(signal.SIGTERM)
+    demo.send_signal(number)
     assert demo.wait(timeout=60) == 0
     assert psutil.wait_procs(children, timeout=30)[1] == []
 
