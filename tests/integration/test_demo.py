@@ -27,6 +27,12 @@ def test_once_loses_no_request_to_a_kill_a_freeze_and_a_drain() -> None:
     assert [failed for _, failed in seen] == ["0"] * 6
     assert all(int(answers) > 0 for answers, _ in seen)
     assert "killed triton-2 (SIGKILL)" in ended.stdout
+    assert re.findall(r"\ds  (\w+) (triton-\d)", ended.stdout) == [
+        ("killed", "triton-2"), ("brought", "triton-2"), ("froze", "triton-2"),
+        ("brought", "triton-2"), ("drained", "triton-2"), ("brought", "triton-2"),
+    ]  # fmt: skip
+    assert "round robin" in ended.stdout
+    assert "Try it on yours: triton-lb serve" in ended.stdout
     rows = [line.split() for line in ended.stdout.splitlines() if line.startswith("  triton-")]
     assert [row[0] for row in rows[-3:]] == ["triton-0", "triton-1", "triton-2"]
     assert all(int(row[3]) > 0 for row in rows[-3:])
