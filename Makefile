@@ -49,7 +49,7 @@ test-servers: $(VENV)/.test triton debian
 test-others: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix --ignore=,$(BUSY_TESTS) $(WHOLE_TESTS) $(SERVER_TESTS))
 
-# All tests. Those that wait run in four processes side by side, since they leave most of two cores idle: their ports
+# All tests. Those that wait run in three processes side by side, which take about as long: their ports
 # are locked (tests/fakes/process.py).
 # What needs no quiet machine runs beside them in what time they leave; there a test may take long without being at fault.
 # What one of them alone needs is set up by it, while others run.
@@ -60,11 +60,9 @@ check:
 	@TEST_LIMIT_S=300 $(IDLE) $(MAKE) -kj3 --output-sync=target --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-servers >build/check-servers.log 2>&1 & servers=$$!; \
 	$(MAKE) --no-print-directory test-whole-last >build/check-whole.log 2>&1 & last=$$!; \
-	$(MAKE) --no-print-directory test-others >build/check-others.log 2>&1 & others=$$!; \
-	$(MAKE) --no-print-directory test-whole-first; first=$$?; \
+	$(MAKE) -k --no-print-directory test-whole-first test-others; first=$$?; \
 	wait $$last; last=$$?; cat build/check-whole.log; wait $$servers; servers=$$?; cat build/check-servers.log; \
-	wait $$others; others=$$?; cat build/check-others.log; \
-	wait $$beside; beside=$$?; cat build/check.log; exit $$((first || last || servers || others || beside))
+	wait $$beside; beside=$$?; cat build/check.log; exit $$((first || last || servers || beside))
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools deploy
