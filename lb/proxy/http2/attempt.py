@@ -40,6 +40,8 @@ _HELD_AT_MOST: Final = UNCOUNTED
 """Bytes of a message that are held while it is not whole, so that another backend may be asked
 instead. They are as few as the memory budget does not count, and never so many that the backend
 waits for its window."""
+EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
+"""What a server says that shuts down, to streams that were not half-closed."""
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
@@ -681,6 +683,21 @@ class GrpcAttempt(Attempt):
             self.failed(ended)
         else:
             self.try_replace(ended)
+
+    def try_outlive_exit(self, status: int) -> bool:
+        """Have a stream go on whose server ends it with this status since it shuts down, if
+        `take_resumption` of its sink says so. The server has ended its stream already."""
+        outcome = Outcome.CUT_OFF
+        if (
+            status not in EXITING
+            or self.call.request.ended
+            or not self.sink.take_resumption(self, outcome)
+        ):
+            return False
+        self.end_stream()
+        self.leave(outcome)
+        self.sink.resume(self, outcome)
+        return True
 
     def _try_resume(self, outcome: Outcome) -> None:
         """End it, which is under way, if a stream may go on with what it has not answered."""

@@ -27,8 +27,6 @@ from lb.wire.http2.heads import ResponseHead
 
 _ANSWER_START: Final = PREFIX_SIZE + 1
 _OK: Final = 200
-EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
-"""What a server says that shuts down, to streams that were not half-closed."""
 _EMPTY: Final = bytes(PREFIX_SIZE)
 """A message without content."""
 
@@ -81,17 +79,8 @@ class StreamAnswers(ResponseSink):
             attempt.held_text = b""
             self._call.relay.loop.call_soon(self._wait_no_more, attempt)
             return True
-        elif (
-            attempt.begun
-            and end_stream
-            and head.grpc_status in EXITING
-            and not self._call.request.ended
-            and self.take_resumption(attempt, Outcome.CUT_OFF)
-        ):
-            attempt.end_stream()
-            attempt.leave(Outcome.CUT_OFF)
-            self.resume(attempt, Outcome.CUT_OFF)
-            return True
+        elif attempt.begun and end_stream:
+            return attempt.try_outlive_exit(head.grpc_status)
         return False
 
     @property

@@ -14,7 +14,6 @@ from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.exchange import NEVER_HELD, Exchange
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.stream_answer import EXITING
 from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
 from lb.proxy.http2.stream_resumption import Resumption
 from lb.proxy.http2.stream_router import StreamRouter
@@ -447,14 +446,7 @@ class Branch(ResponseSink):
             self.merge.head_came(head)
             return True
         status = head.grpc_status
-        if (
-            status in EXITING
-            and not self.call.request.ended
-            and self.take_resumption(attempt, Outcome.CUT_OFF)
-        ):
-            attempt.end_stream()
-            attempt.leave(Outcome.CUT_OFF)
-            self.resume(attempt, Outcome.CUT_OFF)
+        if attempt.try_outlive_exit(status):
             return True
         if status == NO_STATUS:
             status = status_of_http(self.portion.status)

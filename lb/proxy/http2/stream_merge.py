@@ -26,10 +26,9 @@ from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.pending_responses import Due, StreamMessage
 from lb.kserve.stream_answers import error_answer
 from lb.proxy.failure import grpc_status
-from lb.proxy.http2.attempt import attempt_of
+from lb.proxy.http2.attempt import EXITING, attempt_of
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
-from lb.proxy.http2.stream_answer import EXITING
 from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_pipes import move_queue
 from lb.proxy.http2.stream_resumption import Resumption

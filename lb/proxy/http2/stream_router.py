@@ -53,7 +53,7 @@ class StreamRouter:
         self.models: frozenset[bytes] = frozenset()
         """Models on demand of the requests that were looked at."""
         self.models_lately: frozenset[bytes] = frozenset()
-        """Those of them since somebody last asked which ones the stream uses."""
+        """Models among them since somebody last asked which ones the stream uses."""
 
     def backend_for(self, message: StreamMessage) -> Backend | None:
         """Where a message goes. This is the one place that decides it.

@@ -89,7 +89,7 @@ class StreamSession(CallPart):
         self._is_placing = False
         """Messages so far are being routed anew; only then the attempt is started."""
         self._resumption = Resumption()
-        """Of the one upstream stream."""
+        """How often requests of the one upstream stream were lost."""
         self._again: list[Payload] = []
         """Requests that go again before all that waits, until another attempt begins."""
 
