@@ -133,10 +133,12 @@ class Call(Exchange):
         self.head = head
         self.messages = MessageMeter(options.message_size) if options.message_size else None
         self.guard = self.timer = self.part = None
-        memory_budget = relay.memory_budget
-        window_max = options.stream_window_max
-        request: Pipe[Any] = Pipe(self, memory_budget, server.options.stream_window, window_max)
-        response: Pipe[Any] = Pipe(self, memory_budget, options.answer_window, window_max)
+        request: Pipe[Any] = Pipe(
+            self, relay.memory_budget, server.options.stream_window, options.stream_window_max
+        )
+        response: Pipe[Any] = Pipe(
+            self, relay.memory_budget, options.answer_window, options.stream_window_max
+        )
         self.request: Pipe[Any] = request
         self.response: Pipe[Any] = response
         request.opposite = response
@@ -144,7 +146,6 @@ class Call(Exchange):
         request.source = response.sink = server
         request.source_id = response.sink_id = stream_id
         response.credit = server.peer_window
-        request.retained = []
 
     # The client's side
 
@@ -153,6 +154,7 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load).
         relay = self.relay
         relay.accounts.open_exchanges += 1
+        self.request.retained = []
         facts = self.head.facts
         if facts.is_plain and not end_stream:
             if facts.timeout_s or relay.options.request_timeout_s:

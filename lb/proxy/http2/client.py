@@ -242,7 +242,6 @@ class Http2ClientConnection(Http2Connection):
             return
         self.next_id = stream_id + 2
         self.credit -= size
-        relay = self.relay
         request.sink = self
         request.sink_id = stream_id
         request.finished = True
@@ -252,7 +251,7 @@ class Http2ClientConnection(Http2Connection):
         response.source_id = stream_id
         self.streams[stream_id] = response
         attempt.connection = self
-        attempt.connected_at = relay.now
+        attempt.connected_at = self.relay.now
         if not self.dirty:
             self.mark()
         block = call.head.block
