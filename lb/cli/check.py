@@ -148,7 +148,7 @@ def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...]
     try:
         text = read_file(path)
         substitution = Substitution(os.environ, read_text)
-        ours, most = own_addresses(settings), settings.discovery.max_backends
+        ours, most = own_addresses(settings), settings.discovery.max_entries
         return read_backends(text, substitution.apply, ours, most)
     except SettingsError as error:
         print_problems(shown(path), error, sys.stdout)

@@ -103,7 +103,7 @@ class Discovery:
 def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
     """The sources that are configured; nothing is looked at yet."""
     discovery = settings.discovery
-    most = discovery.max_backends
+    most = discovery.max_entries
     sources: list[Source] = []
     if discovery.dns:
         from lb.discovery.dns import DnsSource  # most do without: 6 MB

@@ -69,8 +69,7 @@ class DnsSource:
         Args:
             settings: what to ask for.
             files: the thread in which `/etc/resolv.conf` is read, and long answers are parsed.
-            most: backends that matter in all. No more than twice as many are found: some may be
-                removed by the operator, or be named elsewhere as well.
+            most: addresses or targets that become backends.
             clock: monotonic, in seconds.
             timeout_s: for one look-up, all servers and repetitions together.
         """
@@ -141,7 +140,7 @@ class DnsSource:
 
     async def _entries_of(self, found: Callable[[], Iterable[BackendSettings]]) -> Entries:
         """As many entries as matter, in a thread: a thousand take a twentieth of a second."""
-        before, most = self._entries, 2 * self._most
+        before, most = self._entries, self._most
         return await self._files.run(self, lambda: taken_over(before, islice(found(), most)))
 
     # Addresses

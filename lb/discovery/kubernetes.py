@@ -107,8 +107,7 @@ class KubernetesSource:
             settings: what to look for.
             rng: spreads what replicas do over time.
             files: the thread in which files with credentials are read.
-            most: backends that matter in all. No more than twice as many are found: some may be
-                removed by the operator, or be named elsewhere as well.
+            most: endpoints that become backends.
             log_in: says where the API is, in a thread; by the settings if left out.
             clock: monotonic, in seconds.
             first_pause_s: after a failure.
@@ -278,7 +277,7 @@ class KubernetesSource:
         except SourceError as error:
             return error
         known = self._entries
-        used = servers[: 2 * self._most]
+        used = servers[: self._most]
         self._entries = {each: known.get(each) or self._entry(each) for each in used}
         return tuple(self._entries.values())
 

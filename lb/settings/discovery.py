@@ -169,6 +169,12 @@ class DiscoverySettings(Section):
     Set this when the log says that backends were left out; otherwise a faulty source cannot fill
     the memory."""
 
+    @property
+    def max_entries(self) -> int:
+        """Most entries that are taken from one source: twice as many as backends in all, since some
+        may be removed by the operator, or be named elsewhere as well."""
+        return 2 * self.max_backends
+
     def broken_rules(self) -> Iterator[Finding]:
         """Nothing is followed twice."""
         for index, file in enumerate(self.files):

@@ -37,8 +37,7 @@ def read_backends(
         text: of the file.
         substitute: is applied to every string and raises ValueError with a message.
         ours: see `own_addresses`.
-        most: backends that matter in all. No more than twice as many entries are read: some may
-            be removed by the operator, or be named elsewhere as well.
+        most: entries that are read.
 
     Raises:
         SettingsError: lists every problem, or enough of them.
@@ -48,7 +47,7 @@ def read_backends(
     tree = parse_tree(text, substitute, _KEY)
     if tree.problems and not tree.root:
         raise SettingsError(tree.problems)
-    return _build(tree, ours, 2 * most)
+    return _build(tree, ours, most)
 
 
 def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> BackendSettings:

@@ -83,7 +83,7 @@ def test_every_problem_of_a_list_is_told_with_its_line(
 
 
 def test_entries_that_are_too_many_are_not_read() -> None:
-    read = read_backends("[{http: a:1}, {http: a:2}, {http: a:3}, {http: a:4}, a]", str, OURS, 2)
+    read = read_backends("[{http: a:1}, {http: a:2}, {http: a:3}, {http: a:4}, a]", str, OURS, 4)
     assert [entry.known_as for entry in read] == ["a:1", "a:2", "a:3", "a:4"]
 
 
