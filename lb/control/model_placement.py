@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether something is to be done, beside what requests ask for."""
+_UNREAD_S: Final = 1.0
+"""How long nothing is decided while it is being found out what a backend has, whose process may be
+another one. Its models may still be there, and health checks notice meanwhile if it has died."""
 _MEMORY_S: Final = 10.0
 """How often backends are asked for the memory that is in use while nothing changes there."""
 _NO_MODEL: Final = b"triton-lb:no-such-model"
@@ -168,6 +171,8 @@ class ModelPlacement:
         self._looked_at = -math.inf
         self._known: list[BackendRecord] = []
         """Backends that were managed at the last look."""
+        self._unread: dict[BackendRecord, float] = {}
+        """Managed backends whose models are not known at present, and since when."""
         self._unsubscribe: Callable[[], None] | None = None
         self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
         """Bytes of GPUs that are in use, and when that was asked."""
@@ -240,7 +245,9 @@ class ModelPlacement:
 
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         """Look at backends that come into service before they answer that a model is not there."""
-        if self.is_on and self._managed() != self._known:
+        if self.is_on and (
+            self._managed() != self._known or set(self._find_unread()) != self._unread.keys()
+        ):
             self._woken.set()
 
     def wanted(self, model: bytes) -> None:
@@ -303,11 +310,14 @@ class ModelPlacement:
             return
         now = self._looked_at = self._clock()
         planner = self.planner
+        self._ask_newcomers()
+        self._known = self._managed()
+        self._unread = {record: self._unread.get(record, now) for record in self._find_unread()}
+        if any(now < since + _UNREAD_S for since in self._unread.values()):
+            return
         # Requests are told of when they end, and a stream may go on for days.
         self._used.update(self.models_streamed())
         planner.used(self._used, now)
-        self._ask_newcomers()
-        self._known = self._managed()
         records = {record.backend.name: record for record in self._known}
         planner.steps = self._watch.ensembles()
         self._ask_memory(records.values(), now)
@@ -381,6 +391,18 @@ class ModelPlacement:
             and record.admin is AdminState.ENABLED
             and record.answers
             and record.models.lists is True
+        ]
+
+    def _find_unread(self) -> list[BackendRecord]:
+        """Backends that were managed, and have not listed their models since one of their ports
+        began to refuse connections."""
+        return [
+            record
+            for record in self._directory.records
+            if self._explicit.get(record) == (record.backend.deaths, True)
+            and record.admin is AdminState.ENABLED
+            and record.answers
+            and record.models.lists is None
         ]
 
     def _host(self, record: BackendRecord) -> Host:
@@ -639,7 +661,7 @@ class ModelPlacement:
             kept = ""
             if planner.is_pinned(model):
                 kept = "pinned"
-            elif copies[model] <= planner.copies_kept(model):
+            elif 0 < copies[model] <= planner.copies_kept(model):
                 kept = "min_copies"
             elif model in planner.kept:
                 kept = "loaded by a client"

@@ -16,6 +16,8 @@ from typing import Final
 class Meaning(Enum):
     """What is said about a request that did not run."""
 
+    NO_VERSION = "no_version"
+    """This server has no version of the model."""
     UNKNOWN_MODEL = "unknown_model"
     """This server does not have the model, or not that version."""
     MODEL_NOT_READY = "model_not_ready"
@@ -46,6 +48,10 @@ _TEXTS: Final = (
     (
         Meaning.MODEL_NOT_READY,
         re.compile(_STEP + r"Request for unknown model: .* is not at ready state"),
+    ),
+    (
+        Meaning.NO_VERSION,
+        re.compile(r"Request for unknown model: '.*' (?:is not found|has no available versions)\Z"),
     ),
     (Meaning.UNKNOWN_MODEL, re.compile(_STEP + r"Request for unknown model: ")),
     (Meaning.UNKNOWN_MODEL, re.compile(r"requested model '[^']*' is not available")),

@@ -482,10 +482,13 @@ def test_what_a_backend_had_is_forgotten_when_its_last_port_closes() -> None:
     directory = make_directory("a", "b")
     lists(directory, "a", "m")
     lists(directory, "b", "m")
-    found(directory, port_of(directory, "a", HTTP), REFUSED, 110.0)
+    found(directory, port_of(directory, "a", HTTP), TIMEOUT, 110.0)
+    found(directory, port_of(directory, "a", GRPC), TIMEOUT, 110.0)
     assert directory.find("a").models.lists
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 111.0)
     found(directory, port_of(directory, "a", GRPC), REFUSED, 111.0)
     assert directory.find("a").models.lists is None
+    assert directory.find("a").models.names == frozenset()
     found(directory, port_of(directory, "a", GRPC), READY, 112.0)
     found(directory, port_of(directory, "a", GRPC), READY, 113.0)
     assert where(directory, "m", GRPC) == ["b"]
