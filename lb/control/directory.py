@@ -64,6 +64,10 @@ def _nobody_cuts(_backend: Backend) -> None:
     """There are no connections."""
 
 
+def _nobody_waits() -> None:
+    """Nothing waits for models."""
+
+
 def _at_once(act: Callable[[], None]) -> None:
     """Puts nothing off."""
     act()
@@ -100,6 +104,8 @@ class BackendDirectory:
         """Closes all connections to a backend, whatever runs over them."""
         self.model_use: Callable[[Backend, bytes], ModelUse] = _no_use
         """Counts what of a model runs on a backend."""
+        self.on_models: Callable[[], None] = _nobody_waits
+        """Told that a backend has other models than before, or in other states."""
         self._looked_at: float | None = None
         self._search_due = 0.0
         """When all may be looked at again for a model that nobody is known to have."""
@@ -406,15 +412,14 @@ class BackendDirectory:
             port.health.has_models = record.models.has_ready_models
             self._settle(port, before, port.why or "its models are not ready", now)
         self._publish_soon()
+        self.on_models()
 
     def facts_changed(self, facts: Mapping[bytes, ModelFacts]) -> None:
         """What is known of the configuration of all models, by their names."""
         self._facts = dict(facts)
         self._publish_soon()
 
-    def misplaced(
-        self, backend: Backend, model: bytes, version: bytes | None, now: float
-    ) -> None:
+    def misplaced(self, backend: Backend, model: bytes, version: bytes | None, now: float) -> None:
         """A backend answered that it does not have a model ready.
 
         If it has no version of a model at all that it listed as ready, it is another process, or

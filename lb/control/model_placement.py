@@ -174,6 +174,10 @@ class ModelPlacement:
         self._unread: dict[BackendRecord, float] = {}
         """Managed backends whose models are not known at present, and since when."""
         self._unsubscribe: Callable[[], None] | None = None
+        self._unloading: dict[tuple[BackendRecord, bytes], float] = {}
+        """Models that are being unloaded, whoever asked for that, and since when."""
+        self._leaving: set[tuple[BackendRecord, bytes]] = set()
+        """Those of them whose unload is overdue."""
         self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
         """Bytes of GPUs that are in use, and when that was asked."""
         self._asking_memory: set[BackendRecord] = set()
@@ -220,6 +224,7 @@ class ModelPlacement:
     def start(self) -> None:
         """Begin to look at the pool."""
         self._unsubscribe = self._directory.ref.subscribe(self._on_snapshot)
+        self._directory.on_models = self._on_models
         self._loop = self._tasks.spawn(self._run(), name="placement of models")
 
     async def first_round(self, timeout_s: float) -> None:
@@ -248,6 +253,11 @@ class ModelPlacement:
         if self.is_on and (
             self._managed() != self._known or set(self._find_unread()) != self._unread.keys()
         ):
+            self._woken.set()
+
+    def _on_models(self) -> None:
+        """A backend may have room now for a model that requests wait for, or have lost it."""
+        if self._wanted:
             self._woken.set()
 
     def wanted(self, model: bytes) -> None:
@@ -295,7 +305,15 @@ class ModelPlacement:
 
     async def _pause(self) -> None:
         """Wait until something happens, or time has made a difference."""
-        due_at = self.planner.due_at(self._wanted_since(), self._looked_at)
+        due_at = min(
+            self.planner.due_at(self._wanted_since(), self._looked_at),
+            *(
+                since + self.planner.overdue_unload_s(key[1])
+                for key, since in self._unloading.items()
+                if key not in self._leaving
+            ),
+            math.inf,
+        )
         due_s = max(0.0, due_at - self._clock())
         try:
             async with asyncio.timeout(min(_LOOK_S, due_s) if self.is_on else None):
@@ -321,6 +339,7 @@ class ModelPlacement:
         records = {record.backend.name: record for record in self._known}
         planner.steps = self._watch.ensembles()
         self._ask_memory(records.values(), now)
+        self._follow_unloads(now)
         hosts = [self._host(record) for record in records.values()]
         planner.follow(hosts, now)
         self._sample(records, now)
@@ -393,6 +412,30 @@ class ModelPlacement:
             and record.models.lists is True
         ]
 
+    def _follow_unloads(self, now: float) -> None:
+        """Find out which unloads are overdue. Triton goes on with them."""
+        unloading = {
+            (record, model)
+            for record in self._known
+            for model in _names_in(record, ModelState.UNLOADING)
+            - _names_in(record, ModelState.READY, ModelState.LOADING)
+        }
+        self._unloading = {key: self._unloading.get(key, now) for key in unloading}
+        self._leaving &= unloading
+        for (record, model), since in self._unloading.items():
+            took_s = now - since
+            is_overdue = took_s >= self.planner.overdue_unload_s(model)
+            if is_overdue and (record, model) not in self._leaving:
+                self._leaving.add((record, model))
+                _log.warning(
+                    "model unload is overdue: it is not waited for",
+                    extra={
+                        "backend": record.backend.name,
+                        "model": text(model),
+                        "seconds": round(took_s, 3),
+                    },
+                )
+
     def _find_unread(self) -> list[BackendRecord]:
         """Backends that were managed, and have not listed their models since one of their ports
         began to refuse connections."""
@@ -406,14 +449,15 @@ class ModelPlacement:
         ]
 
     def _host(self, record: BackendRecord) -> Host:
-        entries = record.models.entries
-        taken = frozenset(each.name for each in entries if each.state in TAKES_ROOM)
+        taken = _names_in(record, *TAKES_ROOM)
+        leaving = frozenset(model for each, model in self._leaving if each is record)
         step = self._under_way.get(record)
         overdue: frozenset[bytes] = frozenset()
         if step is not None and step.model is not None:
             new = {*step.before, step.model}
             taken |= new
-            if self.loader.check_overdue(record.backend.name):
+            is_late = not leaving.isdisjoint(step.evict)
+            if self.loader.check_overdue(record.backend.name) or is_late:
                 overdue = frozenset(new) - self._ready(record)
         return Host(
             name=record.backend.name,
@@ -421,6 +465,7 @@ class ModelPlacement:
             taken=taken,
             ready=self._ready(record),
             overdue=overdue,
+            leaving=leaving,
             memory_used=self._memory.get(record, (0.0, None))[1],
             is_busy=step is not None or record in self._asking_memory,
             in_flight=record.backend.in_flight,
@@ -429,8 +474,8 @@ class ModelPlacement:
     @staticmethod
     def _ready(record: BackendRecord) -> frozenset[bytes]:
         """Models that get requests on a backend."""
-        ready = (each.name for each in record.models.entries if each.state is ModelState.READY)
-        return frozenset(ready) - record.drained_models - record.evicted
+        ready = _names_in(record, ModelState.READY)
+        return ready - record.drained_models - record.evicted
 
     def _use_of(self, backend: str, model: bytes) -> ModelUse:
         return self._directory.model_use(self._directory.find(backend).backend, model)
@@ -680,6 +725,11 @@ class ModelPlacement:
                 size_source=planner.sizes.source(model),
                 kept=kept,
             )
+
+
+def _names_in(record: BackendRecord, *states: ModelState) -> frozenset[bytes]:
+    """Models of which the newest list of a backend has a version in one of these states."""
+    return frozenset(each.name for each in record.models.entries if each.state in states)
 
 
 def _names(backends: Iterable[Backend]) -> tuple[str, ...]:
