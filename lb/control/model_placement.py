@@ -174,6 +174,9 @@ class ModelPlacement:
         self._unread: dict[BackendRecord, float] = {}
         """Managed backends whose models are not known at present, and since when."""
         self._unsubscribe: Callable[[], None] | None = None
+        self._catalogues: dict[BackendRecord, tuple[float, frozenset[bytes]]] = {}
+        """When each backend was managed last, and what it may load. One that is gone is expected
+        back for as long as requests wait."""
         self._unloading: dict[tuple[BackendRecord, bytes], float] = {}
         """Models that are being unloaded, whoever asked for that, and since when."""
         self._leaving: set[tuple[BackendRecord, bytes]] = set()
@@ -251,7 +254,9 @@ class ModelPlacement:
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         """Look at backends that come into service before they answer that a model is not there."""
         if self.is_on and (
-            self._managed() != self._known or set(self._find_unread()) != self._unread.keys()
+            self._managed() != self._known
+            or set(self._find_unread()) != self._unread.keys()
+            or self._find_newcomers()
         ):
             self._woken.set()
 
@@ -506,7 +511,9 @@ class ModelPlacement:
 
     def _tell_routes(self, hosts: list[Host], now: float) -> None:
         """Say which models requests may wait for, and which are refused."""
-        known = set().union(*(host.catalogue for host in hosts)) - self.planner.withdrawn
+        self._follow_catalogues(now)
+        known = set().union(*(names for _, names in self._catalogues.values()))
+        known -= self.planner.withdrawn
         waiting = OnDemand(self.options.wait)
         failed = {model for model, _ in self.planner.failures}
         self._directory.load_on_demand(
@@ -517,6 +524,20 @@ class ModelPlacement:
                 for model in known
             }
         )
+
+    def _follow_catalogues(self, now: float) -> None:
+        """Note what managed backends may load, and forget those that are not expected back."""
+        for record in self._known:
+            self._catalogues[record] = now, record.models.names - record.drained_models
+        here = set(self._directory.records)
+        self._catalogues = {
+            record: (at, names)
+            for record, (at, names) in self._catalogues.items()
+            if record in here
+            and record.admin is AdminState.ENABLED
+            and now < at + self.options.wait
+            and self._explicit.get(record) != (record.backend.deaths, False)
+        }
 
     def _observe(self, steps: list[Step]) -> None:
         for step in set(steps).difference(self._observed):
@@ -540,16 +561,23 @@ class ModelPlacement:
             for record, known in self._explicit.items()
             if record in records and known[0] == record.backend.deaths
         }
-        for record in records - self._explicit.keys() - self._asking:
-            if (
-                record.member.spec.kind is BackendKind.TRITON
-                and record.answers
-                and record.models.lists is True
-            ):
-                self._asking.add(record)
-                self._all_asked.clear()
-                name = f"ask {record.backend.name} whether it loads models"
-                self._tasks.spawn(self._ask(record), name=name)
+        for record in self._find_newcomers():
+            self._asking.add(record)
+            self._all_asked.clear()
+            name = f"ask {record.backend.name} whether it loads models"
+            self._tasks.spawn(self._ask(record), name=name)
+
+    def _find_newcomers(self) -> list[BackendRecord]:
+        """Tritons that have come or come back, and have not been asked since."""
+        return [
+            record
+            for record in self._directory.records
+            if record.member.spec.kind is BackendKind.TRITON
+            and record not in self._asking
+            and self._explicit.get(record, (None, False))[0] != record.backend.deaths
+            and record.answers
+            and record.models.lists is True
+        ]
 
     async def _ask(self, record: BackendRecord) -> None:
         deaths = record.backend.deaths

@@ -484,6 +484,35 @@ async def test_the_models_of_a_triton_whose_process_may_be_another_are_not_relie
         assert bench.ready() == {"a": "m", "b": "n"}
 
 
+async def test_requests_wait_for_the_only_triton_to_be_back() -> None:
+    """It gets them once it has loaded their model, whichever of its ports is open first."""
+    async with placing({"wait": "60s"}, a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        await bench.looked()
+        assert (bench.serving("m"), bench.serving("n")) == ([], [])
+        assert bench.route("m").on_demand is not None
+        bench.ask(b"m")
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        for port in record.ports:
+            for _ in range(3):
+                found(bench.directory, port, Finding.READY, 201.0)
+            assert bench.serving("m") == []
+        await eventually(lambda: bench.serving("m") == ["a"])
+
+
+async def test_a_triton_that_is_gone_for_long_is_not_waited_for() -> None:
+    async with placing({"wait": "60s"}, a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        bench.now += 60.0
+        await bench.looked()
+        assert b"m" not in bench.directory.ref.current.routes
+        assert bench.directory.ref.current.loadable == {}
+
+
 async def test_a_triton_that_does_not_say_what_it_has_is_waited_for_a_second() -> None:
     async with placing({"max_models": 2}, a=triton("m"), b=triton("n")) as bench:
         (record, _) = bench.directory.records
