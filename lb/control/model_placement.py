@@ -310,14 +310,13 @@ class ModelPlacement:
 
     async def _pause(self) -> None:
         """Wait until something happens, or time has made a difference."""
+        planner, looked_at = self.planner, self._looked_at
+        overdue_at = [
+            since + planner.overdue_unload_s(model) for (_, model), since in self._unloading.items()
+        ]
         due_at = min(
-            self.planner.due_at(self._wanted_since(), self._looked_at),
-            *(
-                since + self.planner.overdue_unload_s(key[1])
-                for key, since in self._unloading.items()
-                if key not in self._leaving
-            ),
-            math.inf,
+            [planner.due_at(self._wanted_since(), looked_at)]
+            + [at for at in overdue_at if at > looked_at]
         )
         due_s = max(0.0, due_at - self._clock())
         try:

@@ -17,7 +17,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.retry import MIN_RETRIES_PER_S, REPLAY_TABLE, Ran, RetryRules, Verdict, decide
-from lb.kserve.errors import Meaning
+from lb.kserve.errors import Meaning, model_without_version
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.eligible import NO_HINTS, placement_of
@@ -339,6 +339,13 @@ class RetryPolicy:
         if self._may_ask_other(exchange, backend):
             return True
         return meaning in _MODEL_IS_NOT_READY and exchange.leave_variant()
+
+    def note_error(self, backend: Backend, text: str) -> None:
+        """Note what an error among the answers of a stream says of its backend. That answer is for
+        the client, and the next request for the model may go elsewhere."""
+        model = model_without_version(text)
+        if model:
+            self._misplaced(backend, model.encode(), None)
 
     def _is_loaded_again(self, exchange: Exchange, version: bytes) -> bool:
         """Whether a model that a backend has no longer is loaded on demand: the backend has

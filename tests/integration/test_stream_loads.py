@@ -133,6 +133,26 @@ async def test_a_later_message_waits_until_its_model_is_loaded(home: int) -> Non
         assert setup.relay.queue.wait_reasons == {(b"cold", "loading"): 1}
 
 
+@pytest.mark.parametrize("is_spread", [False, True])
+async def test_an_error_within_a_stream_tells_that_a_backend_has_lost_its_model(
+    is_spread: bool,
+) -> None:
+    async with running() as setup:
+        told: list[tuple[str, bytes, bytes | None]] = []
+        setup.relay.misplaced = lambda backend, *what: told.append((backend.name, *what))
+        await setup.begin()
+        if is_spread:
+            setup.load("other", 1)
+            await setup.stream.send(step("other", 0, "b"))
+            assert await setup.stream.answer() == ("b", "b1")
+        text = "Request for unknown model: 'warm' is not found"
+        setup.backends[0].errors["warm"] = text
+        await setup.stream.send(step("warm", 0, "c"))
+        assert await setup.stream.answer() == ("c", text)
+        assert told == [("b0", b"warm", None)]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
 async def test_a_message_waits_where_the_stream_has_several_backends() -> None:
     async with running() as setup:
         await setup.begin()
