@@ -340,7 +340,7 @@ class ModelWatch:
             listed = None
             if watched.last != came or record.models.lists is not True:
                 listed = await self._lists.read(index)
-            if life == record.models.times_forgotten:
+            if record.answers and life == record.models.times_forgotten:
                 self._take_index(watched, listed, came, asked_at)
         except NotOffered as refused:
             self._take_none(record, str(refused))

@@ -812,9 +812,11 @@ class Queue:
         snapshot = self._pool.current
         route = snapshot.routes.get(exchange.model)
         found = snapshot.on_standby if route is None else route.on_demand or snapshot.on_standby
-        if found is None or exchange.operation.kind not in _WAKING:
+        if found is None or exchange.operation.kind is OperationKind.READ:
             return None
-        if found.is_standby and self._placement(exchange).eligible:
+        if not found.is_standby:
+            return found
+        if exchange.operation.kind not in _WAKING or self._placement(exchange).eligible:
             return None
         return found
 
