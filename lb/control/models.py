@@ -340,7 +340,7 @@ class ModelWatch:
             listed = None
             if watched.last != came or record.models.lists is not True:
                 listed = await self._lists.read(index)
-            if record.answers and life == record.models.times_forgotten:
+            if life == record.models.times_forgotten:
                 self._take_index(watched, listed, came, asked_at)
         except NotOffered as refused:
             self._take_none(record, str(refused))
@@ -360,6 +360,8 @@ class ModelWatch:
     ) -> None:
         """Take over a list; None: it is the one that came before."""
         record, models = watched.record, watched.record.models
+        if not record.answers:
+            return  # it has closed its ports meanwhile
         watched.has_listed, watched.silent_since = True, None
         before = (models.lists, models.ready)
         if listed is None:
