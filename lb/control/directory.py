@@ -64,6 +64,10 @@ def _nobody_cuts(_backend: Backend) -> None:
     """There are no connections."""
 
 
+def _nobody_waits() -> None:
+    """Nothing waits for models."""
+
+
 def _at_once(act: Callable[[], None]) -> None:
     """Puts nothing off."""
     act()
@@ -100,6 +104,8 @@ class BackendDirectory:
         """Closes all connections to a backend, whatever runs over them."""
         self.model_use: Callable[[Backend, bytes], ModelUse] = _no_use
         """Counts what of a model runs on a backend."""
+        self.on_models: Callable[[], None] = _nobody_waits
+        """Told that a backend has other models than before, or in other states."""
         self._looked_at: float | None = None
         self._search_due = 0.0
         """When all may be looked at again for a model that nobody is known to have."""
@@ -406,19 +412,30 @@ class BackendDirectory:
             port.health.has_models = record.models.has_ready_models
             self._settle(port, before, port.why or "its models are not ready", now)
         self._publish_soon()
+        self.on_models()
 
     def facts_changed(self, facts: Mapping[bytes, ModelFacts]) -> None:
         """What is known of the configuration of all models, by their names."""
         self._facts = dict(facts)
         self._publish_soon()
 
-    def misplaced(self, backend: Backend, model: bytes, version: bytes, now: float) -> None:
+    def misplaced(self, backend: Backend, model: bytes, version: bytes | None, now: float) -> None:
         """A backend answered that it does not have a model ready.
+
+        If it has no version of a model at all that it listed as ready, it is another process, or
+        somebody has unloaded the model. It gets no requests for it until its next list, which is
+        asked for at once.
 
         Without the version that was asked for, that may be one which nobody has: then only the
         backend's next list can tell, and it is asked for at once. So are those of all when nobody
         is known to have the model: one may have been told to load it, and not through us. All that
         is done once a second at most.
+
+        Args:
+            backend: that one.
+            model: its name as it stands on the wire.
+            version: that was asked for; empty: not known. None: it has no version of the model.
+            now: monotonic seconds.
         """
         record = self._records.get(backend.name)
         if record is None or record.backend is not backend:
@@ -430,13 +447,18 @@ class BackendDirectory:
             self._search_due = now + _SEARCH_S
             for each in self._records.values():
                 self._look_again(each, now)
-        if not version:
-            self._look_again(record, now)
-        elif record.models.contradicted((model, version), now):
+        if version is None:
+            is_news = record.models.lacks(model, now)
+        else:
+            is_news = bool(version) and record.models.contradicted((model, version), now)
+        if is_news:
             fields = {"backend": backend.name, "model": text(model)}
             _log.info("backend does not have a model that it listed", extra=fields)
-            self._look_again(record, now)
             self.models_changed(record, now)
+        if is_news and version is None:
+            record.wake()
+        elif is_news or not version:
+            self._look_again(record, now)
 
     def _look_again(self, record: BackendRecord, now: float) -> None:
         """Ask for its list soon, but not for each request that a client may make."""
@@ -458,15 +480,20 @@ class BackendDirectory:
         if result.finding is Finding.READY:
             port.port.probed_at = now
             port.port.ready_through = result.ready_through
-        before = port.health.state
+        before, was_refusing = port.health.state, port.health.is_refusing
         port.health.probed(result.finding, port.port.last_byte_at)
         record = self.find(port.backend.name)
         was_dead = not record.lives
         record.note_death()
         if was_dead and record.lives:
             self._look_at_silent(record)
-        if self._settle(port, before, result.detail, now):
+        is_doubted = port.health.is_refusing and not was_refusing
+        if is_doubted:
+            self._doubt_process(port, record, now)
+        is_changed = self._settle(port, before, result.detail, now)
+        if is_changed:
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
+        if is_changed or is_doubted:
             self._publish_soon()
         elif before is BackendState.DOWN and result.detail:
             port.why = result.detail  # refused first, say, and then not ready
@@ -527,17 +554,38 @@ class BackendDirectory:
         if record is None or port is None or not REPLAY_TABLE[outcome].counts_against_backend:
             return
         if outcome is Outcome.CONNECT_REFUSED:
-            before = port.health.state
+            before, was_refusing = port.health.state, port.health.is_refusing
             port.health.refused()
             record.note_death()
-            if self._settle(port, before, "refused a connection", now):
+            if not was_refusing:
+                self._doubt_process(port, record, now)
+            is_changed = self._settle(port, before, "refused a connection", now)
+            if is_changed:
                 self._tell_sibling(port, True, now)
+            if is_changed or not was_refusing:
                 self._publish_if_changed()
         else:
             port.health.doubted()
+            if outcome is Outcome.LOST:
+                self._look_again(record, now)  # another process may be there already
         port.wake()
 
     # Conclusions
+
+    def _doubt_process(self, port: PortRecord, record: BackendRecord, now: float) -> None:
+        """One port of a backend has begun to refuse connections: nobody listens there, so its
+        process has ended, and the next answer of its other port may be of another process. Find
+        that out soon, and rely on no list of models until there is a new one."""
+        if record.models.lists is False or not record.answers:
+            return
+        record.models.doubt()
+        for other in record.ports:
+            if other is not port:
+                before, other.health.has_models = other.health.state, False
+                other.health.doubted()
+                self._settle(other, before, "its models are not known", now)
+                other.wake()
+        record.wake()
 
     def _tell_sibling(self, port: PortRecord, is_closed: bool, now: float) -> None:
         """A Triton that exits closes HTTP before gRPC: prefer others for gRPC, too."""

@@ -87,6 +87,8 @@ def _absent(
     for model, how in on_demand.items():
         is_there = [names is None or model in names for names in served]
         route = routes.get(model)
+        if route is None and not how.is_standby:
+            route = ModelRoute(facts=NO_FACTS)  # all that had listed it are gone for a while
         if route is None or all(is_there):
             continue
         http, grpc = route.placements or general

@@ -216,12 +216,14 @@ class ModelLoader:
             raise NotUnloadedError(error.detail) from error
         if not reply.is_ok:
             raise NotUnloadedError(reply.detail or f"status {reply.status}")
-        give_up_at = self._clock() + _UNLOAD_S
+        unload_began = self._clock()
+        give_up_at = unload_began + _UNLOAD_S
         while self._has(record, model):
             if self._clock() >= give_up_at:
                 raise NotUnloadedError(f"{text(model)} stays loaded")
             await asyncio.sleep(_POLL_S)
             await self._watch.listed(record)
+        self._planner.unload_s[model] = self._clock() - unload_began
         self._evictions[why] += 1
         took_s = round(self._clock() - began, 3)
         _log.info("model evicted", extra={**fields, "why": why, "seconds": took_s})

@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether something is to be done, beside what requests ask for."""
+_UNREAD_S: Final = 1.0
+"""How long nothing is decided while it is being found out what a backend has, whose process may be
+another one. Its models may still be there, and health checks notice meanwhile if it has died."""
 _MEMORY_S: Final = 10.0
 """How often backends are asked for the memory that is in use while nothing changes there."""
 _NO_MODEL: Final = b"triton-lb:no-such-model"
@@ -168,7 +171,16 @@ class ModelPlacement:
         self._looked_at = -math.inf
         self._known: list[BackendRecord] = []
         """Backends that were managed at the last look."""
+        self._unread: dict[BackendRecord, float] = {}
+        """Managed backends whose models are not known at present, and since when."""
         self._unsubscribe: Callable[[], None] | None = None
+        self._catalogues: dict[BackendRecord, tuple[float, frozenset[bytes]]] = {}
+        """When each backend was managed last, and what it may load. One that is gone is expected
+        back for as long as requests wait."""
+        self._unloading: dict[tuple[BackendRecord, bytes], float] = {}
+        """Models that are being unloaded, whoever asked for that, and since when."""
+        self._leaving: set[tuple[BackendRecord, bytes]] = set()
+        """Those of them whose unload is overdue."""
         self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
         """Bytes of GPUs that are in use, and when that was asked."""
         self._asking_memory: set[BackendRecord] = set()
@@ -215,6 +227,7 @@ class ModelPlacement:
     def start(self) -> None:
         """Begin to look at the pool."""
         self._unsubscribe = self._directory.ref.subscribe(self._on_snapshot)
+        self._directory.on_models = self._on_models
         self._loop = self._tasks.spawn(self._run(), name="placement of models")
 
     async def first_round(self, timeout_s: float) -> None:
@@ -240,7 +253,16 @@ class ModelPlacement:
 
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         """Look at backends that come into service before they answer that a model is not there."""
-        if self.is_on and self._managed() != self._known:
+        if self.is_on and (
+            self._managed() != self._known
+            or set(self._find_unread()) != self._unread.keys()
+            or self._find_newcomers()
+        ):
+            self._woken.set()
+
+    def _on_models(self) -> None:
+        """A backend may have room now for a model that requests wait for, or have lost it."""
+        if self._wanted:
             self._woken.set()
 
     def wanted(self, model: bytes) -> None:
@@ -288,7 +310,14 @@ class ModelPlacement:
 
     async def _pause(self) -> None:
         """Wait until something happens, or time has made a difference."""
-        due_at = self.planner.due_at(self._wanted_since(), self._looked_at)
+        planner, looked_at = self.planner, self._looked_at
+        overdue_at = [
+            since + planner.overdue_unload_s(model) for (_, model), since in self._unloading.items()
+        ]
+        due_at = min(
+            [planner.due_at(self._wanted_since(), looked_at)]
+            + [at for at in overdue_at if at > looked_at]
+        )
         due_s = max(0.0, due_at - self._clock())
         try:
             async with asyncio.timeout(min(_LOOK_S, due_s) if self.is_on else None):
@@ -303,14 +332,18 @@ class ModelPlacement:
             return
         now = self._looked_at = self._clock()
         planner = self.planner
+        self._ask_newcomers()
+        self._known = self._managed()
+        self._unread = {record: self._unread.get(record, now) for record in self._find_unread()}
+        if any(now < since + _UNREAD_S for since in self._unread.values()):
+            return
         # Requests are told of when they end, and a stream may go on for days.
         self._used.update(self.models_streamed())
         planner.used(self._used, now)
-        self._ask_newcomers()
-        self._known = self._managed()
         records = {record.backend.name: record for record in self._known}
         planner.steps = self._watch.ensembles()
         self._ask_memory(records.values(), now)
+        self._follow_unloads(now)
         hosts = [self._host(record) for record in records.values()]
         planner.follow(hosts, now)
         self._sample(records, now)
@@ -383,15 +416,52 @@ class ModelPlacement:
             and record.models.lists is True
         ]
 
+    def _follow_unloads(self, now: float) -> None:
+        """Find out which unloads are overdue. Triton goes on with them."""
+        unloading = {
+            (record, model)
+            for record in self._known
+            for model in _names_in(record, ModelState.UNLOADING)
+            - _names_in(record, ModelState.READY, ModelState.LOADING)
+        }
+        self._unloading = {key: self._unloading.get(key, now) for key in unloading}
+        self._leaving &= unloading
+        for (record, model), since in self._unloading.items():
+            took_s = now - since
+            is_overdue = took_s >= self.planner.overdue_unload_s(model)
+            if is_overdue and (record, model) not in self._leaving:
+                self._leaving.add((record, model))
+                _log.warning(
+                    "model unload is overdue: it is not waited for",
+                    extra={
+                        "backend": record.backend.name,
+                        "model": text(model),
+                        "seconds": round(took_s, 3),
+                    },
+                )
+
+    def _find_unread(self) -> list[BackendRecord]:
+        """Backends that were managed, and have not listed their models since one of their ports
+        began to refuse connections."""
+        return [
+            record
+            for record in self._directory.records
+            if self._explicit.get(record) == (record.backend.deaths, True)
+            and record.admin is AdminState.ENABLED
+            and record.answers
+            and record.models.lists is None
+        ]
+
     def _host(self, record: BackendRecord) -> Host:
-        entries = record.models.entries
-        taken = frozenset(each.name for each in entries if each.state in TAKES_ROOM)
+        taken = _names_in(record, *TAKES_ROOM)
+        leaving = frozenset(model for each, model in self._leaving if each is record)
         step = self._under_way.get(record)
         overdue: frozenset[bytes] = frozenset()
         if step is not None and step.model is not None:
             new = {*step.before, step.model}
             taken |= new
-            if self.loader.check_overdue(record.backend.name):
+            is_late = not leaving.isdisjoint(step.evict)
+            if self.loader.check_overdue(record.backend.name) or is_late:
                 overdue = frozenset(new) - self._ready(record)
         return Host(
             name=record.backend.name,
@@ -399,6 +469,7 @@ class ModelPlacement:
             taken=taken,
             ready=self._ready(record),
             overdue=overdue,
+            leaving=leaving,
             memory_used=self._memory.get(record, (0.0, None))[1],
             is_busy=step is not None or record in self._asking_memory,
             in_flight=record.backend.in_flight,
@@ -407,8 +478,8 @@ class ModelPlacement:
     @staticmethod
     def _ready(record: BackendRecord) -> frozenset[bytes]:
         """Models that get requests on a backend."""
-        ready = (each.name for each in record.models.entries if each.state is ModelState.READY)
-        return frozenset(ready) - record.drained_models - record.evicted
+        ready = _names_in(record, ModelState.READY)
+        return ready - record.drained_models - record.evicted
 
     def _use_of(self, backend: str, model: bytes) -> ModelUse:
         return self._directory.model_use(self._directory.find(backend).backend, model)
@@ -439,7 +510,9 @@ class ModelPlacement:
 
     def _tell_routes(self, hosts: list[Host], now: float) -> None:
         """Say which models requests may wait for, and which are refused."""
-        known = set().union(*(host.catalogue for host in hosts)) - self.planner.withdrawn
+        self._follow_catalogues(now)
+        known = set().union(*(names for _, names in self._catalogues.values()))
+        known -= self.planner.withdrawn
         waiting = OnDemand(self.options.wait)
         failed = {model for model, _ in self.planner.failures}
         self._directory.load_on_demand(
@@ -450,6 +523,20 @@ class ModelPlacement:
                 for model in known
             }
         )
+
+    def _follow_catalogues(self, now: float) -> None:
+        """Note what managed backends may load, and forget those that are not expected back."""
+        for record in self._known:
+            self._catalogues[record] = now, record.models.names - record.drained_models
+        here = set(self._directory.records)
+        self._catalogues = {
+            record: (at, names)
+            for record, (at, names) in self._catalogues.items()
+            if record in here
+            and record.admin is AdminState.ENABLED
+            and now < at + self.options.wait
+            and self._explicit.get(record) != (record.backend.deaths, False)
+        }
 
     def _observe(self, steps: list[Step]) -> None:
         for step in set(steps).difference(self._observed):
@@ -473,16 +560,23 @@ class ModelPlacement:
             for record, known in self._explicit.items()
             if record in records and known[0] == record.backend.deaths
         }
-        for record in records - self._explicit.keys() - self._asking:
-            if (
-                record.member.spec.kind is BackendKind.TRITON
-                and record.answers
-                and record.models.lists is True
-            ):
-                self._asking.add(record)
-                self._all_asked.clear()
-                name = f"ask {record.backend.name} whether it loads models"
-                self._tasks.spawn(self._ask(record), name=name)
+        for record in self._find_newcomers():
+            self._asking.add(record)
+            self._all_asked.clear()
+            name = f"ask {record.backend.name} whether it loads models"
+            self._tasks.spawn(self._ask(record), name=name)
+
+    def _find_newcomers(self) -> list[BackendRecord]:
+        """Tritons that have come or come back, and have not been asked since."""
+        return [
+            record
+            for record in self._directory.records
+            if record.member.spec.kind is BackendKind.TRITON
+            and record not in self._asking
+            and self._explicit.get(record, (None, False))[0] != record.backend.deaths
+            and record.answers
+            and record.models.lists is True
+        ]
 
     async def _ask(self, record: BackendRecord) -> None:
         deaths = record.backend.deaths
@@ -639,7 +733,7 @@ class ModelPlacement:
             kept = ""
             if planner.is_pinned(model):
                 kept = "pinned"
-            elif copies[model] <= planner.copies_kept(model):
+            elif 0 < copies[model] <= planner.copies_kept(model):
                 kept = "min_copies"
             elif model in planner.kept:
                 kept = "loaded by a client"
@@ -658,6 +752,11 @@ class ModelPlacement:
                 size_source=planner.sizes.source(model),
                 kept=kept,
             )
+
+
+def _names_in(record: BackendRecord, *states: ModelState) -> frozenset[bytes]:
+    """Models of which the newest list of a backend has a version in one of these states."""
+    return frozenset(each.name for each in record.models.entries if each.state in states)
 
 
 def _names(backends: Iterable[Backend]) -> tuple[str, ...]:

@@ -67,8 +67,8 @@ class _Watched:
     """One backend whose models are looked after."""
 
     __slots__ = (
-        "changed_models", "is_new", "last", "looked_at", "record", "setup_due", "task", "waiting",
-        "woken",
+        "changed_models", "has_listed", "is_new", "last", "looked_at", "record", "setup_due",
+        "silent_since", "task", "waiting", "woken",
     )  # fmt: skip
 
     def __init__(self, record: BackendRecord) -> None:
@@ -78,6 +78,10 @@ class _Watched:
         """The newest list as it came: its hash, since lists may be long."""
         self.is_new = True
         """It has not listed its models since it last closed all ports."""
+        self.has_listed = False
+        """It has listed its models before, whichever process that was."""
+        self.silent_since: float | None = None
+        """Since when it gives no list, while none is known; None: it does, or one is."""
         self.changed_models: set[bytes] = set()
         """Models of which a call may have changed the configuration."""
         self.setup_due = 0.0
@@ -282,12 +286,15 @@ class ModelWatch:
     async def _watch(self, watched: _Watched) -> None:
         while True:
             watched.woken.clear()
-            began = self._clock()
+            began, life = self._clock(), watched.record.models.times_forgotten
             try:
                 await self._look(watched)
             except Exception:  # top frame: without its loop a table would stay as it is for ever
                 _log.exception("asking for models failed", extra=_about(watched.record))
-            self._looked(watched, began)
+            if life == watched.record.models.times_forgotten:
+                self._looked(watched, began)
+            else:
+                watched.woken.set()  # the process that was asked may be gone
             await asyncio.sleep(_GAP_S)
             await self._until_due(watched)
 
@@ -313,7 +320,8 @@ class ModelWatch:
         if record.models.lists is False:
             return _UNLISTED_S
         pause_s = self.options.refresh * (1 + _JITTER * (2 * self._rng.random() - 1))
-        if record.models.is_changing or record.state is BackendState.PARTIAL:
+        is_unread = record.models.lists is None
+        if is_unread or record.models.is_changing or record.state is BackendState.PARTIAL:
             pause_s = min(_SOON_S, pause_s)
         return pause_s
 
@@ -324,22 +332,22 @@ class ModelWatch:
         if not record.answers:
             watched.last = None
             return
-        asked_at = self._clock()
         watched.is_new = watched.is_new or record.models.lists is None
+        asked_at, life = self._clock(), record.models.times_forgotten
         try:
             index = await self._questions.index(record)
             came = (index.protocol, hash(index.body))
-            if watched.last == came and record.models.lists is True:
-                self._take_index(watched, None, came, asked_at)
-            else:
+            listed = None
+            if watched.last != came or record.models.lists is not True:
                 listed = await self._lists.read(index)
+            if life == record.models.times_forgotten:
                 self._take_index(watched, listed, came, asked_at)
         except NotOffered as refused:
             self._take_none(record, str(refused))
         except ValueError as error:
             self._take_none(record, f"its list cannot be read: {error}")
         except UpstreamError as error:
-            self._take_silence(record, error.detail)
+            self._take_silence(watched, error.detail)
         if self._clock() >= watched.setup_due and record.member.spec.kind is BackendKind.TRITON:
             await self._look_at_setup(watched)
 
@@ -353,9 +361,8 @@ class ModelWatch:
         """Take over a list; None: it is the one that came before."""
         record, models = watched.record, watched.record.models
         if not record.answers:
-            return  # it has closed its ports meanwhile, and is forgotten
-        # It may have been gone and come back while we waited: what was known is forgotten then.
-        watched.is_new = watched.is_new or models.lists is None
+            return  # it has closed its ports meanwhile
+        watched.has_listed, watched.silent_since = True, None
         before = (models.lists, models.ready)
         if listed is None:
             models.confirmed(asked_at)
@@ -396,10 +403,14 @@ class ModelWatch:
             record.models.cannot_list()
             self._directory.models_changed(record, self._clock())
 
-    def _take_silence(self, record: BackendRecord, why: str) -> None:
-        """It gave no answer: what it said before counts for a while."""
-        now = self._clock()
+    def _take_silence(self, watched: _Watched, why: str) -> None:
+        """It gave no answer: what it said before counts for a while. If that was forgotten, since
+        its process has ended, it has as long to list its models again."""
+        record, now = watched.record, self._clock()
         age_s = record.models.age_s(now)
+        if age_s is None and watched.has_listed:
+            watched.silent_since = watched.silent_since or now
+            age_s = now - watched.silent_since
         limit_s = max(_STALE_S, _STALE_REFRESHES * self.options.refresh)
         if record.answers and (age_s is None or age_s > limit_s):
             self._take_none(record, why)

@@ -170,7 +170,7 @@ class ControlRole:
         """What a relay has of this role."""
         directory = self.directory
 
-        def misplaced(backend: Backend, model: bytes, version: bytes) -> None:
+        def misplaced(backend: Backend, model: bytes, version: bytes | None) -> None:
             directory.misplaced(backend, model, version, monotonic())
             self.placement.missed(model)
 

@@ -32,8 +32,9 @@ class ControlSide:
     """Hears of attempts that ended without an answer."""
     passive_health: PassiveHealthSink
     """Hears how requests fare."""
-    misplaced: Callable[[Backend, bytes, bytes], None]
-    """Hears of a backend, a model and a version that it says it does not have ready."""
+    misplaced: Callable[[Backend, bytes, bytes | None], None]
+    """Hears of a backend, a model and a version that it says it does not have ready. The version is
+    empty where it is not known, and None where the backend has no version of the model."""
     news: ControlNews
     """Hears of clients' calls that changed backends."""
     wanted: Callable[[bytes, AppProtocol, bool], None]

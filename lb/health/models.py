@@ -56,14 +56,21 @@ class ModelTable:
 
     __slots__ = (
         "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "cold", "lists", "names",
-        "ready",
+        "ready", "times_forgotten",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.forget()
+        self.times_forgotten = 0
+        """How often the process was taken to be another one. A list that was asked for before the
+        last time says nothing."""
+        self._clear()
 
     def forget(self) -> None:
         """Know nothing again: the process may be another one."""
+        self.times_forgotten += 1
+        self._clear()
+
+    def _clear(self) -> None:
         self.lists: bool | None = None
         """Whether it lists its models at all; None: not known yet."""
         self._list = _EMPTY
@@ -80,6 +87,13 @@ class ModelTable:
         """Models that get no requests yet, whatever the list says."""
         self.cold: frozenset[Version] = _NONE
         """What gets no requests before it is warmed up, whatever the list says."""
+
+    def doubt(self) -> None:
+        """Know nothing again but the names of its models: the process may be another one, with the
+        same repository. Requests for these models can then wait for the next list."""
+        names = self.names
+        self.forget()
+        self.names = names
 
     @property
     def has_ready_models(self) -> bool:
@@ -121,7 +135,7 @@ class ModelTable:
 
     def cannot_list(self) -> None:
         """It has no list, or gives it to nobody like us: it may have any model."""
-        self.forget()
+        self._clear()
         self.lists = False
 
     def contradicted(self, version: Version, now: float) -> bool:
@@ -131,6 +145,15 @@ class ModelTable:
         self._absent[version] = now
         self._conclude()
         return True
+
+    def lacks(self, model: bytes, now: float) -> bool:
+        """It answered that it has no version of a model ready. Returns whether that is news."""
+        if model not in self.names:
+            return False
+        news = [version for version in self.ready if version[0] == model]
+        self._absent.update(dict.fromkeys(news, now))
+        self._conclude()
+        return bool(news)
 
     def withhold(self, names: frozenset[bytes]) -> bool:
         """Count these models as not ready, and no others, until told otherwise.

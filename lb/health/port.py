@@ -65,7 +65,7 @@ class PortHealth:
     __slots__ = (
         "_hurried", "_leaving_until", "_misses", "_says_unready", "_serves_nothing", "_silences",
         "_silent_since", "_streak", "_suspected", "_unanswered_since", "answers", "has_models",
-        "health", "is_silent", "probe_sent_at", "probes_sent", "rules",
+        "health", "is_refusing", "is_silent", "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -94,6 +94,8 @@ class PortHealth:
         self.is_silent = True
         """It says nothing at all. A server that exits says that it is not ready, and goes on with
         the sequences that it runs."""
+        self.is_refusing = False
+        """The newest connection was refused: no process listens there."""
         self._silences = 0
         """Probes in a row that it left without any answer."""
         self._silent_since = inf
@@ -141,6 +143,7 @@ class PortHealth:
         else:
             self._unanswered_since = None
             self._suspected = self._leaving_until is not None
+        self.is_refusing = finding is Finding.REFUSED
         self._note_answer(finding)
         target = Health.HEALTHY if finding is Finding.READY else Health.UNHEALTHY
         if self.health is target:
@@ -252,7 +255,7 @@ class PortHealth:
         """A live connection attempt was refused: out at once, and look again soon."""
         self._move(Health.UNHEALTHY)
         self._stop_answering()
-        self.is_silent = True
+        self.is_silent = self.is_refusing = True
         self._hurried = True
 
     def awaited(self) -> None:

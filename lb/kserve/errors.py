@@ -16,6 +16,8 @@ from typing import Final
 class Meaning(Enum):
     """What is said about a request that did not run."""
 
+    NO_VERSION = "no_version"
+    """This server has no version of the model."""
     UNKNOWN_MODEL = "unknown_model"
     """This server does not have the model, or not that version."""
     MODEL_NOT_READY = "model_not_ready"
@@ -42,11 +44,15 @@ _STEP: Final = r"(?:in ensemble '[^']*', )?"
 _REQUEST: Final = r"(?:\[request id: .*\] )?"
 """Before some texts. The id is the client's, and other texts quote what clients write: so what such
 a text says is all that there is."""
+_NO_VERSION: Final = re.compile(
+    r"Request for unknown model: '(.*)' (?:is not found|has no available versions)\Z"
+)
 _TEXTS: Final = (
     (
         Meaning.MODEL_NOT_READY,
         re.compile(_STEP + r"Request for unknown model: .* is not at ready state"),
     ),
+    (Meaning.NO_VERSION, _NO_VERSION),
     (Meaning.UNKNOWN_MODEL, re.compile(_STEP + r"Request for unknown model: ")),
     (Meaning.UNKNOWN_MODEL, re.compile(r"requested model '[^']*' is not available")),
     (Meaning.QUEUE_FULL, re.compile(_STEP + _REQUEST + r"Exceeds maximum queue size\Z")),
@@ -71,6 +77,13 @@ def meaning(text: str) -> Meaning | None:
         if expression.match(text) is not None:
             return known
     return None
+
+
+def model_without_version(text: str) -> str:
+    """The model of which an error's text says that the server has no version; empty where it says
+    something else."""
+    found = _NO_VERSION.match(text)
+    return "" if found is None else found[1]
 
 
 def http_error_text(body: bytes) -> str:

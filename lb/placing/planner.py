@@ -26,13 +26,20 @@ MAX_PLACES: Final = 3
 """Backends on which a model may have failed to load at the same time; no others are tried, since a
 load can also end a Triton."""
 MAX_LOST: Final = 2
-"""Backends that a load may end: as with requests, two deaths are no chance."""
+"""Backends that loads of a model may end with no good one in between: as with requests, two deaths
+are no chance."""
 OVERDUE_LOADS: Final = 4.0
 """A load that takes this many times what loading the model took before is overdue: requests for the
 model wait for another backend from then on."""
 MIN_OVERDUE_S: Final = 30.0
 """No load is overdue before, and one of a model that was never loaded is then: half of the time
 that requests wait by default, so that those which began the load live to see another one."""
+OVERDUE_UNLOADS: Final = 4.0
+"""An unload that takes this many times what the last unload of the model took is overdue: requests
+for this model, and for the one that is to take its place, wait for another backend from then on."""
+MIN_OVERDUE_UNLOAD_S: Final = 5.0
+"""No unload is overdue before, and one of a model that was never unloaded is then. Triton unloads
+an idle model in a second or two, and keeps one for as long as a stream of somebody else uses it."""
 IN_USE_S: Final = 1.0
 """How long requests wait for a model before others make room for it whose requests never pause.
 Their own requests end first, and further ones wait for the next load. A model that nobody has used
@@ -93,6 +100,9 @@ class Host:
     ready: frozenset[Model] = frozenset()
     overdue: frozenset[Model] = frozenset()
     """Models whose load there takes too long to wait for; see `ModelPlanner.overdue_s`."""
+    leaving: frozenset[Model] = frozenset()
+    """Models that take room, and whose unload takes too long to wait for. They may be loaded again
+    meanwhile."""
     memory_used: int | None = None
     """Bytes of its GPUs that are in use by anybody; None: not known."""
     is_busy: bool = False
@@ -136,11 +146,19 @@ class Failure(NamedTuple):
     kind: FailureKind = FailureKind.REFUSED
     took_s: float = 0.0
     """How long it took to fail. The next one is begun no sooner than after as long again."""
+    is_cleared: bool = False
+    """The backend has died, but the model was loaded well elsewhere since. So the model is not
+    suspected of that any more."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the load seems to have ended the backend."""
+        return self.kind is FailureKind.DIED and not self.is_cleared
 
     @property
     def until(self) -> float:
         """When the load may be tried again."""
-        if self.kind is FailureKind.DIED:
+        if self.is_lost:
             return self.at + MAX_RETRY_AFTER_S
         if self.kind is FailureKind.ABSENT:
             return self.at + GONE_PAUSE_S
@@ -167,6 +185,8 @@ class ModelPlanner:
     """By model and backend."""
     load_s: dict[Model, float] = field(default_factory=dict)
     """How long the last load of a model took."""
+    unload_s: dict[Model, float] = field(default_factory=dict)
+    """How long the last unload of a model took."""
     loaded_at: dict[tuple[Model, str], float] = field(default_factory=dict)
     """Since when a model is ready on a backend; -inf if it was when we first looked."""
     stays_until: dict[tuple[Model, str], float] = field(default_factory=dict)
@@ -190,11 +210,19 @@ class ModelPlanner:
         """A load succeeded."""
         self.load_s[model] = took_s
         self.failures.pop((model, backend), None)
+        for key, failure in self.failures.items():
+            if key[0] == model and failure.kind is FailureKind.DIED:
+                self.failures[key] = failure._replace(is_cleared=True)
 
     def overdue_s(self, model: Model) -> float:
         """After how long a load of a model is waited for no more, if another backend may load it
         too."""
         return max(MIN_OVERDUE_S, OVERDUE_LOADS * self.load_s.get(model, 0.0))
+
+    def overdue_unload_s(self, model: Model) -> float:
+        """After how long an unload of a model is waited for no more."""
+        usual_s = OVERDUE_UNLOADS * self.unload_s.get(model, 0.0)
+        return max(MIN_OVERDUE_UNLOAD_S, min(usual_s, MIN_OVERDUE_S))
 
     def failed(
         self,
@@ -239,7 +267,7 @@ class ModelPlanner:
             if (key[0] in known and key[1] in names)
             or (each.kind is FailureKind.DIED and now < each.until)
         }
-        for memory in (self.load_s, self._used_at):
+        for memory in (self.load_s, self.unload_s, self._used_at):
             for model in [each for each in memory if each not in known]:
                 del memory[model]
         self._popularity.retain(known)
@@ -259,12 +287,13 @@ class ModelPlanner:
             if model in host.catalogue
             and (failure := self.failures.get((model, host.name))) is not None
             and failure.kind is not FailureKind.ABSENT
+            and not failure.is_cleared
             and now < failure.until
         ]
         lost = [
             failure
             for (name, _), failure in self.failures.items()
-            if name == model and failure.kind is FailureKind.DIED and now < failure.until
+            if name == model and failure.is_lost and now < failure.until
         ]
         if len(lost) >= MAX_LOST:
             return max(lost, key=lambda each: each.at).error
@@ -413,8 +442,9 @@ class _Plan:
         taken: Counter[Model] = Counter()
         overdue: Counter[Model] = Counter()
         for host in self._hosts.values():
-            taken.update(host.taken.intersection(host.catalogue) - host.overdue)
-            overdue.update(host.overdue)
+            late = host.overdue | host.leaving
+            taken.update(host.taken.intersection(host.catalogue) - late)
+            overdue.update(late)
         for model in sorted(self._wanted, key=lambda each: self._wanted[each]):
             if not taken[model] and overdue[model] < MAX_PLACES:
                 self._since = self._wanted[model]
@@ -449,7 +479,7 @@ class _Plan:
         for host in self._free.values():
             if not self._may_get(host, model, group):
                 continue
-            missing = group - host.taken
+            missing = group - (host.taken - host.leaving)
             victims = self._victims(host, {model, *missing})
             if victims is None:
                 continue
@@ -467,7 +497,7 @@ class _Plan:
         """Whether a backend can load a model with those that it needs."""
         failure = self._planner.failures.get((model, host.name))
         return (
-            model not in host.taken
+            model not in host.taken - host.leaving
             and {model, *group}.issubset(host.catalogue)
             and (failure is None or self._now >= failure.until)
         )
@@ -498,7 +528,7 @@ class _Plan:
         for host in self._hosts.values():
             if not self._may_get(host, step.model, group):
                 continue
-            new = {step.model, *group.difference(host.taken)}
+            new = {step.model, *group.difference(host.taken - host.leaving)}
             others = self._victims(host, new, is_later=True)
             if others is None or sum(map(self._value, others)) >= loss:
                 continue
@@ -551,7 +581,7 @@ class _Plan:
         chosen: list[Model] = []
         may_be_evicted = self._may_go_later if is_later else self._may_go
         while not self._fits(host, new, chosen):
-            models = host.taken - host.overdue if is_later else host.ready
+            models = host.taken - host.overdue - host.leaving if is_later else host.ready
             left = models.difference(chosen, new)
             staying = {*left, *new}
             may_go = [each for each in left if may_be_evicted(each, host, staying)]
@@ -570,7 +600,7 @@ class _Plan:
         """Whether models fit on a backend when others are gone."""
         rules, sizes = self._planner.rules, self._planner.sizes
         if rules.max_models is not None:
-            count = len(host.taken) - len(gone) + len(new)
+            count = len(host.taken.union(new).difference(gone))
             if count > rules.max_models:
                 return False
         if rules.memory is None:

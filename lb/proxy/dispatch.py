@@ -60,7 +60,7 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
     )
 
 
-def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
+def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes | None) -> None:
     """There is no table of models."""
 
 

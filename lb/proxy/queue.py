@@ -812,7 +812,9 @@ class Queue:
         snapshot = self._pool.current
         route = snapshot.routes.get(exchange.model)
         found = snapshot.on_standby if route is None else route.on_demand or snapshot.on_standby
-        if found is None or not found.is_standby:
+        if found is None or exchange.operation.kind is OperationKind.READ:
+            return None
+        if not found.is_standby:
             return found
         if exchange.operation.kind not in _WAKING or self._placement(exchange).eligible:
             return None

@@ -17,7 +17,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.retry import MIN_RETRIES_PER_S, REPLAY_TABLE, Ran, RetryRules, Verdict, decide
-from lb.kserve.errors import Meaning
+from lb.kserve.errors import Meaning, model_without_version
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.eligible import NO_HINTS, placement_of
@@ -31,14 +31,16 @@ from lb.settings.retry import RetryMode
 
 SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
-_MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_UNKNOWN: Final = frozenset({Meaning.NO_VERSION, Meaning.UNKNOWN_MODEL})
+_MODEL_IS_ELSEWHERE: Final = _UNKNOWN | {Meaning.MODEL_NOT_READY}
 _MODEL_IS_NOT_READY: Final = _MODEL_IS_ELSEWHERE | {Meaning.LEAVING}
 """Another variant of the name may be ready, where no backend is left that has this one."""
 _MOVABLE: Final = frozenset({OperationKind.READ, OperationKind.INFERENCE, OperationKind.STREAM})
 """Requests that another backend can serve as well when one says that it cannot."""
 
-Misplaced = Callable[[Backend, bytes, bytes], None]
-"""Is told of a backend, a model and a version that it says it does not have ready."""
+Misplaced = Callable[[Backend, bytes, bytes | None], None]
+"""Is told of a backend, a model and a version that it says it does not have ready. None: it has no
+version of the model."""
 
 
 class Next(Enum):
@@ -316,7 +318,8 @@ class RetryPolicy:
             may_search = step is not None and self._steps.may_search(step)
             return may_search and body_retained and self._may_ask_other(exchange, backend)
         if meaning in _MODEL_IS_ELSEWHERE:
-            self._misplaced(backend, exchange.model, hints.version)
+            version = None if meaning is Meaning.NO_VERSION else hints.version
+            self._misplaced(backend, exchange.model, version)
             if step is not None:
                 # There is none there; STARTs of what nobody has must not fill the table.
                 self._steps.table.forget(step.key, backend)
@@ -328,7 +331,7 @@ class RetryPolicy:
             return False
         if meaning in _MODEL_IS_ELSEWHERE and self._is_loaded_again(exchange, hints.version):
             return True
-        if meaning is Meaning.UNKNOWN_MODEL:
+        if meaning in _UNKNOWN:
             snapshot = self._pool.current
             route = snapshot.routes.get(exchange.model)
             if snapshot.knows_all and (route is None or not route.is_ready):
@@ -336,6 +339,13 @@ class RetryPolicy:
         if self._may_ask_other(exchange, backend):
             return True
         return meaning in _MODEL_IS_NOT_READY and exchange.leave_variant()
+
+    def note_error(self, backend: Backend, text: str) -> None:
+        """Note what an error among the answers of a stream says of its backend. That answer is for
+        the client, and the next request for the model may go elsewhere."""
+        model = model_without_version(text)
+        if model:
+            self._misplaced(backend, model.encode(), None)
 
     def _is_loaded_again(self, exchange: Exchange, version: bytes) -> bool:
         """Whether a model that a backend has no longer is loaded on demand: the backend has

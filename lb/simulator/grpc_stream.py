@@ -25,7 +25,7 @@ class InferStream:
     def __init__(self, triton: SimulatedTriton) -> None:
         self._triton = triton
         self._models: set[str] = set()
-        """Models that it has asked for."""
+        """Models that it has asked for while they were loaded."""
         self._answers: asyncio.Queue[pb.ModelStreamInferResponse | None] = asyncio.Queue()
 
     async def run(self, requests: AsyncIterator[pb.ModelInferRequest], send: Send) -> None:
@@ -75,7 +75,8 @@ class InferStream:
 
         try:
             request = grpc_infer.parse(message)
-            self._models.add(request.model)
+            if self._triton.is_model_ready(request.model):
+                self._models.add(request.model)
             await self._triton.infer(request, respond)
             if not ordered and request.parameters.get(grpc_infer.EMPTY_FINAL_RESPONSE):
                 answers.append(_empty_final(request))

@@ -80,8 +80,8 @@ class SimulatedTriton:
         self._models = {name: MODELS[name] for name in sorted(models)}
         self._loaded = set() if is_explicit else set(self._models)
         self._streams: list[set[str]] = []
-        """The models that each open stream has asked for. As a Triton does, this one keeps these
-        until the stream ends: until then their unload is under way."""
+        """The loaded models that each open stream has asked for. As a Triton does, this one keeps
+        these until the stream ends: until then their unload is under way."""
         self.counters = {name: ModelCounters(name) for name in self._models}
         self._free = {
             name: asyncio.Semaphore(model.instances) for name, model in self._models.items()

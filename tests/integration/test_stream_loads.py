@@ -133,6 +133,26 @@ async def test_a_later_message_waits_until_its_model_is_loaded(home: int) -> Non
         assert setup.relay.queue.wait_reasons == {(b"cold", "loading"): 1}
 
 
+@pytest.mark.parametrize("is_spread", [False, True])
+async def test_an_error_within_a_stream_tells_that_a_backend_has_lost_its_model(
+    is_spread: bool,
+) -> None:
+    async with running() as setup:
+        told: list[tuple[str, bytes, bytes | None]] = []
+        setup.relay.misplaced = lambda backend, *what: told.append((backend.name, *what))
+        await setup.begin()
+        if is_spread:
+            setup.load("other", 1)
+            await setup.stream.send(step("other", 0, "b"))
+            assert await setup.stream.answer() == ("b", "b1")
+        text = "Request for unknown model: 'warm' is not found"
+        setup.backends[0].errors["warm"] = text
+        await setup.stream.send(step("warm", 0, "c"))
+        assert await setup.stream.answer() == ("c", text)
+        assert told == [("b0", b"warm", None)]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
 async def test_a_message_waits_where_the_stream_has_several_backends() -> None:
     async with running() as setup:
         await setup.begin()
@@ -247,6 +267,40 @@ async def test_what_a_lost_backend_owes_waits_for_its_model_to_be_loaded_again()
         setup.load("cold", 1)
         assert await setup.stream.answers(6) == [(f"{n}", "b1") for n in range(6)]
         assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_messages_wait_together_whose_backend_was_gone_before_it_was_connected() -> None:
+    """It is found out between them that the backend has the model no longer."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.put_nowait(writer)  # and say nothing
+
+    async with AsyncExitStack() as stack:
+        gone = await stack.enter_async_context(await asyncio.start_server(accept, "127.0.0.1", 0))
+        live = await stack.enter_async_context(stream_backend("b1"))
+        mute = f"127.0.0.1:{gone.sockets[0].getsockname()[1]}"
+        relay = await stack.enter_async_context(running_relay(mute, live.target))
+        channel = await stack.enter_async_context(grpc_channel(relay.target))
+        peer = await stack.enter_async_context(http2.raw_client(relay.port))
+        setup = Setup(relay, [live], channel)
+        setup.stream.call.cancel()
+        setup.load("cold", 0)
+        messages = [message(step("cold", 0, name).SerializeToString()) for name in "ab"]
+        peer.send(headers(1, request_fields(path=_STREAM)), data(1, messages[0]))
+        writer = await accepted.get()
+        setup.unload("cold")
+        peer.send(data(1, messages[1], end=True))
+        assert await peer.is_alive()
+        gone.close()
+        writer.close()
+        await eventually(lambda: relay.in_flight == 0)
+        await setup.until_held()
+        setup.load("cold", 1)
+        await peer.until_over(1)
+        assert peer.status(1) == 0
+        assert [each.id for each in live.seen] == ["a", "b"]
+        await relay.until_clean()
 
 
 async def test_a_stream_waits_for_the_model_of_its_first_message_whatever_comes_with_it() -> None:

@@ -15,7 +15,9 @@ from lb.net.ask.http import HttpAnswer
 from lb.proxy.failure import grpc_status, http_status
 from lb.wire.grpc.status import GrpcStatus
 
-_LACKING: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_LACKING: Final = frozenset({
+    Meaning.NO_VERSION, Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY,
+})  # fmt: skip
 _NO_MODEL: Final = "Request for unknown model"
 _GRPC_OF_HTTP: Final = {
     400: GrpcStatus.INVALID_ARGUMENT,

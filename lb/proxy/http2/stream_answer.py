@@ -233,14 +233,17 @@ class StreamAnswers(ResponseSink):
     def _tell_of_error(self, attempt: GrpcAttempt, payload: Payload) -> None:
         """An answer is an error."""
         before, self._told = self._told, self._single.mask.completed - self._before
-        blame = self._call.relay.dispatcher.blame
+        relay = self._call.relay
+        blame = relay.dispatcher.blame
         if self._told - before > 1:
             blame.answered_first(attempt)  # others were good meanwhile
+        text = "" if payload[0] else error_text(bytes(payload))
+        relay.retry.note_error(attempt.backend, text)
         if payload[0] or self._told == before:
             return
         # Later in a stream only what is certain counts: of good answers nobody is told.
         code = GrpcStatus.UNAVAILABLE if before else GrpcStatus.UNKNOWN
-        blame.answered_with_error(attempt, code, error_text(bytes(payload)))
+        blame.answered_with_error(attempt, code, text)
 
     def owed(self) -> PendingResponses | None:
         """See `ResponseSink`."""

@@ -538,8 +538,9 @@ class Branch(ResponseSink):
             # Only what is certain counts: of good answers nobody is told.
             text = "" if piece[0] else error_text(bytes(piece))
             if attempt is not None:
-                blame = self.call.relay.dispatcher.blame
-                blame.answered_with_error(attempt, GrpcStatus.UNAVAILABLE, text)
+                relay = self.call.relay
+                relay.retry.note_error(attempt.backend, text)
+                relay.dispatcher.blame.answered_with_error(attempt, GrpcStatus.UNAVAILABLE, text)
         self.credit(len(piece))
         return piece
 

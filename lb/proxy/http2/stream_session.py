@@ -363,6 +363,8 @@ class StreamSession(CallPart):
             if self.merge is None and call.backend is None:
                 self._begin(message, pieces, backend)
                 return
+            if backend is None and self._shares_attempt(message):
+                backend = call.backend
             if backend is None:
                 self._hold_back(message, pieces)
                 return
@@ -473,6 +475,20 @@ class StreamSession(CallPart):
         call.drop_upload(sum(map(len, pieces)))
 
     # A message whose model is loaded for it
+
+    def _shares_attempt(self, message: StreamMessage) -> bool:
+        """Whether a message whose model is loaded nowhere shares the attempt of those before it,
+        which has no connection yet. If its backend is gone, all go again, and wait together."""
+        attempt = attempt_of(self.call)
+        return (
+            self.merge is None
+            and attempt is not None
+            and attempt.outcome is None
+            and attempt.connection is None
+            and self.router.is_stateless
+            and message.model == self.call.model
+            and not (message.step or message.version or message.regions)
+        )
 
     def _hold_back(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
         """Hold a message until its model is loaded, and all behind it. Answers to earlier ones go

@@ -618,7 +618,8 @@ class Hub:
                 side.passive_health.abandoned(backend, to_bytes(model), waited_s, now)
             case "misplaced":
                 model, version = rest
-                side.misplaced(backend, to_bytes(model), to_bytes(version))
+                told = None if version is None else to_bytes(version)
+                side.misplaced(backend, to_bytes(model), told)
 
     def _backends(self, numbers: Sequence[int | None]) -> tuple[Backend, ...]:
         found = (self._numbers.get(each) for each in numbers if each is not None)

@@ -308,8 +308,9 @@ class WorkerSide:
         finally:
             del self._settled[question]
 
-    def _misplaced(self, backend: Backend, model: bytes, version: bytes) -> None:
-        self._report("misplaced", backend, to_text(model), to_text(version))
+    def _misplaced(self, backend: Backend, model: bytes, version: bytes | None) -> None:
+        told = None if version is None else to_text(version)
+        self._report("misplaced", backend, to_text(model), told)
 
     def _number(self, backend: Backend) -> int | None:
         return self._reader.number(backend)

@@ -482,14 +482,71 @@ def test_what_a_backend_had_is_forgotten_when_its_last_port_closes() -> None:
     directory = make_directory("a", "b")
     lists(directory, "a", "m")
     lists(directory, "b", "m")
-    found(directory, port_of(directory, "a", HTTP), REFUSED, 110.0)
+    found(directory, port_of(directory, "a", HTTP), TIMEOUT, 110.0)
+    found(directory, port_of(directory, "a", GRPC), TIMEOUT, 110.0)
     assert directory.find("a").models.lists
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 111.0)
     found(directory, port_of(directory, "a", GRPC), REFUSED, 111.0)
     assert directory.find("a").models.lists is None
+    assert directory.find("a").models.names == frozenset()
     found(directory, port_of(directory, "a", GRPC), READY, 112.0)
     found(directory, port_of(directory, "a", GRPC), READY, 113.0)
     assert where(directory, "m", GRPC) == ["b"]
     assert eligible(directory, GRPC) == ["a", "b"]
+
+
+@pytest.mark.parametrize("finder", ["probe", "request"])
+def test_a_list_counts_no_more_once_a_port_of_its_backend_refuses_connections(finder: str) -> None:
+    """The process has ended, and what answers next at the other port may be another one."""
+    directory = make_directory("a", "b")
+    record, http, grpc = directory.find("a"), *directory.find("a").ports
+
+    def refuse(now: float) -> None:
+        if finder == "probe":
+            found(directory, grpc, REFUSED, now)
+        else:
+            directory.report(record.backend, GRPC, Outcome.CONNECT_REFUSED, now)
+
+    lists(directory, "a", "m", "n")
+    lists(directory, "b", "m")
+    woken: list[str] = []
+    http.wake = lambda: woken.append("probe")
+    record.wake = lambda: woken.append("list")
+    refuse(110.0)
+    assert {"probe", "list"} <= set(woken), "both are due now"
+    assert http.health.next_probe_at(Random(1)) < 102.0
+    assert where(directory, "m") == ["b"]
+    assert b"n" in directory.ref.current.routes
+    assert not directory.ref.current.routes[b"n"].is_ready
+    lists(directory, "a", "m")
+    assert where(directory, "m") == ["a", "b"]
+    refuse(111.0)
+    assert where(directory, "m") == ["a", "b"], "nothing new"
+
+
+def test_a_lost_connection_is_a_reason_to_ask_for_the_list() -> None:
+    directory = make_directory("a", "b")
+    woken: list[str] = []
+    directory.find("a").wake = lambda: woken.append("a")
+    for moment in range(10):
+        directory.report(backend_of(directory, "a"), GRPC, Outcome.LOST, 110.0 + moment / 100)
+    assert woken == ["a"]
+
+
+def test_a_backend_that_has_no_version_of_a_model_gets_no_requests_for_it() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m", "n")
+    woken: list[str] = []
+    directory.find("a").wake = lambda: woken.append("a")
+    directory.misplaced(backend_of(directory, "a"), b"x", b"", 119.5)
+    directory.misplaced(backend_of(directory, "a"), b"m", None, 120.0)
+    assert (where(directory, "m"), where(directory, "n")) == (["b"], ["a", "b"])
+    directory.misplaced(backend_of(directory, "a"), b"m", None, 120.1)
+    directory.misplaced(backend_of(directory, "a"), b"x", None, 120.1)
+    assert woken == ["a", "a"], "at once, and for each contradiction once"
+    lists(directory, "a", "m", "n", now=121.0)
+    assert where(directory, "m") == ["a", "b"]
 
 
 def test_an_answer_that_contradicts_the_list_routes_around_it_and_asks_again() -> None:

@@ -137,15 +137,17 @@ def test_a_drain_of_a_model_outlives_restarts_and_new_addresses() -> None:
 
 def test_inferences_wait_for_models_that_are_loaded_nowhere_and_on_demand() -> None:
     waits = OnDemand(60.0)
-    on_demand = {b"m": waits, b"n": waits, b"unlisted": waits}
+    standby = OnDemand(60.0, is_standby=True)
+    on_demand = {b"m": waits, b"n": waits, b"gone": waits, b"unlisted": standby}
     drains = ModelDrains()
     usual = routing(frozenset({(b"n", b"1")}), frozenset())
     listed = replace(usual, routes={**usual.routes, b"m": ModelRoute(facts=NO_FACTS)})
     has_n = (frozenset({b"n"}),) * 2
     marked = drains.put(listed, {}, on_demand, has_n)
-    assert marked.routes.keys() == {b"m", b"n"}
-    assert marked.routes[b"m"].on_demand is waits
-    assert eligible(marked, b"m") == []
+    assert marked.routes.keys() == {b"m", b"n", b"gone"}
+    for model in (b"m", b"gone"):
+        assert marked.routes[model].on_demand is waits
+        assert eligible(marked, model) == []
     assert marked.routes[b"n"] is listed.routes[b"n"]
     assert drains.put(listed, {}, dict(on_demand), has_n).routes is marked.routes
     # What is about to be unloaded is loaded again for the requests that come meanwhile.

@@ -21,11 +21,18 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation, OperationKind
+from lb.domain.outcome import Outcome
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.domain.schedule import ModelBackendView
 from lb.health.port import Finding
 from lb.placing.copies import UP
-from lb.placing.planner import GONE_PAUSE_S, IN_USE_S, MIN_OVERDUE_S, Step
+from lb.placing.planner import (
+    GONE_PAUSE_S,
+    IN_USE_S,
+    MIN_OVERDUE_S,
+    MIN_OVERDUE_UNLOAD_S,
+    Step,
+)
 from lb.settings.model import Settings
 from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
@@ -452,6 +459,99 @@ async def test_a_request_waits_until_it_is_known_that_the_only_holder_has_died()
         assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
         found(bench.directory, http, Finding.REFUSED, 201.0)
         await eventually(lambda: bench.tritons["b"].models["m"] == "READY")
+
+
+async def test_the_models_of_a_triton_whose_process_may_be_another_are_not_relied_upon() -> None:
+    """Its gRPC port refused connections, and it is back before its HTTP port was probed."""
+    async with placing(a=triton("m"), b=triton("n")) as bench:
+        (record, _) = bench.directory.records
+        grpc = record.port(AppProtocol.GRPC)
+        assert grpc is not None
+        restarted = bench.tritons["a"]
+        restarted.models["m"] = "UNAVAILABLE"
+        restarted.frozen = asyncio.Event()
+        bench.directory.report(record.backend, AppProtocol.GRPC, Outcome.CONNECT_REFUSED, 200.0)
+        assert record.answers
+        for _ in range(3):
+            found(bench.directory, grpc, Finding.READY, 200.1)
+        assert bench.serving("m") == []
+        assert bench.route("m").on_demand is not None
+        bench.ask(b"m")
+        await bench.looked()
+        assert bench.placement.status().steps == (), "it may still have it"
+        restarted.frozen.set()
+        await bench.want("m")
+        assert bench.ready() == {"a": "m", "b": "n"}
+
+
+async def test_requests_wait_for_the_only_triton_to_be_back() -> None:
+    """It gets them once it has loaded their model, whichever of its ports is open first."""
+    async with placing({"wait": "60s"}, a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        await bench.looked()
+        assert (bench.serving("m"), bench.serving("n")) == ([], [])
+        assert bench.route("m").on_demand is not None
+        bench.ask(b"m")
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        for port in record.ports:
+            for _ in range(3):
+                found(bench.directory, port, Finding.READY, 201.0)
+            assert bench.serving("m") == []
+        await eventually(lambda: bench.serving("m") == ["a"])
+
+
+async def test_a_triton_that_is_gone_for_long_is_not_waited_for() -> None:
+    async with placing({"wait": "60s"}, a=triton("m")) as bench:
+        (record,) = bench.directory.records
+        for port in record.ports:
+            found(bench.directory, port, Finding.REFUSED, 200.0)
+        bench.now += 60.0
+        await bench.looked()
+        assert b"m" not in bench.directory.ref.current.routes
+        assert bench.directory.ref.current.loadable == {}
+
+
+async def test_a_triton_that_does_not_say_what_it_has_is_waited_for_a_second() -> None:
+    async with placing({"max_models": 2}, a=triton("m"), b=triton("n")) as bench:
+        (record, _) = bench.directory.records
+        bench.tritons["a"].frozen = asyncio.Event()
+        bench.directory.report(record.backend, AppProtocol.GRPC, Outcome.CONNECT_REFUSED, 200.0)
+        bench.ask(b"m")
+        await bench.looked()
+        assert bench.placement.status().steps == ()
+        bench.now += 1.0
+        await bench.want("m")
+        assert bench.ready()["b"] == "mn"
+
+
+async def test_an_unload_that_never_ends_holds_no_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stream of somebody else keeps the model there."""
+    async with placing(a=triton("m"), b=triton("o")) as bench:
+        bench.tritons["a"].lingering.add("m")
+        bench.busy.add(("b", b"o"))
+        bench.ask(b"n")
+        await eventually(lambda: bench.tritons["a"].models["m"] == "UNLOADING")
+        (record, _) = bench.directory.records
+        await eventually(lambda: record.models.is_changing)
+        await bench.looked()
+        bench.busy.clear()
+        bench.now += MIN_OVERDUE_UNLOAD_S - 1.0
+        await bench.looked()
+        assert bench.serving("n") == []
+        bench.now += 1.0
+        await bench.want("n")
+        assert bench.ready() == {"a": "", "b": "n"}
+        del bench.awaited[b"n"]
+        await bench.want("m")
+        assert bench.serving("m") == ["b"]
+        (told,) = [each for each in caplog.records if "unload is overdue" in each.message]
+        assert (told.backend, told.model) == ("a", "m")  # type: ignore[attr-defined]
+        kept = {(each.model, each.state): each.kept for each in bench.placement.status().models}
+        assert kept == {(b"m", "unloading"): "", (b"n", "loading"): "", (b"m", "ready"): ""}
 
 
 async def test_a_pinned_model_comes_and_stays_until_it_is_unpinned() -> None:

@@ -11,9 +11,10 @@ from lb.balancing.policies import make_policy
 from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
-from lb.control.questions import Questions
+from lb.control.questions import Questions, Reply
 from lb.control.record import BackendRecord, Member, Setup
 from lb.domain.backend import AppProtocol, BackendKind, BackendState
+from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation
 from lb.probes.probe import ProbeResult
@@ -257,6 +258,37 @@ async def test_a_list_counts_for_a_while_when_there_is_no_answer() -> None:
         bench.now += 4 * FAR_S
         await soon(bench.watch.refreshed([bench.record("a")]))
         assert bench.record("a").models.lists is False
+
+
+async def test_a_list_that_was_asked_for_before_a_port_refused_connections_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with watching(a=ready("m"), b=ready("n")) as bench:
+        record = bench.record("a")
+        ask = bench.watch._questions.index
+
+        async def ask_and_lose(record: BackendRecord) -> Reply:
+            monkeypatch.undo()
+            index = await ask(record)
+            bench.directory.report(record.backend, AppProtocol.GRPC, Outcome.CONNECT_REFUSED, 200.0)
+            bench.tritons["a"].models = {"o": "READY"}
+            return index
+
+        monkeypatch.setattr(bench.watch._questions, "index", ask_and_lose)
+        await soon(bench.watch.listed(record))
+        assert record.models.ready == {(b"o", b"1")}
+
+
+async def test_who_has_listed_its_models_has_time_to_list_them_again() -> None:
+    async with watching(a=ready("m"), b=ready("n")) as bench:
+        record = bench.record("a")
+        bench.tritons["a"].is_silent = True
+        bench.directory.report(record.backend, AppProtocol.GRPC, Outcome.CONNECT_REFUSED, 200.0)
+        await soon(bench.watch.listed(record))
+        assert record.models.lists is None
+        bench.now += 4 * FAR_S
+        await soon(bench.watch.listed(record))
+        assert record.models.lists is False
 
 
 async def test_a_silent_server_does_not_hold_up_the_start() -> None:

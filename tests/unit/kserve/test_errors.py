@@ -12,8 +12,8 @@ from lb.kserve.errors import ERROR_BYTES, Meaning, http_error_text, meaning
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Request for unknown model: 'm' is not found", Meaning.UNKNOWN_MODEL),
-        ("Request for unknown model: 'm' has no available versions", Meaning.UNKNOWN_MODEL),
+        ("Request for unknown model: 'm' is not found", Meaning.NO_VERSION),
+        ("Request for unknown model: 'm' has no available versions", Meaning.NO_VERSION),
         ("Request for unknown model: 'm' version 9 is not found", Meaning.UNKNOWN_MODEL),
         ("in ensemble 'e', Request for unknown model: 'm' is not found", Meaning.UNKNOWN_MODEL),
         ("requested model 'm' is not available", Meaning.UNKNOWN_MODEL),

@@ -15,7 +15,9 @@ from lb.placing.planner import (
     MAX_PLACES,
     MAX_RETRY_AFTER_S,
     MIN_OVERDUE_S,
+    MIN_OVERDUE_UNLOAD_S,
     OVERDUE_LOADS,
+    OVERDUE_UNLOADS,
     RETRY_AFTER_S,
     FailureKind,
     Host,
@@ -286,20 +288,72 @@ def test_a_load_that_ends_backends_is_not_tried_on_a_third_one() -> None:
     assert steps(planner, host("c"), now=102.0 + MAX_RETRY_AFTER_S) == [Step(P, "c", ())]
 
 
+def test_a_good_load_clears_a_model_of_the_deaths_before_it() -> None:
+    planner = ModelPlanner(RULES)
+    planner.failed(P, "a", "lost", 100.0, FailureKind.DIED)
+    planner.loaded(P, "b", 1.0)
+    planner.failed(P, "b", "lost again", 110.0, FailureKind.DIED)
+    hosts = host("a", M), host("c")
+    assert planner.refusal(P, hosts, 110.0) == ""
+    assert steps(planner, *hosts, now=110.0) == [Step(P, "c", ())]
+    planner.failed(P, "c", "lost as well", 111.0, FailureKind.DIED)
+    assert planner.refusal(P, hosts, 111.0) == "lost as well"
+    assert steps(planner, *hosts, now=111.0 + RETRY_AFTER_S) == []
+
+
+def test_requests_wait_for_a_backend_that_died_before_the_last_good_load() -> None:
+    planner = ModelPlanner(RULES)
+    planner.failed(P, "a", "lost", 100.0, FailureKind.DIED)
+    planner.loaded(P, "b", 1.0)
+    planner.failed(P, "b", "lost again", 110.0, FailureKind.DIED)
+    assert planner.refusal(P, [host("a"), host("b")], 110.0) == ""
+    assert steps(planner, host("a"), host("b"), now=110.0) == []
+    again = 100.0 + RETRY_AFTER_S
+    assert planner.due_at({P: 110.0}, 111.0) == again
+    assert steps(planner, host("a"), host("b"), now=again) == [Step(P, "a", ())]
+
+
+def test_an_unload_that_is_overdue_holds_neither_its_model_nor_the_next_one() -> None:
+    planner = ModelPlanner(RULES)
+    hanging = host(
+        "a", M, taken=frozenset({M, N, P}), overdue=frozenset({P}), leaving=frozenset({N}),
+        is_busy=True,
+    )  # fmt: skip
+    other = host("b", M, Q)
+    assert steps(planner, hanging, other, wanted=(P,)) == [Step(P, "b", (M,))]
+    assert steps(planner, hanging, other, wanted=(N,)) == [Step(N, "b", (M,))]
+    on_time = host("a", M, taken=frozenset({M, N, P}), is_busy=True)
+    assert steps(planner, on_time, other, wanted=(N, P)) == []
+
+
+def test_a_model_whose_unload_is_overdue_may_be_loaded_again_where_it_is() -> None:
+    """It takes the room that it has. Another one needs room of its own."""
+    planner = ModelPlanner(PlannerRules(max_models=1))
+    leaving = host("a", taken=frozenset({N}), leaving=frozenset({N}))
+    assert steps(planner, leaving, wanted=(P,)) == []
+    assert steps(planner, leaving, wanted=(N,)) == [Step(N, "a", ())]
+
+
+def test_an_unload_is_overdue_by_what_it_took_before() -> None:
+    planner = ModelPlanner(RULES)
+    assert planner.overdue_unload_s(P) == MIN_OVERDUE_UNLOAD_S
+    planner.unload_s[P] = 4.0
+    assert planner.overdue_unload_s(P) == 4.0 * OVERDUE_UNLOADS
+    planner.unload_s[P] = 50.0  # somebody else kept it
+    assert planner.overdue_unload_s(P) == MIN_OVERDUE_S
+
+
 def test_what_leaves_the_repository_is_forgotten() -> None:
     planner = ModelPlanner(RULES)
     planner.used([M], 1.0)
     planner.loaded(M, "a", 1.0)
+    planner.unload_s[M] = 1.0
     planner.failed(M, "a", "no", 1.0)
     planner.kept.add(M)
     planner.withdrawn.add(M)
     planner.follow([host("a", catalogue=frozenset({N}))], 2.0)
-    assert (planner.load_s, planner.failures, planner.kept, planner.withdrawn) == (
-        {},
-        {},
-        set(),
-        set(),
-    )
+    assert planner.load_s == planner.unload_s == planner.failures == {}
+    assert planner.kept == planner.withdrawn == set()
 
 
 @pytest.mark.parametrize(("exponent", "gap"), [(0.8, 0.095), (1.0, 0.085), (1.2, 0.06)])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement
@@ -175,6 +176,19 @@ def test_questions_about_it_go_to_any_backend() -> None:
     attempt = bench.dispatcher.placer.place(question, Attempt, None, question)
     assert attempt is not None
     assert attempt.backend in bench.backends
+    assert bench.wanted == []
+
+
+def test_questions_do_not_wait_while_there_is_no_backend() -> None:
+    bench = OnDemandBench()
+    route = bench.ref.current.routes[b"m"]
+    bench.publish()
+    bench.ref.publish(replace(bench.ref.current, routes={b"m": route}))
+    question = Waiting(bench)
+    question.operation = METADATA
+    question.hints = RoutingHints()
+    with pytest.raises(RequestRefused, match="no backend is available"):
+        bench.dispatcher.placer.place(question, Attempt, None, question)
     assert bench.wanted == []
 
 
