@@ -2,7 +2,8 @@
 
 A model that is not decoupled gives exactly one answer to each request, in the order of the
 requests. How many a decoupled one gives to a request nobody can tell from outside (Triton's
-documentation of decoupled models), so only its sequences are remembered.
+documentation of decoupled models). Its requests are remembered until an answer says that it is
+the last one, which not all of them have. Of its sequences only the last request is remembered.
 
 All of this is in the memory budget: how much there is to remember is for the client to say, who may
 let answers wait as long as it likes.
@@ -11,10 +12,12 @@ let answers wait as long as it likes.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from lb.domain.sequence import SequenceKey, SequenceStep
-from lb.kserve.stream_answers import answer_names
+from lb.kserve.stream_answers import AnswerNames, LastAnswers, answer_names, completed_by
+from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.flow import Payload
 from lb.wire.memory_budget import MemoryBudget
@@ -23,11 +26,16 @@ FREE_MODELS: Final = 256
 """Names that are remembered; they come from clients."""
 _NAME_BYTES: Final = 1024
 """Of each; no server has models with longer ones."""
+UNFINISHED_REQUESTS: Final = 1024
+"""Requests of decoupled models that are remembered until they are complete. A client that has had
+more on a stream, none of which was seen to end, learns nothing from an error for each of them."""
 OPEN_SEQUENCES: Final = 4096
 ENDED_S: Final = 30.0
 """How long after its END a sequence may still be owed an answer."""
 _ENTRY_BYTES: Final = 416
 """That the objects of a remembered request take, without its texts."""
+_UNFINISHED_BYTES: Final = 256
+"""The same of a request that is not complete."""
 _NAME_ENTRY_BYTES: Final = 100
 """The same of a model's name."""
 _CHARGED_AT_ONCE: Final = 4096
@@ -105,9 +113,10 @@ class PendingResponses:
     """What one backend owes on one stream. A holder of the memory budget, until it is closed."""
 
     __slots__ = (
-        "_alike", "_incoming", "_kept_charged", "_kept_limit", "_memory_budget", "_owner",
-        "_reserved", "_size", "completed", "counted", "free_models", "held", "is_partly_kept",
-        "is_unknown", "kept", "kept_at", "kept_size", "sequences",
+        "_alike", "_incoming", "_kept_charged", "_kept_limit", "_last_answers", "_memory_budget",
+        "_owner", "_reserved", "_size", "_unfinished_count", "completed", "counted", "free_models",
+        "held", "is_partly_kept", "is_unknown", "kept", "kept_at", "kept_size", "sequences",
+        "unfinished",
     )  # fmt: skip
 
     def __init__(self, owner: Debtor, memory_budget: MemoryBudget, kept_limit: int) -> None:
@@ -133,9 +142,16 @@ class PendingResponses:
         """Requests that have exactly one answer, still to come, in order."""
         self.free_models: set[bytes] = set()
         """Models of the other requests so far."""
+        self.unfinished: dict[AnswerNames, int] = {}
+        """Requests of those models that belong to no sequence, and may have answers to come: how
+        many there are of each name."""
+        self._unfinished_count = 0
+        """All of these."""
+        self._last_answers: LastAnswers | None = None
+        """Finds out which of them are complete; None before the first."""
         self.is_unknown = False
-        """There were requests of them that belong to no sequence, or more answers than were due:
-        nobody can say how many are still to come."""
+        """There were more of them than are remembered, or more answers than were due: nobody can
+        say what is still to come."""
         self.sequences: dict[SequenceKey, PendingSequence] = {}
         """Of those models; the one without a request for longest is first."""
         self.completed = 0
@@ -155,6 +171,11 @@ class PendingResponses:
         """With more bytes kept, `charge_kept` is to be called."""
 
     @property
+    def has_uncounted(self) -> bool:
+        """Whether answers may be to come that are not counted."""
+        return self.is_unknown or bool(self.unfinished or self.sequences)
+
+    @property
     def is_mixed(self) -> bool:
         """Whether some answers are counted and others may come between them."""
         return bool(self.counted and self.free_models)
@@ -172,6 +193,7 @@ class PendingResponses:
         self.counted.clear()
         self.drop_kept()
         self.free_models.clear()
+        self.unfinished.clear()
         self.sequences.clear()
         self._size = 0
         if self.held:
@@ -223,8 +245,7 @@ class PendingResponses:
                 return False
             models.add(model)
         if message.step is None:
-            self.is_unknown = True
-            return True
+            return self.expect_any(AnswerNames(model, message.id))
         return self._note_step(message, message.step, now)
 
     def _note_step(self, message: StreamMessage, step: SequenceStep, now: float) -> bool:
@@ -280,6 +301,57 @@ class PendingResponses:
         if self.kept_size > self.kept_at:
             self.charge_kept()
         return self.reserve(count, ACCOUNT_BYTES + _ENTRY_BYTES)
+
+    # Requests of decoupled models
+
+    def expect_any(self, names: AnswerNames) -> bool:
+        """A request that belongs to no sequence has any number of answers. False when the memory
+        budget made the stream give way instead."""
+        if self._unfinished_count == UNFINISHED_REQUESTS:
+            self.is_unknown = True
+            return True
+        count = self.unfinished.get(names, 0)
+        if not (count or self._account(_unfinished_size(names))):
+            return False
+        self.unfinished[names] = count + 1
+        self._unfinished_count += 1
+        return True
+
+    @property
+    def follows_answers(self) -> bool:
+        """Whether `arrived` is told of all bytes of answers."""
+        return self._last_answers is not None
+
+    def follow_answers(self, cutter: MessageCutter) -> None:
+        """From now on `arrived` is told of all bytes of answers, the first one as the cutter
+        says."""
+        self._last_answers = LastAnswers(cutter)
+
+    def arrived(self, payload: Payload) -> None:
+        """Some bytes of answers came: find out which requests they complete."""
+        if self._last_answers is not None:
+            for names in self._last_answers.feed(payload):
+                self._complete(names)
+
+    def arrived_whole(self, payload: bytes) -> None:
+        """As `arrived`, for a whole result."""
+        names = completed_by(payload)
+        if names is not None:
+            self._complete(names)
+
+    def _complete(self, names: AnswerNames) -> None:
+        """A request has its last answer. Errors may name the id alone."""
+        unfinished = self.unfinished
+        if not names.model:
+            names = next((each for each in unfinished if each.id == names.id), names)
+        count = unfinished.pop(names, 0)
+        if not count:
+            return
+        self._unfinished_count -= 1
+        if count > 1:
+            unfinished[names] = count - 1
+        else:
+            self._account(-_unfinished_size(names))
 
     def begun(self) -> set[SequenceKey]:
         """The sequences whose first step is owed an answer, as far as is known."""
@@ -414,9 +486,46 @@ class PendingResponses:
         self._drop_answered()
         kept = self.kept
         spare = but + len(kept) + (self._incoming is not None) - len(self.counted)
-        if self.free_models or self.is_unknown or not 0 <= spare <= len(kept):
+        if not 0 <= spare <= len(kept):
             return None
         return [*list(kept)[spare:], *(self._incoming or ())]
+
+    @property
+    def is_incoming(self) -> bool:
+        """Whether the last counted request is kept as far as it has come, and is not whole."""
+        return self._incoming is not None
+
+    def move(self, but: int, targets: Mapping[bytes, PendingResponses]) -> None:
+        """Let others have the requests without an answer. To be called once `unanswered` has told
+        that all of these are kept.
+
+        Args:
+            but: the first so many of them stay, whose answers are there.
+            targets: who gets those for a model. Others stay, and are not kept any more.
+        """
+        counted = self.counted
+        moving = [counted.pop() for _ in range(len(counted) - but)][::-1]
+        whole = len(moving) - self.is_incoming
+        requests = [[each] for each in list(self.kept)[len(self.kept) - whole :]]
+        requests += [self._incoming] if self._incoming is not None else []
+        self.drop_kept()
+        size = 0
+        for number, (due, pieces) in enumerate(zip(moving, requests, strict=True)):
+            target = targets.get(due.model)
+            if target is None:
+                counted.append(due)
+            else:
+                size += due.size
+                target._take_moved(due, pieces, is_whole=number < whole)
+        self._account(-size)
+
+    def _take_moved(self, due: Due, pieces: list[Payload], *, is_whole: bool) -> None:
+        size = _size(due.id, None) + len(due.model)
+        if not self._account(size):
+            return
+        self.counted.append(due._replace(size=size))
+        self.keep_pieces(tuple(pieces), is_whole=is_whole)
+        self.charge_kept()
 
     # Answers
 
@@ -424,8 +533,8 @@ class PendingResponses:
         """Whether answers of a model may be still to come. Takes as long as there are counted
         requests: for rare questions."""
         free = self.free_models
-        if self.is_unknown and len(free) in (0, FREE_MODELS):
-            return True  # of any model: too many answers came, or too many names
+        if len(free) == FREE_MODELS or (self.is_unknown and not free):
+            return True  # of any model: too many names, or too many answers came
         return model[:_NAME_BYTES] in free or any(due.model in (model, b"") for due in self.counted)
 
     def is_counted(self, head: bytes) -> bool | None:
@@ -451,6 +560,11 @@ class PendingResponses:
             return names.model == first.model or names.model not in self.free_models
         # An error before the inference names no model.
         return not first.id or names.id == first.id
+
+
+def _unfinished_size(names: AnswerNames) -> int:
+    """Bytes that remembered requests of one name take."""
+    return _UNFINISHED_BYTES + len(names.model) + len(names.id)
 
 
 def _size(name: bytes, key: SequenceKey | None) -> int:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.gate import ERROR_TAG
 from lb.wire.grpc.compression import inflated_start
+from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message
 from lb.wire.protobuf import BYTES, ProtobufError, fields
 
 ANSWER_HEAD_BYTES: Final = 8 * 1024
 """Looked at of an answer at most: an error may come before the names, with a traceback in it."""
 
+FINAL: Final = b"\x0a\x15triton_final_response\x12\x02\x08\x01"
+"""The parameter `triton_final_response`, which is true, as all implementations of Protobuf write
+it."""
+
 # Fields of ModelStreamInferResponse, and of the ModelInferResponse in it.
 _ERROR: Final = 1
 _INFER_RESPONSE: Final = 2
 _MODEL: Final = 1
 _ID: Final = 3
+_ERROR_START: Final = bytes((ERROR_TAG,))
 
 
 class AnswerNames(NamedTuple):
@@ -65,6 +72,60 @@ def _names(message: bytes, start: int, end: int) -> AnswerNames:
         if number >= _ID:
             break
     return AnswerNames(names[_MODEL], names[_ID])
+
+
+def completed_by(head: bytes) -> AnswerNames | None:
+    """The names of the request that an answer completes: it is the last one of a decoupled model,
+    or an error that names the request.
+
+    Args:
+        head: its first bytes, as `answer_names` wants them.
+
+    Returns:
+        None where others may follow, as far as is known.
+    """
+    message = head[PREFIX_SIZE:]
+    if head[0]:
+        message, _ = inflated_start(message, ANSWER_HEAD_BYTES)
+    is_error = message[:1] == _ERROR_START
+    names = answer_names(head) if is_error or FINAL in message else None
+    return None if names is None or (is_error and not names.id) else names
+
+
+class LastAnswers:
+    """Finds the answers that complete requests of decoupled models, however they are cut."""
+
+    __slots__ = ("_cutter", "_head", "_is_known")
+
+    def __init__(self, cutter: MessageCutter) -> None:
+        """
+        Args:
+            cutter: at the first byte to come.
+        """
+        self._cutter = cutter
+        self._head = b""
+        """The first bytes of the answer under way."""
+        self._is_known = cutter.is_between
+        """They are the first ones."""
+
+    def feed(self, payload: bytes | memoryview) -> list[AnswerNames]:
+        """Take the next bytes of the stream. Returns the names of the requests that they
+        complete."""
+        found = []
+        cutter = self._cutter
+        at, size = 0, len(payload)
+        while at < size:
+            start, at = at, cutter.advance(payload, at)
+            if self._is_known:
+                room = ANSWER_HEAD_BYTES - len(self._head)
+                self._head += bytes(payload[start : min(at, start + room)])
+            if not cutter.is_between:
+                continue
+            names = completed_by(self._head) if self._is_known else None
+            if names is not None:
+                found.append(names)
+            self._head, self._is_known = b"", True
+        return found
 
 
 def error_text(message: bytes) -> str:

@@ -28,8 +28,6 @@ from lb.wire.trace_context import TraceContext
 
 _READ_LATE_S: Final = 0.02
 """What was on the way when a connection was lost may be read so much later."""
-NEVER_HELD: Final = -inf
-"""The time of an exchange for waiting for a backend is over before it begins."""
 
 
 class Waiting(Protocol):
@@ -213,8 +211,7 @@ class Exchange(RequestRecord):
     is_part: bool
     """It is a part of another exchange, which alone is counted and logged."""
     held_until: float
-    """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
-    where it does not."""
+    """When it is given up that waits for any backend; 0.0 where it did not wait yet."""
     sent_at: float
     """When its client had sent all of it; infinite while it still sends. 0.0 where all of it was
     there when it was first placed, unless a variant serves it. Calls that may be streams have no

@@ -215,6 +215,26 @@ class RetryPolicy:
             or (outcome is Outcome.NOT_HERE and exchange.leave_variant())
         )
 
+    def movable_models(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes]
+    ) -> Collection[bytes]:
+        """Find the models among some for which there is a backend for another attempt, perhaps
+        after a load.
+
+        Args:
+            exchange: of a stream, whose last attempt just ended or will.
+            outcome: of that attempt.
+            models: of its requests.
+        """
+        before = exchange.model
+        found = []
+        for model in models:
+            exchange.model = model
+            if self._find_backend(exchange, outcome):
+                found.append(model)
+        exchange.model = before
+        return found
+
     def take_resumption(
         self, exchange: Exchange, outcome: Outcome, models: Collection[bytes], attempts: int
     ) -> bool:

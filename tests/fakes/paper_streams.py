@@ -41,9 +41,11 @@ def request(model: str, sequence: int = 0, name: str = "", **more: Any) -> bytes
     return frame_message(step(model, sequence, name, **more).SerializeToString())
 
 
-def result(model: str, name: str, tensor: bytes = b"") -> bytes:
-    """An answer with its prefix."""
+def result(model: str, name: str, tensor: bytes = b"", *, is_last: bool = False) -> bytes:
+    """An answer with its prefix, which may say that it is the last one to its request."""
     response = pb.ModelInferResponse(model_name=model, id=name)
+    if is_last:
+        response.parameters["triton_final_response"].bool_param = True
     if tensor:
         response.raw_output_contents.append(tensor)
     return frame_message(pb.ModelStreamInferResponse(infer_response=response).SerializeToString())

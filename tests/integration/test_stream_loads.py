@@ -303,6 +303,79 @@ async def test_messages_wait_together_whose_backend_was_gone_before_it_was_conne
         await relay.until_clean()
 
 
+async def test_what_a_lost_backend_owes_waits_for_its_model_beside_a_message_that_waits() -> None:
+    async with running() as setup:
+        setup.load("cold", 0)
+        await setup.begin()
+        setup.backends[0].gate.clear()
+        await setup.stream.send(*(step("cold", 0, name) for name in "ab"), step("other", 0, "c"))
+        await setup.until_held()
+        setup.unload("cold")
+        await setup.backends[0].stop(None)  # type: ignore[attr-defined]
+        await setup.until_held(2)
+        assert setup.relay.queue.awaited == {b"cold", b"other"}
+        setup.load("cold", 1)
+        assert await setup.stream.answers(2) == [("a", "b1"), ("b", "b1")]
+        setup.load("other", 1)
+        assert await setup.stream.answer() == ("c", "b1")
+        assert await setup.stream.end() is grpc.StatusCode.OK
+        (record,) = setup.relay.finished.records
+        assert record.queue_why == "loading"
+
+
+@pytest.mark.parametrize("is_half_closed", [True, False])
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_requests_of_several_models_that_a_backend_owes_go_where_each_can(
+    *, is_loaded: bool, is_half_closed: bool
+) -> None:
+    """Answers come in the order of the requests; only what cannot be loaded gets an error."""
+    async with running(3) as setup:
+        setup.load("cold", 1)
+        setup.load("other", 0)
+        await setup.begin()
+        await setup.stream.send(step("cold", 0, "x"))
+        assert await setup.stream.answer() == ("x", "b1")
+        setup.backends[0].gate.clear()
+        await setup.stream.send(*(step(("warm", "other")[n % 2], 0, f"{n}") for n in range(4)))
+        await eventually(lambda: setup.seen(0)[1:] == ["0", "1", "2", "3"])
+        setup.unload("other")
+        await setup.backends[0].stop(None)  # type: ignore[attr-defined]
+        name, warm = await setup.stream.answer()
+        assert name == "0"
+        await setup.until_held()
+        assert setup.relay.queue.awaited == {b"other"}
+        if is_half_closed:
+            await setup.stream.call.done_writing()
+        other = "failed to load 'other'"
+        if is_loaded:
+            other = "b2"
+            setup.load("other", 2)
+        else:
+            setup.fail("other", other)
+        assert await setup.stream.answers(3) == [("1", other), ("2", warm), ("3", other)]
+        if not is_half_closed:
+            await setup.stream.send(step("warm", 0, "4"))
+            assert (await setup.stream.answer())[0] == "4"
+            await setup.stream.call.done_writing()
+        assert await setup.stream.rest() == []
+        assert await setup.stream.call.code() is grpc.StatusCode.OK
+
+
+async def test_nothing_is_left_of_a_client_that_leaves_while_lost_requests_wait() -> None:
+    async with running() as setup:
+        setup.load("cold", 0)
+        await setup.begin()
+        setup.backends[0].gate.clear()
+        await setup.stream.send(step("cold", 0, "a"), step("other", 0, "b"))
+        await setup.until_held()
+        setup.unload("cold")
+        await setup.backends[0].stop(None)  # type: ignore[attr-defined]
+        await setup.until_held(2)
+        setup.stream.call.cancel()
+        await setup.until_held(0)
+        await eventually(setup.relay.is_clean)
+
+
 async def test_a_stream_waits_for_the_model_of_its_first_message_whatever_comes_with_it() -> None:
     async with running() as setup, http2.raw_client(setup.relay.port) as peer:
         messages = b"".join(

@@ -11,13 +11,13 @@ import grpc
 import pytest
 
 from lb.domain.model import ModelFacts
-from lb.domain.pool import ModelRoute
+from lb.domain.pool import ModelRoute, Placement
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.clock import FakeLoop
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.paper_streams import result
-from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
+from tests.fakes.relay import FewestInFlight, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamClient, step
 from tests.wire.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers
 from tests.wire.http2 import Peer, RawBackend, Script, raw_backend
@@ -79,7 +79,9 @@ class Triton:
                 if request.id == self.dies_of:
                     peer.abort()
                     return
-                self._waiting.append((peer, stream, result(request.model_name, request.id)))
+                is_last = request.model_name == "free"
+                answer = result(request.model_name, request.id, is_last=is_last)
+                self._waiting.append((peer, stream, answer))
             if stream in peer.ended:
                 self._waiting.append((peer, stream, b""))
             self._answer()
@@ -116,6 +118,18 @@ class Setup:
         self.relay = relay
         self.tritons = tritons
         self.stream = StreamClient(channel)
+
+    def place(self, **homes: int) -> None:
+        """Each of some models is ready at one backend."""
+        routes = dict(ROUTES)
+        for model, home in homes.items():
+            backends = (self.relay.backends[home],)
+            policy = FewestInFlight()
+            place = Placement(backends, policy.build(backends), policy)
+            routes[model.encode()] = replace(routes[model.encode()], placements=(place, place))
+        self.relay.pool.publish(
+            replace(snapshot_of(self.relay.backends), routes=routes, knows_all=True)
+        )
 
     async def send(self, *names: str, model: str = "plain") -> None:
         await self.stream.send(*(step(model, request_id=name) for name in names))
@@ -285,4 +299,62 @@ async def test_requests_of_one_of_several_backends_go_again_in_their_turn() -> N
         assert await setup.ids(12) == names
         await setup.send("12", "13", model="work")
         assert await setup.ids(2) == ["12", "13"]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_lost_requests_of_a_decoupled_model_get_errors_and_the_stream_goes_on() -> None:
+    """They are told apart from those whose last answer has come."""
+    async with running() as setup:
+        first, second = setup.tritons
+        setup.place(plain=0, free=1)
+        await setup.send("0")
+        assert await setup.ids(1) == ["0"]
+        await setup.send("1", model="free")
+        assert await setup.ids(1) == ["1"]
+        first.freeze()
+        second.freeze()
+        await setup.send("2", "3", model="free")
+        await setup.send("4")
+        await eventually(lambda: second.seen == ["1", "2", "3"] and first.seen == ["0", "4"])
+        second.kill()
+        errors = await setup.stream.answers(2)
+        assert [name for name, _ in errors] == ["2", "3"]
+        assert all("backend b1" in text for _, text in errors)
+        first.answer_all()
+        assert await setup.ids(1) == ["4"]
+        await setup.send("5")
+        assert await setup.ids(1) == ["5"]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_requests_beside_a_lost_one_of_a_decoupled_model_go_again() -> None:
+    async with running(3) as setup:
+        first = setup.tritons[0]
+        await setup.send("0")
+        assert await setup.ids(1) == ["0"]
+        first.freeze()
+        await setup.send("1", model="free")
+        await setup.send("2")
+        await eventually(lambda: first.seen == ["0", "1", "2"])
+        first.kill()
+        answers = dict(await setup.stream.answers(2))
+        assert "backend b0" in answers["1"]
+        assert answers["2"] == ""
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("last", ["free", "plain"])
+async def test_a_stream_outlives_the_backend_of_complete_requests_of_a_decoupled_model(
+    last: str,
+) -> None:
+    async with running() as setup:
+        for name in "0123":
+            await setup.send(name, model="free")
+            assert await setup.ids(1) == [name]
+        await setup.send("4", model=last)
+        assert await setup.ids(1) == ["4"]
+        setup.tritons[0].kill()
+        await eventually(lambda: setup.relay.backends[0].in_flight == 0)
+        await setup.send("5", model="free")
+        assert await setup.ids(1) == ["5"]
         assert await setup.stream.end() is grpc.StatusCode.OK

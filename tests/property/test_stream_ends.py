@@ -1,5 +1,5 @@
 """Streams over several backends in any order of events: every counted request has one answer while
-the stream lives, and nothing is left when it is over."""
+the stream lives, every decoupled one an answer or an error, and nothing is left when it is over."""
 
 from __future__ import annotations
 
@@ -151,6 +151,7 @@ async def play(acts: list[tuple[str, int, int]], *, ends_well: bool, at_first_er
     servers = [Server(paper, number) for number in range(BACKENDS)]
     begun: set[tuple[str, int]] = set()
     asked: list[str] = []
+    decoupled: set[str] = set()
     room = 5000
     got = bytearray()
 
@@ -184,6 +185,8 @@ async def play(acts: list[tuple[str, int, int]], *, ends_well: bool, at_first_er
                     asked.append(label)
                 else:
                     asked.append("")
+                    if not number:
+                        decoupled.add(label)
                 paper.send(message)
         elif name in {"answer", "part"}:
             servers[number].answer(size, part=name == "part")
@@ -213,6 +216,7 @@ async def play(acts: list[tuple[str, int, int]], *, ends_well: bool, at_first_er
             wanted = [name for name in asked if name]
             if not any(name == "ok" for name, _, _ in acts):
                 assert counted == wanted
+                assert decoupled <= set(found)
     elif not is_over():
         paper.client.sends(rst(1, CANCEL))
     await settle()

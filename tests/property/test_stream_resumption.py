@@ -25,6 +25,8 @@ SCHEDULED = ModelRoute(
     is_uniform=True,
     plan=QueuePlan(limits={}, default=Capacity(1, is_auto=True)),
 )
+MODELS = {"plain": ("plain",), "work": ("work",), "several": ("plain", "work", "other")}
+"""What is asked for, in turn."""
 _BACKENDS = 4
 """One is left for each request, since fewer are lost or silent."""
 WINDOW = 6000
@@ -61,12 +63,12 @@ ALL_EXIT = [
 
 @settings(max_examples=150, deadline=None)
 @example(ALL_EXIT, "work")
-@given(ACTS, st.sampled_from(["plain", "work"]))
-def test_each_request_has_one_answer(acts: list[tuple[str, int, int]], model: str) -> None:
-    asyncio.run(play(acts, model))
+@given(ACTS, st.sampled_from(sorted(MODELS)))
+def test_each_request_has_one_answer(acts: list[tuple[str, int, int]], models: str) -> None:
+    asyncio.run(play(acts, MODELS[models]))
 
 
-async def play(acts: list[tuple[str, int, int]], model: str) -> None:
+async def play(acts: list[tuple[str, int, int]], models: tuple[str, ...]) -> None:
     paper = PaperStreams(backends=_BACKENDS, options=OPTIONS)
     paper.bench.max_attempts = 100
     paper.bench.allow_retries(1000.0)
@@ -102,7 +104,7 @@ async def play(acts: list[tuple[str, int, int]], model: str) -> None:
         for number, backend in enumerate(everywhere):
             port = backend.port(AppProtocol.GRPC)
             port.is_hung = port.is_given_up = number in down
-        routes = {**ROUTES, b"work": SCHEDULED}
+        routes = {**ROUTES, b"work": SCHEDULED, b"other": ROUTES[b"plain"]}
         rest = snapshot_of([each for n, each in enumerate(everywhere) if n not in down])
         paper.bench.ref.publish(replace(rest, backends=tuple(everywhere), routes=routes))
 
@@ -111,6 +113,7 @@ async def play(acts: list[tuple[str, int, int]], model: str) -> None:
     for name, number, size in acts:
         alive = [server for each, server in enumerate(servers) if each not in frozen]
         if name.startswith("ask"):
+            model = models[len(asked) % len(models)]
             message = request(model, 0, f"{len(asked)}", tensor=bytes(size))
             if len(message) <= room:
                 room -= len(message)

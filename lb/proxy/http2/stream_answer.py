@@ -13,7 +13,7 @@ from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.pending_responses import KEPT_STEP, PendingResponses
-from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, FINAL, error_text
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_router import StreamRouter
@@ -36,8 +36,8 @@ class StreamAnswers(ResponseSink):
     answers are counted."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_before", "_call", "_is_let_go", "_router",
-        "_single", "_times", "_told",
+        "_answer", "_answer_header", "_answer_size", "_before", "_call", "_final_mark",
+        "_is_let_go", "_router", "_single", "_times", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,9 @@ class StreamAnswers(ResponseSink):
         tag of its first field."""
         self._answer_size = 0
         """How long it was; 0 where the next one must be looked at."""
+        self._final_mark = b""
+        """What an answer has in it that completes a request, as far as that can be seen: it was not
+        compressed."""
         self._answer_header = b""
         """The header of the frame in which it went out."""
 
@@ -163,6 +166,8 @@ class StreamAnswers(ResponseSink):
                 pending_responses.kept_size -= len(kept.popleft())
                 if not kept and pending_responses.kept_at > KEPT_STEP:
                     pending_responses.charge_kept()
+        elif pending_responses.unfinished and self._final_mark in payload:
+            pending_responses.arrived_whole(payload)
         call.bytes_out += size
         times = self._times
         now = call.relay.now
@@ -185,6 +190,7 @@ class StreamAnswers(ResponseSink):
         """Note how a result began that came whole."""
         self._answer = payload[:_ANSWER_START]
         self._answer_size = size
+        self._final_mark = b"" if payload[0] else FINAL
         self._answer_header = pack_header(size << 8, 0, self._call.client_id)
 
     def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
@@ -203,6 +209,7 @@ class StreamAnswers(ResponseSink):
         was_between = mask.is_between
         completed = mask.completed
         masked = mask.feed(payload)
+        single.pending_responses.arrived(payload)
         if single.is_timed or mask.completed != completed:
             is_whole = was_between and mask.is_between and len(payload) >= _ANSWER_START
             is_error = payload[PREFIX_SIZE] == ERROR_TAG if is_whole else mask.is_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar, Protocol
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -11,7 +12,7 @@ from lb.kserve.errors import GRPC_STATUSES
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
-from lb.proxy.exchange import NEVER_HELD, Exchange
+from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
@@ -53,6 +54,10 @@ class Merging(Protocol):
         these are counted; None where the client has the beginning of one that is not whole."""
         ...
 
+    def split_branch(self, branch: Branch, models: Collection[bytes], outcome: Outcome) -> None:
+        """Its backend is lost: what it has not answered of some models goes again."""
+        ...
+
     def owes_nothing(self, branch: Branch) -> bool:
         """Whether all is there that it was to answer, as far as is known."""
         ...
@@ -63,6 +68,10 @@ class Merging(Protocol):
 
     def placed(self, branch: Branch, backend: Backend) -> None:
         """It has another backend."""
+        ...
+
+    def branch_refused(self, branch: Branch, text: str) -> None:
+        """No backend takes it."""
         ...
 
     def branch_ended(
@@ -84,8 +93,8 @@ class Merging(Protocol):
 
 
 class Portion(Exchange):
-    """The requests of a stream that go to one backend, for the dispatcher: they are placed again
-    without the others."""
+    """The requests of a stream that go to one backend, for the dispatcher: they are placed again,
+    and wait for a load, without the others."""
 
     __slots__ = ("_call", "has_steps", "is_movable", "runs_once")
 
@@ -93,7 +102,7 @@ class Portion(Exchange):
         super().__init__(AppProtocol.GRPC, call.operation, call.client, call.relay.now)
         self._call = call
         self.model = model
-        self.held_until = NEVER_HELD
+        self.hints = RoutingHints()
         self.is_movable = True
         """Another backend can serve all of them: they are for the same model, and belong to no
         sequence."""
@@ -101,6 +110,13 @@ class Portion(Exchange):
         """Some of them must not run twice."""
         self.has_steps = False
         """Some belong to sequences."""
+
+    def part(self, model: bytes) -> Portion:
+        """Those for one model, which are to be placed again: they were where these were."""
+        part = Portion(self._call, model)
+        part.attempt, part.backend, part.attempts = self.attempt, self.backend, self.attempts
+        part.tried, part.loss = self.tried, self.loss
+        return part
 
     def note(self, message: StreamMessage, *, is_once: bool) -> None:
         """A request belongs to them, which perhaps must not run twice."""
@@ -124,11 +140,11 @@ class Branch(ResponseSink):
     """The part of a stream that one backend serves: requests, an attempt at a time, and answers.
 
     What has come of answers waits in `response` until `StreamMerge` takes it. Without a backend it
-    holds errors of our own.
+    holds errors of our own. Implements `Waiting` for its requests.
     """
 
     __slots__ = (
-        "_resumption",
+        "_going",
         "call",
         "cutter",
         "header",
@@ -139,6 +155,7 @@ class Branch(ResponseSink):
         "portion",
         "request",
         "response",
+        "resumption",
     )  # fmt: skip
 
     noun: ClassVar[str] = "stream"
@@ -159,7 +176,10 @@ class Branch(ResponseSink):
         """The header of the frame in which a request of `header_size` goes to the backend. They
         belong to the merge."""
         self.header_size = 0
-        self._resumption = Resumption()
+        self.resumption = Resumption()
+        """How often its requests were lost."""
+        self._going: Collection[bytes] = ()
+        """Models whose requests go again, from the decision until they do."""
         self.request: Pipe[Any] = BackendPipe(self, call.request)
         self.request.retained = []
         self.response: Pipe[Any] = Pipe(
@@ -187,7 +207,7 @@ class Branch(ResponseSink):
             router: what is known of its requests.
             resumption: of these.
         """
-        self._resumption = resumption
+        self.resumption = resumption
         call, portion = self.call, self.portion
         attempt = attempt_of(call)
         assert attempt is not None
@@ -312,63 +332,85 @@ class Branch(ResponseSink):
             self.open()
 
     def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
-        """See `ResponseSink`. Requests for several models, which would go to several backends, have
-        no other attempt."""
-        portion, request = self.portion, self.request
-        resumption, pending_responses = self._resumption, self.pending_responses
-        if portion.finished or portion.has_steps or not (attempt.begun or resumption.has_begun):
+        """See `ResponseSink`. The requests of each model go again for themselves, those that have
+        nowhere to go and those of decoupled models become errors. A backend that is only silent is
+        left only if nothing of it does."""
+        portion, pending_responses = self.portion, self.pending_responses
+        resumption = self.resumption
+        is_new = not (attempt.begun or resumption.has_begun)
+        if portion.finished or portion.has_steps or (is_new and portion.is_movable):
             return None
         answers = self.merge.whole_answers(self)
-        if answers is None:
+        if answers is None or pending_responses.is_unknown:
             return None
-        whole, count = answers
-        again = pending_responses.unanswered(count)
-        models = {due.model for due in list(pending_responses.counted)[count:]}
-        unpaid = request.waiting - min(request.replayed, request.waiting)
-        if (
-            not again
-            or len(models) != 1
-            or unpaid > sum(map(len, again))  # something was answered before all of it was sent
-        ):
+        count = answers[1]
+        models = [due.model for due in pending_responses.counted][count:]
+        if not models or pending_responses.unanswered(count) is None:
             return None
-        if not resumption.take(self.call.relay.retry, portion, outcome, pending_responses, count):
-            return False
-        response = self.response
-        said = b"".join(response.queue or ())[:whole]
-        response.clear()
-        return response.push(said) and self._retain_again(again)
-
-    def _retain_again(self, requests: list[Payload]) -> bool:
-        """Retain the requests that go again as those of a new stream. False where there is no room
-        for them, or the call has given way to others."""
-        portion, request = self.portion, self.request
-        portion.is_movable, portion.runs_once = True, False
-        request.drop_retained()
-        request.retained = []
-        for each in requests:
-            if request.retained is not None:
-                request.retain(each, self.call.relay.options.retained_size)
-        return request.retained is not None
+        retry = self.call.relay.retry
+        going = retry.movable_models(portion, outcome, set(models))
+        is_left = bool(pending_responses.unfinished) or len(going) < len(set(models))
+        if not going or (is_left and outcome is Outcome.SILENT and attempt.outcome is None):
+            return None
+        self._going = going
+        completed = pending_responses.completed + count
+        lost = [model for model in models if model in going]
+        return resumption.take(retry, portion, outcome, lost, completed)
 
     def resume(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
         """See `ResponseSink`."""
         self.response.source = None
-        self.retry(attempt, outcome, is_unsent=False)
+        self._drop_request()
+        going, self._going = self._going, ()
+        self.merge.split_branch(self, going, outcome)
+
+    def part(self, model: bytes) -> Branch:
+        """A branch for the requests of one model that go again."""
+        part = Branch(self.call, self.merge, model)
+        part.portion = self.portion.part(model)
+        return part
+
+    def go_again(self, resumption: Resumption, outcome: Outcome) -> None:
+        """Have requests placed that were lost with another branch, which knows how often."""
+        request, pending_responses = self.request, self.pending_responses
+        self.resumption = resumption.part(len(pending_responses.counted))
+        for payload in pending_responses.unanswered() or ():
+            if request.retained is not None:
+                request.retain(payload, self.call.relay.options.retained_size)
+            if not request.push(payload):
+                return
+            self.portion.bytes_in += len(payload)
+        request.replayed = request.waiting  # the other branch has credited them
+        self.call.relay.retry.go_again(self.portion, outcome, self._place)
 
     def _place(self) -> None:
-        relay = self.call.relay
+        relay, portion = self.call.relay, self.portion
         relay.now = relay.clock()
         try:
-            attempt = relay.placer.place(self.portion, self._make_attempt, relay.now)
+            attempt = relay.placer.place(portion, self._make_attempt, relay.now, self)
         except RequestRefused as refusal:
-            self._drop_request()
-            self.merge.branch_lost(self, Outcome.CANCELLED, refusal.detail, refusal.reason)
+            self.refuse(refusal)
             return
-        assert attempt is not None  # streams do not wait
+        if attempt is None:
+            self.call.held_for = self.call.held_for or portion.held_for
+            return
         self.merge.placed(self, attempt.backend)
-        if self._resumption.has_begun and not self.response.queue:
+        if self.resumption.has_begun and not self.response.queue:
             self.keep_accounts(len(self.pending_responses.counted))
         relay.start(attempt)
+
+    def go_on(self) -> None:
+        """See `Waiting`."""
+        if self.call.server.parted:
+            self.call.client_gone()
+        else:
+            self._place()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """See `Waiting`."""
+        self.call.relay.now = self.call.relay.clock()
+        self._drop_request()
+        self.merge.branch_refused(self, refusal.detail)
 
     # Requests
 
@@ -378,7 +420,10 @@ class Branch(ResponseSink):
         is_once = message.model in self.call.relay.retry.rules.never
         self.portion.note(message, is_once=is_once)
         self._account(message, work, backend)
-        return self.pending_responses.note(message, self.call.relay.now)
+        pending_responses = self.pending_responses
+        if not (message.has_one_answer or pending_responses.follows_answers):
+            pending_responses.follow_answers(self.arrival_cutter())
+        return pending_responses.note(message, self.call.relay.now)
 
     def send(self, payload: Payload) -> None:
         """Bytes of the client."""
@@ -465,6 +510,7 @@ class Branch(ResponseSink):
             in_flight_messages.arrived(payload, self.call.relay.now)
         if not self.response.push(payload):
             return None
+        self.pending_responses.arrived(payload)
         if end_stream:
             self._answered(attempt, GrpcStatus.UNKNOWN)
             self.merge.branch_ended(self, GrpcStatus.UNKNOWN, "no status", None)
@@ -513,10 +559,19 @@ class Branch(ResponseSink):
         """Whether it may end however it does: all is answered, and nothing more is asked."""
         pending_responses = self.pending_responses
         return self.is_leaving and not (
-            pending_responses.counted or pending_responses.is_unknown or pending_responses.sequences
+            pending_responses.counted or pending_responses.has_uncounted
         )
 
     # Answers on their way to the client
+
+    def arrival_cutter(self) -> MessageCutter:
+        """What cuts the answers that are still to come into messages."""
+        cutter = self.cutter.copy()
+        for payload in self.response.queue or ():
+            at = 0
+            while at < len(payload):
+                at = cutter.advance(payload, at)
+        return cutter
 
     def peek(self) -> bytes:
         """The first bytes that wait, as many as tell what the next answer is."""

@@ -69,25 +69,26 @@ class StreamMerge:
     """The branches of one call. To be begun once the call has it."""
 
     __slots__ = (
-        "_aside", "_call", "_has_left", "_header", "_header_size", "_is_pumping", "_is_scheduled",
-        "_local", "_mask", "_order", "_passes_results", "_router", "_sources", "_speaker",
-        "_status", "_times", "_trailers", "begun_at", "has_held", "inbound", "is_closing", "live",
-        "merged_response",
+        "_aside", "_call", "_half_closed", "_has_left", "_header", "_header_size", "_is_pumping",
+        "_is_scheduled", "_local", "_mask", "_order", "_passes_results", "_router", "_single",
+        "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at", "has_held", "inbound",
+        "is_closing", "live", "merged_response", "target",
     )  # fmt: skip
 
     def __init__(
-        self, call: Call, router: StreamRouter, mask: StreamMask, times: AnswerTimes
+        self, call: Call, router: StreamRouter, single: SingleBackend, times: AnswerTimes
     ) -> None:
         """
         Args:
             call: whose stream it is.
             router: of its messages.
-            mask: of all that goes to the client.
+            single: follows these, and has the mask of all that goes to the client.
             times: of its answers.
         """
         self._call = call
         self._router = router
-        self._mask = mask
+        self._single = single
+        self._mask = mask = single.mask
         self._passes_results = type(mask) is StreamMask
         """Results are not looked into on their way to the client."""
         self._header = b""
@@ -104,6 +105,10 @@ class StreamMerge:
         self.has_held = False
         """A message is held back until its model is loaded: it does not need the branches that
         there are, and without any the stream goes on."""
+        self.target: Branch | None = None
+        """Where the message under way goes, or the last one went."""
+        self._half_closed: bytes | None = None
+        """The trailers of the client's request, once all of that was routed."""
         self._sources: list[Branch] = []
         """Branches that may have something to say; those that ended, too, until all is said."""
         self._order: deque[Branch] = deque()
@@ -129,10 +134,10 @@ class StreamMerge:
 
     # The change from one upstream stream to several
 
-    def begin(self, single: SingleBackend, resumption: Resumption) -> None:
+    def begin(self, resumption: Resumption) -> None:
         """Go on from one backend, if there is one yet."""
         if self._call.is_under_way:
-            self._adopt(single, resumption)
+            self._adopt(resumption)
 
     def _new_merged_response(self) -> MergedResponse:
         call = self._call
@@ -161,11 +166,11 @@ class StreamMerge:
         call.response = merged_response
         return merged_response
 
-    def _adopt(self, single: SingleBackend, resumption: Resumption) -> None:
+    def _adopt(self, resumption: Resumption) -> None:
         call = self._call
         assert call.backend is not None
         branch = self._new_branch(call.backend, call.model)
-        branch.adopt(self.inbound, single, self._router, resumption)
+        branch.adopt(self.inbound, self._single, self._router, resumption)
         if not branch.cutter.is_between:
             self._speaker = branch
             branch.pending_responses.answered(1)
@@ -237,21 +242,22 @@ class StreamMerge:
         if len(self._order) > MAX_UNANSWERED:
             self._call.fail(Reason.MEMORY, "too many requests wait for their answers")
 
-    def refuse(self, message: StreamMessage, text: str) -> Branch:
-        """Answer a request with an error in its turn. Returns where the rest of it goes."""
+    def refuse(self, message: StreamMessage, text: str) -> None:
+        """Answer a request with an error in its turn; the rest of it goes nowhere."""
         local = self._local
         if local is None:
             local = self._local = Branch(self._call, self, b"")
             local.portion.finished = True
             self._sources.append(local)
+        self.target = local
         if local.pending_responses.expect(message):
             self._line_up(local)
         if not self._call.finished and local.response.push(error_answer(message.id, text)):
             self.pump()
-        return local
 
     def half_close(self, trailers: bytes) -> None:
         """The client has sent all."""
+        self._half_closed = trailers
         for branch in self._open:
             branch.half_close(trailers)
         self.pump()
@@ -289,10 +295,50 @@ class StreamMerge:
             return
         if backend in self.live:
             branch.is_leaving = True
-            branch.half_close(b"")
+            if branch is not self.target or self._single.is_between:
+                branch.half_close(b"")
         else:
             self._aside.remove(branch)
             self.live[backend] = branch
+
+    def message_sent(self) -> None:
+        """All of a message has gone where it goes that came in more than one piece."""
+        if self.target is not None and self.target.is_leaving:
+            self.target.half_close(b"")
+
+    def split_branch(self, branch: Branch, models: Collection[bytes], outcome: Outcome) -> None:
+        """Have requests of some models go again that a branch has not answered, whose backend is
+        lost. Those of each model have a branch of their own from now on, so that they are placed
+        and wait for a load without the others; answers keep their turns. What else the branch owes
+        becomes errors."""
+        call, relay = self._call, self._call.relay
+        whole, count = self._split(branch)
+        pending_responses, response = branch.pending_responses, branch.response
+        owed = [due.model for due in pending_responses.counted]
+        said = b"".join(response.queue or ())[:whole]
+        response.clear()
+        if not response.push(said):
+            return
+        is_incoming = pending_responses.is_incoming
+        parts = {model: branch.part(model) for model in models}
+        self._sources.extend(parts.values())
+        self._aside.extend(parts.values())
+        pending_responses.move(count, {m: part.pending_responses for m, part in parts.items()})
+        if call.finished:
+            return
+        owners = [branch] * count + [parts.get(model, branch) for model in owed[count:]]
+        turns = iter(owners)
+        self._order = deque(next(turns, each) if each is branch else each for each in self._order)
+        if is_incoming and branch is self.target:
+            self.target = owners[-1]
+        for part in parts.values():
+            if self._half_closed is not None:
+                part.half_close(self._half_closed)
+        reason, text = relay.retry.failure(branch.portion, outcome)
+        self.branch_lost(branch, outcome, text, reason)
+        for part in parts.values():
+            if not call.finished:
+                part.go_again(branch.resumption, outcome)
 
     def whole_answers(self, branch: Branch) -> tuple[int, int] | None:
         """Count what waits in a branch whose upstream stream was lost: bytes of whole answers, and
@@ -314,8 +360,7 @@ class StreamMerge:
         is_bound = branch.portion.has_steps and not branch.request.ended
         return branch.is_done or not (
             is_bound
-            or pending_responses.free_models
-            or pending_responses.is_unknown
+            or pending_responses.has_uncounted
             or answers != (branch.response.waiting, len(pending_responses.counted))
         )
 
@@ -465,7 +510,7 @@ class StreamMerge:
     ) -> None:
         """A backend has given its status: all of its answers are here."""
         self._close(branch)
-        if self._is_cut(branch):
+        if not branch.arrival_cutter().is_between:
             outcome = Outcome.PROTOCOL_ERROR
             text = f"backend {branch.name} (grpc) ended the stream within a message"
             self.branch_lost(branch, outcome, text, OUTCOME_REASONS[outcome])
@@ -511,6 +556,13 @@ class StreamMerge:
         self._lose(branch, grpc_status(reason) if status is None else status, text, reason)
         self._go_on()
 
+    def branch_refused(self, branch: Branch, text: str) -> None:
+        """No backend takes requests that were to go again: only they get errors."""
+        self._close(branch)
+        self._has_left = True
+        self._mourn(branch, text)
+        self._go_on()
+
     def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
         if branch.pending_responses.is_unknown or not (self._open or self.has_held):
             # The stream ends, as it would with one backend.
@@ -536,15 +588,6 @@ class StreamMerge:
         if self._status is None:
             known = GrpcStatus(status) if status in _STATUSES else GrpcStatus.UNKNOWN
             self._status = known, detail, reason
-
-    def _is_cut(self, branch: Branch) -> bool:
-        """Whether what has come of a branch ends within a message."""
-        cutter = branch.cutter.copy()
-        for payload in branch.response.queue or ():
-            at = 0
-            while at < len(payload):
-                at = cutter.advance(payload, at)
-        return not cutter.is_between
 
     def _has_whole(self, branch: Branch) -> bool:
         """Whether all of the message under way has come."""
@@ -620,6 +663,8 @@ class StreamMerge:
         response.clear()
         unsaid = list(pending_responses.counted)[count:]
         errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
+        for names, times in pending_responses.unfinished.items():
+            errors += [error_answer(names.id, text)] * times
         for key, debt in pending_responses.sequences.items():
             if not debt.is_over(self._call.relay.now):
                 errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
@@ -664,7 +709,7 @@ class StreamMerge:
         self._aside.clear()
         self.live.clear()
         self._order.clear()
-        self._speaker = self._local = None
+        self._speaker = self._local = self.target = None
 
 
 def _ends_at_first_error(call: Call) -> bool:

@@ -6,8 +6,9 @@ requests were lost before, since limits are for each request, and a stream may o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from lb.domain.outcome import Outcome
-from lb.kserve.pending_responses import PendingResponses
 from lb.proxy.exchange import Exchange
 from lb.proxy.retry import RetryPolicy
 
@@ -30,31 +31,34 @@ class Resumption:
         retry: RetryPolicy,
         exchange: Exchange,
         outcome: Outcome,
-        pending_responses: PendingResponses,
-        but: int = 0,
+        models: Collection[bytes],
+        completed: int,
     ) -> bool:
-        """Take another attempt for all requests without an answer. False: they may have none.
+        """Take another attempt for requests without an answer. False: they may have none.
 
         Args:
             retry: decides.
             exchange: of the stream.
             outcome: of its last attempt, which is over or ends now.
-            pending_responses: of that attempt.
-            but: the first so many of these, whose answers are there.
+            models: of each of these requests.
+            completed: how many requests of that attempt have their answers.
         """
-        counted, backend = pending_responses.counted, exchange.backend
-        completed = pending_responses.completed + but
+        backend = exchange.backend
         if completed >= self._until:
             # Nothing is held against these requests yet, but where they were last.
             self._attempts = exchange.attempts - 1
             exchange.tried = tuple(each for each in exchange.tried[-1:] if each is backend)
             exchange.loss = None
         self.has_begun = True
-        self._until = pending_responses.completed + len(counted)
-        models = [due.model for due in counted][but:]
+        self._until = completed + len(models)
         if not models:
             return True
-        exchange.model = models[0]
-        exchange.hints = None  # of the first request, which went where it had to
+        exchange.model = next(iter(models))
         attempts = exchange.attempts - self._attempts
         return retry.take_resumption(exchange, outcome, models, attempts)
+
+    def part(self, count: int) -> Resumption:
+        """As it is for some of these requests, so many, on an upstream stream of their own."""
+        part = Resumption()
+        part.has_begun, part._attempts, part._until = True, self._attempts, count
+        return part

@@ -58,7 +58,7 @@ class StreamSession(CallPart):
 
     __slots__ = (
         "_again", "_answers", "_cutter", "_head", "_held", "_is_pausing", "_is_placing", "_look_at",
-        "_resumption", "_target", "_times", "answers", "merge", "router", "single",
+        "_resumption", "_times", "answers", "merge", "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -80,8 +80,6 @@ class StreamSession(CallPart):
         """A message whose model is being loaded; also while what came behind it is routed."""
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
-        self._target: Branch | None = None
-        """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
         self._answers = 0
@@ -231,6 +229,8 @@ class StreamSession(CallPart):
             else:
                 self._pending_responses.keep_more(piece, is_whole=single.is_between)
                 self._send(piece)
+                if single.is_between and self.merge is not None:
+                    self.merge.message_sent()
             if call.finished:
                 return -1
             if at < size and (self._held is not None or call.backend is None) and self._is_waiting:
@@ -300,6 +300,11 @@ class StreamSession(CallPart):
         )
 
     @property
+    def _target(self) -> Branch | None:
+        """Where the message under way goes, where there are several upstream streams."""
+        return None if self.merge is None else self.merge.target
+
+    @property
     def _pending_responses(self) -> PendingResponses:
         """What is owed where the message under way goes."""
         return (self._target or self.single).pending_responses
@@ -339,8 +344,9 @@ class StreamSession(CallPart):
 
     def _send(self, piece: Payload) -> None:
         """Some of the message under way."""
-        if self._target is not None:
-            self._target.send(piece)
+        target = self._target
+        if target is not None:
+            target.send(piece)
             return
         call = self.call
         request = call.request
@@ -388,7 +394,7 @@ class StreamSession(CallPart):
             merge.leave(parting - {backend})
         branch = merge.live.get(backend)
         is_new = branch is None
-        branch = self._target = branch or merge.new_branch(backend, message.model)
+        branch = merge.target = branch or merge.new_branch(backend, message.model)
         router.note_model(message.model)
         work = router.take_work()
         self.single.see(work)
@@ -444,7 +450,6 @@ class StreamSession(CallPart):
 
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
-        self._target = None
         self.router.note_model(message.model)
         self.router.note_first(message)
         work = self.router.take_work() if message.has_one_answer else None
@@ -471,7 +476,7 @@ class StreamSession(CallPart):
             call.fail(refusal.reason, refusal.detail)
             return
         merge = self.merge or self._fan_out()
-        self._target = merge.refuse(message, refusal.detail)
+        merge.refuse(message, refusal.detail)
         call.drop_upload(sum(map(len, pieces)))
 
     # A message whose model is loaded for it
@@ -578,8 +583,8 @@ class StreamSession(CallPart):
             self.answers.let_go(attempt)
         single.take_off_answered()
         single.forget()
-        self.merge = merge = StreamMerge(call, self.router, single.mask, self._times)
-        merge.begin(single, self._resumption)
+        self.merge = merge = StreamMerge(call, self.router, single, self._times)
+        merge.begin(self._resumption)
         return merge
 
     def leave_parting(self) -> None:
@@ -642,12 +647,16 @@ class StreamSession(CallPart):
         request, pending_responses = call.request, single.pending_responses
         if self.router.has_steps and (pending_responses.counted or not request.ended):
             return None
-        again = pending_responses.unanswered()
+        again = None if pending_responses.has_uncounted else pending_responses.unanswered()
         unpaid = request.waiting - min(request.replayed, request.waiting)
         size = 0 if again is None else sum(map(len, again))
         if again is None or unpaid > size:  # something was answered before all of it was sent
             return None
-        if not resumption.take(call.relay.retry, call, outcome, pending_responses):
+        models = [due.model for due in pending_responses.counted]
+        if models:
+            call.hints = None  # of the first request, which went where it had to
+        completed = pending_responses.completed
+        if not resumption.take(call.relay.retry, call, outcome, models, completed):
             return False
         request.clear()
         request.replayed = size - unpaid
@@ -710,7 +719,7 @@ class StreamSession(CallPart):
         request.retained = []
         if head is not None:
             head.clear()
-        call.backend = call.hints = self._target = None
+        call.backend = call.hints = None
         self.router.forget_first()
         self.single.begin_anew()
         self._cutter = MessageCutter()

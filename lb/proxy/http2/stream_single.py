@@ -15,6 +15,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import Ticket
 from lb.kserve.gate import StreamMask
 from lb.kserve.pending_responses import ACCOUNT_BYTES, Due, PendingResponses, StreamMessage
+from lb.kserve.stream_answers import AnswerNames
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.inspection import SEQUENCE_ID
 from lb.proxy.http2.prefix_cache import SHORT_NAME
@@ -175,6 +176,19 @@ class SingleBackend:
                 self._count_answers()
         return True
 
+    def take_uncounted(self, payload: bytes, size: int) -> bool:
+        """As `take_message`, where requests have any number of answers."""
+        if not self.take_message(payload, size):
+            return False
+        self._expect_any(payload, size)
+        return True
+
+    def _expect_any(self, payload: Payload, size: int) -> bool:
+        """A request that goes on unseen has any number of answers. False when the call had to give
+        way."""
+        due = self.due_alike(bytes(payload[: self._known_stop + 2 + _ONE_BYTE]), size)
+        return self.pending_responses.expect_any(AnswerNames(due.model, due.id))
+
     def send_unseen(self, payload: Payload, size: int) -> bool:
         """Send on what begins as the last message did. False when it must be looked at."""
         # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `StreamSession._take`.
@@ -204,6 +218,8 @@ class SingleBackend:
                     self._count_at = 0
             if len(counted) > self._count_at and not self._count_answers():
                 return True
+        elif not self._expect_any(payload, size):
+            return True
         sink.send_data(request, payload)
         return True
 
@@ -299,10 +315,12 @@ class SingleBackend:
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._header_size = 0
-            self._request.taker = taker or self.take_message
             self._needs_no_look = is_plain(route)
             self._due = Due(name, is_unserved=message.is_unserved)
             self._counts = message.has_one_answer and not self.is_uncounted
+            self._request.taker = taker or (
+                self.take_message if self._counts else self.take_uncounted
+            )
             self._keeps = is_kept and self._counts
             self._snapshot = snapshot
             pattern = self._pattern
@@ -336,6 +354,9 @@ class SingleBackend:
             self._account(work)
         if pending_responses.kept_size > pending_responses.kept_at:
             self._count_at = 0
+        if not (message.has_one_answer or pending_responses.follows_answers):
+            pending_responses.follow_answers(self.mask.cutter())
+            self._call.response.taker = None  # the next answer is looked at, as above
         return len(pending_responses.counted) <= self._count_at or self._count_answers()
 
     def mixes(self, message: StreamMessage) -> bool:
@@ -372,7 +393,7 @@ class SingleBackend:
         if waiting > MAX_UNANSWERED:
             pending_responses.forgive(waiting)
             waiting = 0
-            self.is_uncounted = True
+            self.is_uncounted = pending_responses.is_unknown = True
             self._snapshot = self.in_flight = None
             keep_no_accounts(self._call.attempt, self._call.relay.now)
         is_accounted = self.in_flight is not None

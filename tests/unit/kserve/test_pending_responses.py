@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tracemalloc
 from collections.abc import Callable
 
@@ -13,12 +14,14 @@ from lb.kserve.pending_responses import (
     ENDED_S,
     FREE_MODELS,
     OPEN_SEQUENCES,
+    UNFINISHED_REQUESTS,
     Due,
     PendingResponses,
     PendingSequence,
     StreamMessage,
 )
 from lb.kserve.stream_answers import error_answer
+from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import frame_message
 from lb.wire.memory_budget import MemoryBudget
 
@@ -84,9 +87,44 @@ def test_errors_without_a_model_are_told_apart_by_the_id() -> None:
     assert pending_responses.is_counted(error_answer(b"b", "no")) is True
 
 
-def test_a_free_request_without_a_sequence_leaves_its_pending_responses_unknown() -> None:
+def last_answer(name: str, *, is_last: bool = True, tensor: int = 0) -> bytes:
+    response = pb.ModelInferResponse(model_name="free", id=name)
+    response.parameters["triton_final_response"].bool_param = is_last
+    response.raw_output_contents.append(bytes(tensor))
+    return frame_message(pb.ModelStreamInferResponse(infer_response=response).SerializeToString())
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 100_000])
+def test_free_requests_are_owed_answers_until_the_last_one_of_each(size: int) -> None:
+    stream = Stream()
+    pending_responses = stream.pending_responses
+    answers = last_answer("a", is_last=False, tensor=9000) + last_answer("a", tensor=9000)
+    answers += last_answer("") + error_answer(b"", "no") + error_answer(b"b", "no")
+    pending_responses.follow_answers(MessageCutter(rest=3))
+    for name in (b"a", b"a", b"", b"b", b"c"):
+        assert pending_responses.note(free(name=name), 0.0)
+    answers = b"end" + answers
+    for at in range(0, len(answers), size):
+        pending_responses.arrived(answers[at : at + size])
+    assert pending_responses.unfinished == {(b"free", b"a"): 1, (b"free", b"c"): 1}
+    pending_responses.arrived_whole(last_answer("a", is_last=False))
+    pending_responses.arrived_whole(last_answer("a"))
+    assert pending_responses.has_uncounted
+    pending_responses.arrived_whole(compressed(last_answer("c")))
+    assert not pending_responses.has_uncounted
+    assert pending_responses.reserve(0)
+    assert stream.memory_budget.held == 0
+
+
+def compressed(answer: bytes) -> bytes:
+    message = gzip.compress(answer[5:])
+    return b"\1" + len(message).to_bytes(4, "big") + message
+
+
+def test_of_too_many_free_requests_nobody_can_say_what_is_owed() -> None:
     pending_responses = make_pending_responses()
-    pending_responses.note(free(1), 0.0)
+    for _ in range(UNFINISHED_REQUESTS):
+        pending_responses.note(free(), 0.0)
     assert not pending_responses.is_unknown
     pending_responses.note(free(), 0.0)
     assert pending_responses.is_unknown

@@ -19,7 +19,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import Capacity, QueuePlan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, RoutingHints
+from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.proxy.queue import Queue, QueueOptions
 from lb.wire.memory_budget import MemoryBudget
 from tests.fakes.backends import make_backend
@@ -297,15 +297,6 @@ def test_what_nobody_would_go_on_with_does_not_wait() -> None:
             bench.dispatcher.placer.place(one, Attempt)
         assert caught.value.reason is Reason.NO_BACKEND
     assert len(bench.queue) == 0
-
-
-def test_an_exchange_that_is_never_held_is_refused_at_once() -> None:
-    bench = Bench()
-    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
-    bench.publish()
-    one = bench.come(b"other", held_until=NEVER_HELD)
-    assert one.refused is not None
-    assert one.refused.reason is Reason.NO_BACKEND
 
 
 def test_those_that_wait_in_vain_are_given_up_together() -> None:

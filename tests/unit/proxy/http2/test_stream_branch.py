@@ -366,6 +366,27 @@ async def test_half_an_answer_whose_turn_had_not_come_is_given_again() -> None:
     assert paper.bench.is_clean()
 
 
+async def test_the_rest_of_a_request_follows_where_its_beginning_goes_again() -> None:
+    """The stream there ends only behind it, as the backend has another one that goes on."""
+    paper = open_plain(backends=2)
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
+    message = request("plain", name="4", tensor=bytes(100))
+    paper.send(message[:60])
+    paper.backends[0].goes()
+    wait(paper)
+    paper.send(message[60:])
+    frames = [frame for frame in paper.backends[1].gets() if frame.kind == DATA]
+    assert b"".join(frame.payload for frame in frames) == request("plain", name="2") + message
+    assert [frame.ends_stream for frame in frames] == [False] * (len(frames) - 1) + [True]
+    paper.backends[1].sends(
+        headers(3, RESPONSE_FIELDS), data(3, result("plain", "2") + result("plain", "4"))
+    )
+    assert paper.ids() == ["2", "3", "4"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
 async def test_half_an_answer_that_the_client_has_ends_the_stream() -> None:
     paper = open_plain()
     paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")[:9]))
@@ -374,16 +395,14 @@ async def test_half_an_answer_that_the_client_has_ends_the_stream() -> None:
     assert paper.bench.is_clean()
 
 
-@pytest.mark.parametrize("more", ["never", "other model"])
-async def test_what_must_not_or_cannot_go_elsewhere_gets_errors(more: str) -> None:
+async def test_what_must_not_go_elsewhere_gets_errors() -> None:
     paper = PaperStreams(backends=3)
-    if more == "never":
-        paper.bench.run_once(b"plain")
-    second = request("other" if more == "other model" else "plain", name="2")
-    paper.send(request("plain", name="1"), second, request("seq", 1, "3", start=True))
+    paper.bench.run_once(b"plain")
+    paper.send(*(request("plain", name=name) for name in "12"), request("seq", 1, "3", start=True))
     paper.backends[0].goes()
     wait(paper)
     assert [frame for frame in paper.backends[2].gets() if frame.kind == DATA] == []
+    assert paper.ids() == ["1", "2"]
     paper.client.goes()
     assert paper.bench.is_clean()
 

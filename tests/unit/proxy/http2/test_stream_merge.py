@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.pending_responses import ENDED_S
+from lb.kserve.pending_responses import ENDED_S, UNFINISHED_REQUESTS
 from lb.kserve.stream_answers import error_answer
 from lb.proxy.http2 import stream_merge
 from lb.proxy.http2.options import Http2Options
@@ -264,7 +264,7 @@ async def test_decoupled_sequences_that_ended_long_ago_are_owed_nothing() -> Non
 async def test_a_backend_that_owes_nobody_knows_what_takes_the_stream_along() -> None:
     paper = PaperStreams()
     paper.begin_two()
-    paper.send(request("free", 0, "x"))
+    paper.send(*[request("free", 0, "x")] * (UNFINISHED_REQUESTS + 1))
     paper.backends[0].sends(rst(1, 2))
     assert paper.status() == 13
     assert paper.bench.is_clean()

@@ -351,8 +351,8 @@ async def test_a_stream_with_a_sequence_does_not_go_again() -> None:
 
 async def test_a_stream_with_one_message_that_must_not_run_twice_does_not_go_again() -> None:
     paper = PaperStreams()
-    paper.bench.run_once(b"orders")
-    paper.send(request("plain", name="1"), request("orders", name="2"))
+    paper.bench.run_once(b"plain")
+    paper.send(request("seq", name="1"), request("plain", name="2"))
     paper.backends[0].goes()
     assert paper.backends[1].gets() == []
     assert paper.status() == 14
