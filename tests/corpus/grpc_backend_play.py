@@ -21,6 +21,11 @@ _HEAD_TIMEOUT_S = 30
 _SHORT_HEAD_TIMEOUT_S = 2
 """The same where a row waits for its end."""
 
+_LIST = b"/inference.GRPCInferenceService/RepositoryIndex"
+_NO_LIST = (*fr.RESPONSE_FIELDS, (b"grpc-status", b"12"))
+"""What has no list of models is not asked for it again when a connection was lost: such a question
+would take a row that is meant for a call."""
+
 _PROCESSES = 4
 """Rows are about one backend's connection each, so they cannot share a process at a time."""
 
@@ -63,6 +68,9 @@ class BadBackend(MemoryBudget):
 
     async def reply(self, peer: Peer, stream: int) -> None:
         """Answer as the row wants it, once."""
+        if (b":path", _LIST) in peer.heads[stream][0]:
+            peer.send(fr.headers(stream, _NO_LIST, end=True))
+            return
         row = self.live.get(peer)
         if row is None:
             await super().reply(peer, stream)
@@ -185,7 +193,7 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow], head_timeout_s: i
         ]
         settings = {
             "timeouts": {"head": f"{head_timeout_s}s"},
-            # The balancer's own questions would take rows that are meant for calls.
+            # The balancer's own questions would take rows, see `_NO_LIST`.
             "model_table": {"refresh": "1h"},
             # Rows show what becomes of one attempt: nothing goes again, and nobody is ejected.
             "retry": {"budget": 0},
