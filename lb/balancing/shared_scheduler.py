@@ -255,6 +255,7 @@ class SharedScheduler(Scheduler):
         if not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         model_backend: ModelBackend | None = ticket.model_backend
+        is_counted = model_backend is not None
         backend = ticket.backend
         learnt = 0 if model_backend is None else model_backend.load.cost.count
         super().complete(ticket, now, ending)
@@ -273,8 +274,12 @@ class SharedScheduler(Scheduler):
             self._ended[model_queue] = shared
         is_undone = ending is Ending.NEITHER
         self._tell_end(model_queue, model_backend, learnt, now, is_undone=is_undone)
+        if self._waiting and is_counted:
+            # `on_room` was called, so `next_due` comes in this iteration of the event loop.
+            if self._untold_at == inf:
+                self._untold_at = now
         # A request that was taken back may be queued here in a moment: then `_step` decides.
-        if not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
+        elif not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
             self.tell(now)  # a request of another worker may begin in its place
         else:
             self._tell_soon(now)
@@ -287,13 +292,20 @@ class SharedScheduler(Scheduler):
             for shared in ended.values():
                 shared.ended = 0
             return
+        # Where requests of this worker are queued, too, `_step` decides.
+        unused = [
+            shared
+            for model_queue, shared in ended.items()
+            if shared.ended and not model_queue.waiting
+        ]
+        if not unused:
+            return
         # Who queues a request from now on finds the room.
         self.rung(now)
-        for model_queue, shared in ended.items():
-            if shared.ended and not model_queue.waiting:  # otherwise `_step` decides
-                shared.ended = 0
-                if shared.others and shared.ended_set is not None:
-                    self._wake(shared.first(shared.ended_set, now), now)
+        for shared in unused:
+            shared.ended = 0
+            if shared.others and shared.ended_set is not None:
+                self._wake(shared.first(shared.ended_set, now), now)
 
     def _wake(self, worker: int, now: float) -> None:
         """Ring for another worker, unless it has yet to hear the last ring: it reads what has
@@ -315,13 +327,15 @@ class SharedScheduler(Scheduler):
         if self._waiting and not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         while (ticket := super().next_due(now)) is not None:
+            shared = self._queues.get(ticket.request_class.model_queue)
+            if shared is not None and shared.ended:
+                shared.ended -= 1
+            self._untold_at = now  # what follows asks for no other call
             self._tell(ticket, now)
+            self.tell(now)
             backend = ticket.backend
             assert backend is not None
             if not self._recheck_limits(ticket, backend, now):
-                shared = self._queues.get(ticket.request_class.model_queue)
-                if shared is not None and shared.ended:
-                    shared.ended -= 1
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.request_class.model_queue
@@ -334,6 +348,8 @@ class SharedScheduler(Scheduler):
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
             self._tell(ticket, now)
+        if self._untold_at != inf:
+            self.tell(now)
         return None
 
     def next_refused(self, now: float) -> Ticket | None:
