@@ -201,6 +201,12 @@ class WorkerSide:
                 news = [self._take_state(*row) for row in value]
                 if any(news):
                     self._pool.announce()
+            case "probed":
+                for number, *times in value:
+                    if (backend := reader.backends.get(number)) is not None:
+                        for port, at in zip(backend.ports, times, strict=True):
+                            if port is not None:
+                                port.probed_at = at
             case "settings":
                 self._configure(Settings.model_validate(value["settings"]), value["digest"])
             case "cut" | "renew" as ask:
@@ -263,8 +269,8 @@ class WorkerSide:
         for port, row in zip(backend.ports, ports, strict=True):
             if port is not None and row is not None:
                 is_silent |= row[0] and [port.is_hung, port.is_given_up] != row[:2]
-                port.is_hung, port.is_given_up, port.probed_at = row[:3]
-                port.ready_through = tuple(each.encode() for each in row[3])
+                port.is_hung, port.is_given_up = row[:2]
+                port.ready_through = tuple(each.encode() for each in row[2])
         return is_silent
 
     # Reports
