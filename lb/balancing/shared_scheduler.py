@@ -119,7 +119,7 @@ class SharedScheduler(Scheduler):
     """The scheduler of a worker; `Scheduler` says how to use it. Besides:
 
     - Call `tick` ten times a second.
-    - Have `on_untold` call `tell` at the end of an iteration of the event loop.
+    - Have `on_untold` call `tell_untold` at the end of an iteration of the event loop.
     - Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
     """
 
@@ -160,9 +160,9 @@ class SharedScheduler(Scheduler):
         """How often others had read the board when this worker rang for them last."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
-        self.on_untold: Callable[[], None] = self.tell_at_once
-        """Called when there are changes that others are to be told of: have `tell` called at the
-        end of this iteration of the event loop."""
+        self.on_untold: Callable[[], object] = self.tell_untold
+        """Called when there are changes that others are to be told of: have `tell_untold` called at
+        the end of this iteration of the event loop. Without a loop that is done at once."""
 
     # Requests
 
@@ -198,7 +198,11 @@ class SharedScheduler(Scheduler):
             # Nearly always nobody has given a limit, so nothing is to be checked again.
             model_backend: ModelBackend | None = ticket.model_backend
             if model_backend is not None and not (model_backend.is_exact or backend.max_in_flight):
-                self._tell_begin(model_queue, model_backend, now)
+                if model_queue.index is not None:
+                    self._tell_begin(model_queue, model_backend, now)
+                else:
+                    self._untold_loads[self._load(model_queue, model_backend, now)] = None
+                    self._tell_soon(now)
                 return backend
         # Others may take the last place of each backend meanwhile; more often is not worth asking.
         tries_left = len(eligible_set.model_backends)
@@ -348,7 +352,7 @@ class SharedScheduler(Scheduler):
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
             self._tell(ticket, now)
-        if self._untold_at != inf:
+        if self._ended or self._untold_at != inf:
             self.tell(now)
         return None
 
@@ -647,6 +651,13 @@ class SharedScheduler(Scheduler):
                     entries[number] = _SeenEntry(worker, number)
                     self._on_change(entries[number], now)
 
+    def _load(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
+        """Find what others are told of a model backend, and have told."""
+        shared = model_backend.shared
+        if shared is None or shared.counted_at is not model_backend:
+            return self._know(model_queue, model_backend, now)
+        return shared
+
     def _know(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
         """Count what others have in flight at a model backend from now on."""
         keys = self._keys.setdefault(model_queue, {})
@@ -710,9 +721,13 @@ class SharedScheduler(Scheduler):
         if self._ended:
             self._hand_over(now)
 
-    def tell_at_once(self) -> None:
-        """Tell the others of a change when it is made: where there is no event loop."""
-        self.tell(self._untold_at)
+    def tell_untold(self) -> None:
+        """Tell the others, unless they have been told of all by now. The time is the last one that
+        is known."""
+        if self._untold_at != inf:
+            self.tell(max(self._untold_at, self._read_at))
+        elif self._ended:
+            self.tell(max(self._told_at, self._read_at))
 
     def _write_untold(self, now: float) -> None:
         """Write what others are to be told of."""
@@ -775,9 +790,7 @@ class SharedScheduler(Scheduler):
 
     def _tell_begin(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> None:
         """Tell the others at once that a request has begun at a model backend."""
-        shared = model_backend.shared
-        if shared is None or shared.counted_at is not model_backend:
-            shared = self._know(model_queue, model_backend, now)
+        shared = self._load(model_queue, model_backend, now)
         if model_backend.backend.max_in_flight:
             limited = self._limits.get(model_backend.backend)
             if limited is not None:
@@ -804,9 +817,7 @@ class SharedScheduler(Scheduler):
             now: the time.
             is_undone: it was not executed. Others may have taken back a request because of it.
         """
-        shared = model_backend.shared
-        if shared is None or shared.counted_at is not model_backend:
-            shared = self._know(model_queue, model_backend, now)
+        shared = self._load(model_queue, model_backend, now)
         entry = shared.own_entry
         entry.ends += 1
         cost = model_backend.load.cost

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lb.balancing.shared_scheduler import SharedScheduler
@@ -59,14 +60,7 @@ class Neighbours:
         scheduler = self.scheduler
         self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
         scheduler.ring = bell.ring
-
-        def tell() -> None:
-            scheduler.tell(clock())
-
-        def tell_later() -> None:
-            loop.call_soon(tell)
-
-        scheduler.on_untold = tell_later
+        scheduler.on_untold = partial(loop.call_soon, scheduler.tell_untold)
 
     def tick(self, now: float, connections: int) -> None:
         """Say that this worker runs, and how many connections of clients it has."""
@@ -89,7 +83,7 @@ class Neighbours:
     def close(self) -> None:
         """Hear nothing any more. Others are told of what ends from now on at once: the event loop
         may have no other iteration."""
-        self.scheduler.on_untold = self.scheduler.tell_at_once
+        self.scheduler.on_untold = self.scheduler.tell_untold
         if self._bell is not None:
             self._bell.close()
             self._bell = None
