@@ -153,7 +153,8 @@ class SharedScheduler(Scheduler):
         self._untold_queues: dict[ModelQueue, _SharedQueue] = {}
         """Model queues of which they are to be told."""
         self._ended: dict[ModelQueue, _SharedQueue] = {}
-        """Model queues of which requests have ended since others were told of all."""
+        """Model queues without a queued request of which requests have ended since others were told
+        of all."""
         self._untold_at = inf
         """When the first change was made that others are to be told of."""
         self._rang: dict[int, int] = {}
@@ -275,7 +276,8 @@ class SharedScheduler(Scheduler):
             shared.ended += 1
             shared.ended_set = ticket.request_class.eligible_set
             shared.ended_at = model_backend
-            self._ended[model_queue] = shared
+            if not model_queue.waiting:  # otherwise `_step` decides
+                self._ended[model_queue] = shared
         is_undone = ending is Ending.NEITHER
         self._tell_end(model_queue, model_backend, learnt, now, is_undone=is_undone)
         if self._waiting and is_counted:
@@ -296,20 +298,13 @@ class SharedScheduler(Scheduler):
             for shared in ended.values():
                 shared.ended = 0
             return
-        # Where requests of this worker are queued, too, `_step` decides.
-        unused = [
-            shared
-            for model_queue, shared in ended.items()
-            if shared.ended and not model_queue.waiting
-        ]
-        if not unused:
-            return
         # Who queues a request from now on finds the room.
         self.rung(now)
-        for shared in unused:
-            shared.ended = 0
-            if shared.others and shared.ended_set is not None:
-                self._wake(shared.first(shared.ended_set, now), now)
+        for model_queue, shared in ended.items():
+            if shared.ended and not model_queue.waiting:
+                shared.ended = 0
+                if shared.others and shared.ended_set is not None:
+                    self._wake(shared.first(shared.ended_set, now), now)
 
     def _wake(self, worker: int, now: float) -> None:
         """Ring for another worker, unless it has yet to hear the last ring: it reads what has
@@ -766,6 +761,9 @@ class SharedScheduler(Scheduler):
         none any more."""
         if bool(model_queue.waiting) != bool(shared.own_entry.count):
             self._write_queue(model_queue, shared, now)
+            if shared.ended and not model_queue.waiting:
+                self._ended[model_queue] = shared
+                self._tell_soon(now)
         else:
             self._untold_queues[model_queue] = shared
             self._tell_soon(now)
@@ -869,8 +867,7 @@ class SharedScheduler(Scheduler):
                 del self._keys[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
-        for model_queue in self._ended.keys() - known:
-            del self._ended[model_queue]
+        self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)
         return gone
