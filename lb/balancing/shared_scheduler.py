@@ -908,9 +908,10 @@ def _goes_first(
         now: the time.
     """
     own_order = eligible_set.order(own, now)
-    if eligible_set.has_tenants or order[0] != own_order[0]:
+    if eligible_set.has_tenants or order[0] // 2 != own_order[0] // 2:
         return order < own_order
-    return order[1] < own_order[1] - _GIVE_WAY_S
+    # Of the same level: the first one of each, also where later ones of this worker overtake its own.
+    return order[1] < own[1] - _GIVE_WAY_S
 
 
 def _ring_nobody(_index: int) -> None:
