@@ -910,7 +910,7 @@ def _goes_first(
     own_order = eligible_set.order(own, now)
     if eligible_set.has_tenants or order[0] // 2 != own_order[0] // 2:
         return order < own_order
-    # Of the same level: the first one of each, also where later ones of this worker overtake its own.
+    # Of the same level: the first one of each, also where later ones of this worker overtake.
     return order[1] < own[1] - _GIVE_WAY_S
 
 
