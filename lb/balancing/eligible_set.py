@@ -28,7 +28,7 @@ from lb.balancing.selection import (
 from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import LOST_S
-from lb.balancing.waiting import WaitingQueue, level_of
+from lb.balancing.waiting import WaitingQueue, due_at, level_of
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
 _MAX_OVERTAKEN: Final = TUNING.overtaken_share
@@ -316,7 +316,9 @@ class EligibleSet:
         level, first, last = waits
         if self.has_tenants:
             return 2 * level, first, last
-        if self.lead_s != ANY_LEAD_S and first >= now - self.max_overtaken_s():
+        if self.lead_s != ANY_LEAD_S and first >= due_at(
+            now - self.max_overtaken_s(), self.stats.usual.mean_s
+        ):
             return 2 * level + 1, -last, 0.0
         return 2 * level, first, 0.0
 

@@ -119,7 +119,7 @@ class SharedScheduler(Scheduler):
     """The scheduler of a worker; `Scheduler` says how to use it. Besides:
 
     - Call `tick` ten times a second.
-    - Have `on_untold` call `tell` at the end of an iteration of the event loop.
+    - Have `on_untold` call `tell_untold` at the end of an iteration of the event loop.
     - Have `ring` wake another worker. The one that is woken calls `rung`, and then `next_due`.
     """
 
@@ -153,16 +153,17 @@ class SharedScheduler(Scheduler):
         self._untold_queues: dict[ModelQueue, _SharedQueue] = {}
         """Model queues of which they are to be told."""
         self._ended: dict[ModelQueue, _SharedQueue] = {}
-        """Model queues of which requests have ended since others were told of all."""
+        """Model queues without a queued request of which requests have ended since others were told
+        of all."""
         self._untold_at = inf
         """When the first change was made that others are to be told of."""
         self._rang: dict[int, int] = {}
         """How often others had read the board when this worker rang for them last."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
-        self.on_untold: Callable[[], None] = self.tell_at_once
-        """Called when there are changes that others are to be told of: have `tell` called at the
-        end of this iteration of the event loop."""
+        self.on_untold: Callable[[], object] = self.tell_untold
+        """Called when there are changes that others are to be told of: have `tell_untold` called at
+        the end of this iteration of the event loop. Without a loop that is done at once."""
 
     # Requests
 
@@ -198,7 +199,11 @@ class SharedScheduler(Scheduler):
             # Nearly always nobody has given a limit, so nothing is to be checked again.
             model_backend: ModelBackend | None = ticket.model_backend
             if model_backend is not None and not (model_backend.is_exact or backend.max_in_flight):
-                self._tell_begin(model_queue, model_backend, now)
+                if model_queue.index is not None:
+                    self._tell_begin(model_queue, model_backend, now)
+                else:
+                    self._untold_loads[self._load(model_queue, model_backend, now)] = None
+                    self._tell_soon(now)
                 return backend
         # Others may take the last place of each backend meanwhile; more often is not worth asking.
         tries_left = len(eligible_set.model_backends)
@@ -255,6 +260,7 @@ class SharedScheduler(Scheduler):
         if not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         model_backend: ModelBackend | None = ticket.model_backend
+        is_counted = model_backend is not None
         backend = ticket.backend
         learnt = 0 if model_backend is None else model_backend.load.cost.count
         super().complete(ticket, now, ending)
@@ -270,11 +276,16 @@ class SharedScheduler(Scheduler):
             shared.ended += 1
             shared.ended_set = ticket.request_class.eligible_set
             shared.ended_at = model_backend
-            self._ended[model_queue] = shared
+            if not model_queue.waiting:  # otherwise `_step` decides
+                self._ended[model_queue] = shared
         is_undone = ending is Ending.NEITHER
         self._tell_end(model_queue, model_backend, learnt, now, is_undone=is_undone)
+        if self._waiting and is_counted:
+            # `on_room` was called, so `next_due` comes in this iteration of the event loop.
+            if self._untold_at == inf:
+                self._untold_at = now
         # A request that was taken back may be queued here in a moment: then `_step` decides.
-        if not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
+        elif not (is_undone or self._waiting) and self._board.has_queued_elsewhere():
             self.tell(now)  # a request of another worker may begin in its place
         else:
             self._tell_soon(now)
@@ -290,7 +301,7 @@ class SharedScheduler(Scheduler):
         # Who queues a request from now on finds the room.
         self.rung(now)
         for model_queue, shared in ended.items():
-            if shared.ended and not model_queue.waiting:  # otherwise `_step` decides
+            if shared.ended and not model_queue.waiting:
                 shared.ended = 0
                 if shared.others and shared.ended_set is not None:
                     self._wake(shared.first(shared.ended_set, now), now)
@@ -315,13 +326,15 @@ class SharedScheduler(Scheduler):
         if self._waiting and not 0.0 <= now - self._read_at < _FRESH_S:
             self.rung(now)
         while (ticket := super().next_due(now)) is not None:
+            shared = self._queues.get(ticket.request_class.model_queue)
+            if shared is not None and shared.ended:
+                shared.ended -= 1
+            self._untold_at = now  # what follows asks for no other call
             self._tell(ticket, now)
+            self.tell(now)
             backend = ticket.backend
             assert backend is not None
             if not self._recheck_limits(ticket, backend, now):
-                shared = self._queues.get(ticket.request_class.model_queue)
-                if shared is not None and shared.ended:
-                    shared.ended -= 1
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
             model_queue: ModelQueue = ticket.request_class.model_queue
@@ -334,6 +347,8 @@ class SharedScheduler(Scheduler):
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
             self._tell(ticket, now)
+        if self._ended or self._untold_at != inf:
+            self.tell(now)
         return None
 
     def next_refused(self, now: float) -> Ticket | None:
@@ -631,6 +646,13 @@ class SharedScheduler(Scheduler):
                     entries[number] = _SeenEntry(worker, number)
                     self._on_change(entries[number], now)
 
+    def _load(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
+        """Find what others are told of a model backend, and have told."""
+        shared = model_backend.shared
+        if shared is None or shared.counted_at is not model_backend:
+            return self._know(model_queue, model_backend, now)
+        return shared
+
     def _know(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
         """Count what others have in flight at a model backend from now on."""
         keys = self._keys.setdefault(model_queue, {})
@@ -694,9 +716,13 @@ class SharedScheduler(Scheduler):
         if self._ended:
             self._hand_over(now)
 
-    def tell_at_once(self) -> None:
-        """Tell the others of a change when it is made: where there is no event loop."""
-        self.tell(self._untold_at)
+    def tell_untold(self) -> None:
+        """Tell the others, unless they have been told of all by now. The time is the last one that
+        is known."""
+        if self._untold_at != inf:
+            self.tell(max(self._untold_at, self._read_at))
+        elif self._ended:
+            self.tell(max(self._told_at, self._read_at))
 
     def _write_untold(self, now: float) -> None:
         """Write what others are to be told of."""
@@ -735,6 +761,9 @@ class SharedScheduler(Scheduler):
         none any more."""
         if bool(model_queue.waiting) != bool(shared.own_entry.count):
             self._write_queue(model_queue, shared, now)
+            if shared.ended and not model_queue.waiting:
+                self._ended[model_queue] = shared
+                self._tell_soon(now)
         else:
             self._untold_queues[model_queue] = shared
             self._tell_soon(now)
@@ -759,9 +788,7 @@ class SharedScheduler(Scheduler):
 
     def _tell_begin(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> None:
         """Tell the others at once that a request has begun at a model backend."""
-        shared = model_backend.shared
-        if shared is None or shared.counted_at is not model_backend:
-            shared = self._know(model_queue, model_backend, now)
+        shared = self._load(model_queue, model_backend, now)
         if model_backend.backend.max_in_flight:
             limited = self._limits.get(model_backend.backend)
             if limited is not None:
@@ -788,9 +815,7 @@ class SharedScheduler(Scheduler):
             now: the time.
             is_undone: it was not executed. Others may have taken back a request because of it.
         """
-        shared = model_backend.shared
-        if shared is None or shared.counted_at is not model_backend:
-            shared = self._know(model_queue, model_backend, now)
+        shared = self._load(model_queue, model_backend, now)
         entry = shared.own_entry
         entry.ends += 1
         cost = model_backend.load.cost
@@ -842,8 +867,7 @@ class SharedScheduler(Scheduler):
                 del self._keys[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
-        for model_queue in self._ended.keys() - known:
-            del self._ended[model_queue]
+        self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)
         return gone
@@ -884,9 +908,10 @@ def _goes_first(
         now: the time.
     """
     own_order = eligible_set.order(own, now)
-    if eligible_set.has_tenants or order[0] != own_order[0]:
+    if eligible_set.has_tenants or order[0] // 2 != own_order[0] // 2:
         return order < own_order
-    return order[1] < own_order[1] - _GIVE_WAY_S
+    # Of the same level: the first one of each, also where later ones of this worker overtake.
+    return order[1] < own[1] - _GIVE_WAY_S
 
 
 def _ring_nobody(_index: int) -> None:

@@ -38,6 +38,11 @@ _LAST_NUMBER: Final = 1 << 62
 """A number above those of all tickets."""
 
 
+def due_at(arrived_at: float, work_s: float) -> float:
+    """When a request without a deadline counts as due."""
+    return arrived_at + _DEFAULT_DUE_S + _OVERTAKEN_RATIO * work_s
+
+
 def level_of(priority: int) -> int:
     """The priority that counts for a ticket."""
     return 0 if priority < 0 else min(priority, LOWEST)
@@ -407,9 +412,7 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """Find when a ticket counts as due."""
-        due = ticket.arrived_at + _DEFAULT_DUE_S + _OVERTAKEN_RATIO * ticket.work_s
-        deadline = ticket.deadline
-        return due if due < deadline else deadline
+        return min(due_at(ticket.arrived_at, ticket.work_s), ticket.deadline)
 
     def _weight(self, number: int) -> float:
         return self._rules.weights.get(number, 0.5**number)

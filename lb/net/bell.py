@@ -55,9 +55,6 @@ class Bell:
         return f"\0{self._name}-bell-{index}".encode()
 
     def _heard(self) -> None:
-        try:
-            while True:
-                self._socket.recv(1)
-        except BlockingIOError:
-            pass
+        # One at a time: the event loop calls again while there are others, which is rare.
+        self._socket.recv(1)
         self._hear()

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lb.balancing.shared_scheduler import SharedScheduler
 from lb.net.bell import Bell
-from lb.net.timers import TimerWheel
 from lb.sharing.board import Board
 from lb.sharing.usage import UsageTable
 
-_TICK_S: Final = 0.1
-"""A tenth of the time after which a worker that does not run is not counted any more."""
 _LEAD: Final = 8
 """A worker may have more connections than another one by this part, and by one."""
 
 
 class Neighbours:
-    """The other workers. It works from `start` to `close`."""
+    """The other workers. It works from `start` to `close`. Call `tick` ten times a second."""
 
     def __init__(
         self, memory: memoryview, index: int, count: int, usage: UsageTable | None = None
@@ -46,19 +44,15 @@ class Neighbours:
     def start(
         self,
         loop: AbstractEventLoop,
-        timers: TimerWheel,
         name: str,
         clock: Callable[[], float],
-        connections: Callable[[], int],
     ) -> None:
-        """Say from now on that this worker runs, and hear when others ring.
+        """Hear from now on when others ring.
 
         Args:
             loop: of the process.
-            timers: of the process.
             name: of the service, on this machine.
             clock: monotonic seconds, the same for all processes of the machine.
-            connections: how many connections of clients there are here.
 
         Raises:
             OSError: another process has this worker's place.
@@ -66,15 +60,13 @@ class Neighbours:
         scheduler = self.scheduler
         self._bell = bell = Bell(loop, name, self._index, lambda: scheduler.rung(clock()))
         scheduler.ring = bell.ring
+        scheduler.on_untold = partial(loop.call_soon, scheduler.tell_untold)
 
-        def tell() -> None:
-            scheduler.tell(clock())
-
-        def tell_later() -> None:
-            loop.call_soon(tell)
-
-        scheduler.on_untold = tell_later
-        self._tick(timers, clock, connections)
+    def tick(self, now: float, connections: int) -> None:
+        """Say that this worker runs, and how many connections of clients it has."""
+        self.scheduler.tick(now)
+        self._connections = connections
+        self._board.write_connections(connections)
 
     def room(self) -> int:
         """Count the connections that this worker may accept before it has more than its part."""
@@ -89,17 +81,9 @@ class Neighbours:
         self._board.write_connections(self._connections)
 
     def close(self) -> None:
-        """Hear nothing any more. The heartbeat ends with the timers. Others are told of what ends
-        from now on at once: the event loop may have no other iteration."""
-        self.scheduler.on_untold = self.scheduler.tell_at_once
+        """Hear nothing any more. Others are told of what ends from now on at once: the event loop
+        may have no other iteration."""
+        self.scheduler.on_untold = self.scheduler.tell_untold
         if self._bell is not None:
             self._bell.close()
             self._bell = None
-
-    def _tick(
-        self, timers: TimerWheel, clock: Callable[[], float], connections: Callable[[], int]
-    ) -> None:
-        self.scheduler.tick(clock())
-        self._connections = connections()
-        self._board.write_connections(self._connections)
-        timers.after(_TICK_S, lambda: self._tick(timers, clock, connections))

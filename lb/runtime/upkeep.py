@@ -1,10 +1,10 @@
-"""What goes on in a process beside requests: the lag of its event loop, memory that is not needed,
+"""What goes on in a process beside requests: what is done at each beat, memory that is not needed,
 and files that may change."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lb.proxy.split import longest_batch
@@ -12,20 +12,25 @@ from lb.runtime.configuration_file import ConfigurationWatch
 from lb.runtime.limits import FreedMemory, give_back_freed_memory
 from lb.runtime.relay_host import RelayHost
 
-_LAG_TICK_S: Final = 0.1
+_BEAT_S: Final = 0.1
 _LOOK_S: Final = 0.9
 """How often files are looked at that may be replaced; a change counts once it was seen twice."""
 _MEMORY_LOOK_S: Final = 10.0
 """How often freed memory is looked at; it is given back once it was not needed twice."""
 
 
-async def watch_lag(host: RelayHost) -> None:
-    """Measure how late the event loop is, again and again."""
+async def beat(host: RelayHost, *calls: Callable[[], None]) -> None:
+    """Measure ten times a second how late the event loop is, and do what else is done so often.
+
+    With timers of their own, the calls would wake an idle process once each.
+    """
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + _LAG_TICK_S
-        await asyncio.sleep(_LAG_TICK_S)
+        due = loop.time() + _BEAT_S
+        await asyncio.sleep(_BEAT_S)
         host.loop_lag.observe(loop.time() - due)
+        for call in calls:
+            call()
 
 
 async def watch_files(host: RelayHost, watches: Sequence[ConfigurationWatch] = ()) -> None:

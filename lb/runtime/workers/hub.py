@@ -121,6 +121,11 @@ def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBacke
     )
 
 
+def _probed_at(backend: Backend) -> list[float]:
+    """When each port of a backend last answered a probe; 0.0 for a port that it has not."""
+    return [0.0 if port is None else port.probed_at for port in backend.ports]
+
+
 class Hub:
     """Implements `RelaySide` and `QueueReader`."""
 
@@ -144,6 +149,8 @@ class Hub:
         self._roster: list[list[Any]] = []
         self._states: dict[Backend, list[Any]] = {}
         """As they were told last."""
+        self._probed: dict[Backend, list[float]] = {}
+        """When ports last answered a probe, as it was told last."""
         self._measured: dict[Backend, Mapping[Version, Measured]] = {}
         self._asked: dict[tuple[int, str], float] = {}
         """What of a model runs on a backend: when somebody asked last."""
@@ -403,19 +410,27 @@ class Hub:
         present = frozenset(snapshot.backends)
         self._measured = {b: each for b, each in self._measured.items() if b in present}
         self._states = {b: each for b, each in self._states.items() if b in present}
+        self._probed = {b: each for b, each in self._probed.items() if b in present}
         self._say_all("pool", message)
         self._say_states()
 
     def _say_states(self) -> None:
-        """Tell what has changed in records of backends beside snapshots."""
-        rows = []
+        """Tell what has changed in records of backends beside snapshots. Times of probes are news
+        of their own: each backend has some every second, and nothing else most of the time."""
+        rows, probed = [], []
         for number, backend in self._numbers.items():
             state = self._state(backend)
             if self._states.get(backend) != state:
                 self._states[backend] = state
                 rows.append([number, *state])
+            times = _probed_at(backend)
+            if self._probed.get(backend) != times:
+                self._probed[backend] = times
+                probed.append([number, *times])
         if rows:
             self._say_all("states", rows)
+        if probed:
+            self._say_all("probed", probed)
 
     def _state(self, backend: Backend) -> list[Any]:
         workers = max(1, len(self._links))
@@ -425,7 +440,6 @@ class Hub:
             else [
                 port.is_hung,
                 port.is_given_up,
-                port.probed_at,
                 [each.decode() for each in port.ready_through],
             ]
             for port in backend.ports
@@ -528,6 +542,7 @@ class Hub:
         link.say("pool", self._writer.write(snapshot, roster, is_whole=True))
         self._numbers = self._writer.backends()
         link.say("states", [[n, *self._state(each)] for n, each in self._numbers.items()])
+        link.say("probed", [[n, *_probed_at(each)] for n, each in self._numbers.items()])
         for backend in self._measured:
             link.say("measured", self._measured_row(backend))
         for rows in sequence_parts(balancer):

@@ -15,7 +15,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.relay_host import RelayHost
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
-from lb.runtime.upkeep import give_memory_back, watch_files, watch_lag
+from lb.runtime.upkeep import beat, give_memory_back, watch_files
 from lb.runtime.workers.seat import Seat, SupervisorChannel, for_worker
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
@@ -66,13 +66,12 @@ class WorkerProcess:
             usage=usage,
         )
         traffic = host.relay.meter.traffic
-        neighbours.start(
-            host.parts.loop,
-            host.parts.timers,
-            seat.hub,
-            time.monotonic,
-            lambda: sum([each.connections for each in traffic]),
-        )
+        neighbours.start(host.parts.loop, seat.hub, time.monotonic)
+
+        def tick() -> None:
+            neighbours.tick(time.monotonic(), sum([each.connections for each in traffic]))
+
+        tick()
         side.attach(host)
         side.use_policy(self._settings.balancing.policy.value)
         host.configure(self._settings)
@@ -82,8 +81,7 @@ class WorkerProcess:
         tasks = host.parts.tasks
         tasks.spawn(self._channel.run(self._on_order, self._on_orphaned), name="supervisor")
         tasks.spawn(side.run(), name="control process")
-        tasks.spawn(side.tell(), name="counts")
-        tasks.spawn(watch_lag(host), name="event-loop-lag")
+        tasks.spawn(beat(host, tick, side.tick), name="beat")
         tasks.spawn(give_memory_back(host), name="freed memory")
         tasks.spawn(watch_files(host), name="files")
         try:

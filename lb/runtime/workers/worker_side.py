@@ -7,7 +7,6 @@ control process finds out by itself what they said.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import os
@@ -49,8 +48,6 @@ from lb.settings.model import Settings
 
 _log = logging.getLogger(__name__)
 
-TICK_S: Final = 0.1
-"""How often it is told what is in flight: what a drain waits for is so old."""
 _ALL_TICKS: Final = 5
 """All counts are told once in so many ticks: what an operator sees is half a second old. More often
 costs a worker more than all else that it does without requests."""
@@ -92,6 +89,10 @@ class WorkerSide:
         self._deaths: dict[Backend, int] = {}
         self._settled: dict[int, asyncio.Event] = {}
         self._questions = 0
+        self._ticks = 0
+        """How often something was told by `tick`."""
+        self._rests_until = 0.0
+        """When `tick` tells something again, so that it takes no larger part of the time."""
         self._is_adopting = False
         self.ready = asyncio.Event()
         """There is a snapshot."""
@@ -132,16 +133,18 @@ class WorkerSide:
                 is_news = True
             await asyncio.sleep(_AGAIN_S)
 
-    async def tell(self) -> None:
-        """Tell counts, again and again."""
-        for tick in itertools.count():
-            began = time.perf_counter()
-            if tick % _ALL_TICKS:
-                self._tell_in_flight()
-            else:
-                self.tell_counts()
-            took_s = time.perf_counter() - began
-            await asyncio.sleep(max(TICK_S, took_s / _TELLING_SHARE))
+    def tick(self) -> None:
+        """Tell what is in flight, and all counts at times. To be called ten times a second: what a
+        drain waits for is so old."""
+        began = time.perf_counter()
+        if began < self._rests_until:
+            return
+        if self._ticks % _ALL_TICKS:
+            self._tell_in_flight()
+        else:
+            self.tell_counts()
+        self._ticks += 1
+        self._rests_until = began + (time.perf_counter() - began) / _TELLING_SHARE
 
     # The conversation
 
@@ -198,6 +201,12 @@ class WorkerSide:
                 news = [self._take_state(*row) for row in value]
                 if any(news):
                     self._pool.announce()
+            case "probed":
+                for number, *times in value:
+                    if (backend := reader.backends.get(number)) is not None:
+                        for port, at in zip(backend.ports, times, strict=True):
+                            if port is not None:
+                                port.probed_at = at
             case "settings":
                 self._configure(Settings.model_validate(value["settings"]), value["digest"])
             case "cut" | "renew" as ask:
@@ -260,8 +269,8 @@ class WorkerSide:
         for port, row in zip(backend.ports, ports, strict=True):
             if port is not None and row is not None:
                 is_silent |= row[0] and [port.is_hung, port.is_given_up] != row[:2]
-                port.is_hung, port.is_given_up, port.probed_at = row[:3]
-                port.ready_through = tuple(each.encode() for each in row[3])
+                port.is_hung, port.is_given_up = row[:2]
+                port.ready_through = tuple(each.encode() for each in row[2])
         return is_silent
 
     # Reports

@@ -186,6 +186,26 @@ def test_nobody_is_passed_where_lanes_are_alike() -> None:
     assert 0.0 < uneven.max_overtaken_s() < uneven.stats.tail_s
 
 
+def test_the_newest_goes_first_over_all_workers_until_an_older_one_was_overtaken_for_long() -> None:
+    pool = pool_of(0.005, 0.04)
+    pool.stats.usual.learn(0.01, 1, 0, 99.0)
+    for number in range(100):
+        pool.on_arrival(100.0 + number / 100)
+        pool.stats.on_arrival(0.05, 100.0 + number / 100)
+    now, most_s = 101.0, pool.max_overtaken_s()
+
+    def order(waited_s: float) -> tuple[int, float, float]:
+        """That of a worker's queue with one request."""
+        ticket = Ticket(RequestClass(b"model", b"", PLAN, ()), now - waited_s)
+        ticket.number, ticket.work_s = 1, 0.01
+        pool.queue.add(ticket)
+        waits = pool.waits(now)
+        pool.queue.remove(ticket)
+        return pool.order(waits, now)
+
+    assert order(1.1 * most_s) < order(0.1 * most_s) < order(0.9 * most_s)
+
+
 def test_idle_lanes_that_differ_little_take_turns() -> None:
     pool = pool_of(0.01, 0.012, 0.02)
     for model_backend in pool.model_backends:

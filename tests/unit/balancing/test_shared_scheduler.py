@@ -230,6 +230,7 @@ def test_a_queue_is_full_by_what_all_workers_have_queued() -> None:
             worker.offer(worker.ticket(now), now)
         assert refused.value.refusal is RefusalReason.FULL
     two.complete(running[1], 0.5)
+    assert two.due(0.5) == []
     assert one.due(0.5) == [queued[0]]
     two.queue(0.6)
 

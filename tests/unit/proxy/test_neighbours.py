@@ -10,7 +10,6 @@ import pytest
 
 from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
 from lb.net.bell import Bell
-from lb.net.timers import TimerWheel
 from lb.proxy.neighbours import Neighbours
 from lb.sharing.memory import attach, create
 from tests.fakes.backends import make_backend
@@ -21,22 +20,17 @@ def name_of(test: str) -> str:
     return f"test-{os.getpid()}-{test}"
 
 
-def no_connections() -> int:
-    return 0
-
-
 async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued() -> None:
     loop = asyncio.get_running_loop()
-    timers = TimerWheel(loop)
     descriptor = create(2)
     workers = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
     os.close(descriptor)
     name = name_of("end")
     try:
         for worker in workers:
-            worker.start(loop, timers, name, time.monotonic, no_connections)
+            worker.start(loop, name, time.monotonic)
         for worker in workers:
-            worker.scheduler.tick(time.monotonic())
+            worker.tick(time.monotonic(), 0)
         one, two = (worker.scheduler for worker in workers)
         begun = loop.create_future()
 
@@ -60,50 +54,39 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
     finally:
         for worker in workers:
             worker.close()
-        timers.close()
 
 
 def test_what_ends_when_the_event_loop_is_closed_is_told_of() -> None:
     loop = asyncio.new_event_loop()
-    timers = TimerWheel(loop)
     descriptor = create(2)
     one, two = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
     os.close(descriptor)
-    one.start(loop, timers, name_of("close"), lambda: 1.0, no_connections)
+    one.start(loop, name_of("close"), lambda: 1.0)
+    one.tick(1.0, 0)
     two.scheduler.tick(1.0)
     plan = QueuePlan(limits={}, default=Capacity(1))
     tickets = [Ticket(RequestClass(b"model", b"", plan, (make_backend(),)), 1.0) for _ in range(2)]
     assert one.scheduler.offer(tickets[0], 1.0) is not None
     one.close()
-    timers.close()
     loop.close()
     one.scheduler.complete(tickets[0], 1.0, Ending.GOOD)
     assert two.scheduler.offer(tickets[1], 1.0) is not None
 
 
-async def test_a_worker_with_more_connections_than_its_part_leaves_new_ones_to_others() -> None:
-    loop = asyncio.get_running_loop()
-    timers = TimerWheel(loop)
+def test_a_worker_with_more_connections_than_its_part_leaves_new_ones_to_others() -> None:
     descriptor = create(2)
     one, two = [Neighbours(attach(descriptor, 2), index, 2) for index in range(2)]
     os.close(descriptor)
-    name = name_of("connections")
-    open_here = [0, 0]
-    try:
-        one.start(loop, timers, name, time.monotonic, lambda: open_here[0])
-        assert one.room() > 0  # nobody else is there
-        two.start(loop, timers, name, time.monotonic, lambda: open_here[1])
-        one.scheduler.tick(time.monotonic())
-        for _ in range(3):
-            assert one.room() > 0
-            one.accepted(1)
-            assert one.room() <= 0
-            assert two.room() > 0
-            two.accepted(1)
-    finally:
-        one.close()
-        two.close()
-        timers.close()
+    one.tick(time.monotonic(), 0)
+    assert one.room() > 0  # nobody else is there
+    two.tick(time.monotonic(), 0)
+    one.tick(time.monotonic(), 0)
+    for _ in range(3):
+        assert one.room() > 0
+        one.accepted(1)
+        assert one.room() <= 0
+        assert two.room() > 0
+        two.accepted(1)
 
 
 async def test_a_bell_is_taken_over_from_a_worker_that_has_ended_and_from_no_other() -> None:
