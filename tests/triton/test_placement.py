@@ -340,7 +340,11 @@ async def test_operators_pin_and_evict(
         timeout_s=SOON_S,
         what="it is loaded",
     )
-    wait_until(lambda: shown(balancer)["models"], timeout_s=SOON_S, what="it is known")
+    wait_until(
+        lambda: "ready" in {each["state"] for each in shown(balancer)["models"]},
+        timeout_s=SOON_S,
+        what="it is known",
+    )
     with pytest.raises(RefusedError, match="it is pinned") as refused:
         await asyncio.to_thread(change, name_of(0), "evict")
     assert refused.value.status == 409
