@@ -13,6 +13,7 @@ from typing import Final
 import aiohttp
 
 from lb.discovery.kubernetes_login import Login
+from lb.discovery.kubernetes_slices import word_of
 from lb.discovery.source import SourceError
 from lb.kserve.merge.json_reader import JsonReader
 from lb.kserve.merge.steps import STEP_BYTES, Steps
@@ -30,6 +31,7 @@ _MOST_PARTS: Final = 100_000
 _TOLD: Final = 300
 """Characters of an error of the API that are told."""
 _NO_JSON: Final = "the API answers something else than JSON, or far too long JSON"
+_NO_LIST: Final = "the API answers something else than a list"
 _GONE: Final = 410
 _KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -99,12 +101,15 @@ class Api:
             room -= len(body)
             tree = await _read(_read_list(body, take))
             metadata = _mapping(tree.get("metadata"))
-            token = str(metadata.get("continue") or "")
+            try:
+                token = word_of(metadata.get("continue"))
+                version = word_of(metadata.get("resourceVersion"))
+            except ValueError as error:
+                raise SourceError(_NO_LIST) from error
             if not token:
-                version = metadata.get("resourceVersion")
                 if not version:
-                    raise SourceError("the API answers something else than a list")
-                return str(version)
+                    raise SourceError(_NO_LIST)
+                return version
             if token in tokens:
                 raise SourceError("the API lists the same page again")
             tokens.add(token)
@@ -254,10 +259,13 @@ async def _read_change(line: bytes) -> Change:
     kind, item = str(tree.get("type")), _mapping(tree.get("object"))
     if kind == "ERROR":
         raise Gone(_words(item.get("code"), item))
-    version = _mapping(item.get("metadata")).get("resourceVersion")
+    try:
+        version = word_of(_mapping(item.get("metadata")).get("resourceVersion"))
+    except ValueError:
+        version = ""
     if kind not in _KINDS or not version:
         raise SourceError("the API tells a change that cannot be read")
-    return Change(kind, item, str(version))
+    return Change(kind, item, version)
 
 
 async def _refusal(status: int, body: bytes) -> SourceError:

@@ -6,6 +6,7 @@ addresses, and for each service that names it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -24,6 +25,8 @@ _CHOICES: Final = {
 _MOST_ENDPOINTS: Final = 1000
 """Endpoints of one slice: the API takes no more either."""
 _UNREADABLE: Final = "the API tells an EndpointSlice that cannot be read"
+_WORD: Final = re.compile("[!-.0-~]*")
+"""ASCII without blanks and slashes. Kubernetes allows less, and our names and labels no more."""
 LONGEST_NAME: Final = 253
 """Characters of the name or uid of an object, as the API limits them."""
 
@@ -81,6 +84,19 @@ class _Pod:
     is_ready: bool = False
     is_serving: bool = False
     is_terminating: bool = False
+
+
+def word_of(value: object) -> str:
+    """A text of the API that is kept, sent back or shown; empty where there is none.
+
+    Raises:
+        ValueError: it is no text, or not one that Kubernetes allows.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not _WORD.fullmatch(value):
+        raise ValueError("expected a word")
+    return value
 
 
 def name_of(item: object) -> str:
@@ -221,11 +237,10 @@ def _mappings(value: object) -> Iterator[Mapping[str, object]]:
 
 def _name(value: object) -> str:
     """A name or uid; empty where there is none."""
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > LONGEST_NAME:
-        raise ValueError("expected a name")
-    return value
+    name = word_of(value)
+    if len(name) > LONGEST_NAME:
+        raise ValueError("expected a shorter name")
+    return name
 
 
 def _port(value: object) -> int:

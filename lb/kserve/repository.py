@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,9 +16,13 @@ from google.protobuf.message import DecodeError
 
 from lb.domain.model import ModelEntry, ModelState
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.merge.message_list import read_list
+from lb.kserve.merge.steps import finish
 
 NAME_BYTES: Final = 1024
 """Models with longer names are left out."""
+_MODELS: Final = 1
+"""Number of the field of a `RepositoryIndexResponse` with the lines."""
 _REASON_LENGTH: Final = 1024
 _DECODER: Final = json.JSONDecoder()
 _GAP: Final = re.compile(r"[ \t\n\r]*")
@@ -54,23 +58,41 @@ def entries_from_message(message: bytes) -> Iterator[ModelEntry]:
     Raises:
         ValueError: it is none.
     """
+    models: Iterable[pb.RepositoryIndexResponse.ModelIndex]
     try:
         models = pb.RepositoryIndexResponse.FromString(message).models
-    except DecodeError as error:
-        raise ValueError(f"not a list of models: {error}") from error
+    except DecodeError:
+        models = _readable_lines(message)
     for model in models:
         entry = _entry(model.name, model.version, model.state, model.reason)
         if entry is not None:
             yield entry
 
 
+def _readable_lines(message: bytes) -> Iterator[pb.RepositoryIndexResponse.ModelIndex]:
+    """The lines but for those that are no text: Triton lists directories of any name."""
+    try:
+        found = finish(read_list(message, _MODELS, len(message)))
+    except ValueError as error:
+        raise ValueError(f"not a list of models: {error}") from error
+    for begin, end in found.spans:
+        try:
+            line = pb.RepositoryIndexResponse.ModelIndex.FromString(message[begin:end])
+        except DecodeError:
+            continue
+        yield line
+
+
 def _entry(name: str, version: str, state: str, reason: str) -> ModelEntry | None:
-    key = name.encode("utf-8", "surrogatepass")
+    try:
+        key, number = name.encode(), version[:NAME_BYTES].encode()
+    except UnicodeEncodeError:
+        return None  # it is no text, so that no request can name it
     if not key or len(key) > NAME_BYTES:
         return None
     return ModelEntry(
         key,
-        version[:NAME_BYTES].encode("utf-8", "surrogatepass"),
+        number,
         # A model that was never loaded has no state.
         _STATES.get(state, ModelState.UNAVAILABLE),
         reason[:_REASON_LENGTH],
@@ -136,7 +158,7 @@ def _json(body: bytes) -> Any:
 def _items(body: bytes) -> Iterator[dict[str, Any]]:
     """The objects of an array as far as they are asked for: it may be long."""
     try:
-        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        text = body.decode(json.detect_encoding(body), "surrogateescape")
         at = _next_sign(text, 0, "[")
         while text[at : at + 1] != "]":
             item, at = _DECODER.raw_decode(text, at)

@@ -74,6 +74,8 @@ class LoadBalancer(RelayHost):
         """Knows of requests that wait."""
         self.worker_statuses: Callable[[], Iterable[WorkerStatus]] = tuple
         """The workers, where there are some."""
+        self.control_process_starts = 0
+        """How often a control process was started; 0: there is none beside this process."""
         self.collector = LoadBalancerCollector(_metric_sources(self))
         """Reads the other parts."""
         self.configure(settings)
@@ -140,6 +142,7 @@ def _metric_sources(balancer: LoadBalancer) -> Sources:
         variants=relay.dispatcher.variants.statuses,
         shadows=relay.shadows.statuses,
         workers=lambda: balancer.worker_statuses(),
+        control_process_starts=lambda: balancer.control_process_starts,
     )
 
 

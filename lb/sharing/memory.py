@@ -1,20 +1,26 @@
-"""The shared memory of the workers: made by whoever starts them, attached by each.
+"""The shared memory of a service with workers: made by the supervisor, attached by each process.
+
+Its last cell is the heartbeat of the control process. Workers have theirs on the board.
 
 It is an anonymous file (memfd_create), so that it needs no `/dev/shm`, leaves nothing behind, and
-reaches the workers as an inherited descriptor.
+reaches the processes as an inherited descriptor.
 """
 
 from __future__ import annotations
 
 import os
 from mmap import mmap
+from typing import Final
 
 from lb.sharing import board, usage
 
+_HEARTBEAT: Final = 8
+"""Bytes of the heartbeat of the control process: monotonic seconds."""
+
 
 def size(count: int) -> int:
-    """The bytes that a number of workers share."""
-    return board.size(count) + usage.size(count)
+    """The bytes that a number of workers and their control process share."""
+    return board.size(count) + usage.size(count) + _HEARTBEAT
 
 
 def create(count: int) -> int:
@@ -50,7 +56,7 @@ def attach(descriptor: int, count: int) -> memoryview:
 
 def usage_part(memory: memoryview, count: int) -> memoryview:
     """The part of the memory that tells what clients have used up of limits."""
-    return memory[board.size(count) :]
+    return memory[board.size(count) : -_HEARTBEAT]
 
 
 def clear(memory: memoryview, index: int, count: int) -> None:
@@ -58,3 +64,18 @@ def clear(memory: memoryview, index: int, count: int) -> None:
     process that has waited for its end."""
     board.clear(memory, index)
     usage.clear(usage_part(memory, count), index)
+
+
+def beat(memory: memoryview, now: float) -> None:
+    """Say that the control process runs. Only the control process calls this.
+
+    Args:
+        memory: that `attach` has mapped.
+        now: monotonic seconds.
+    """
+    memory[-_HEARTBEAT:].cast("d")[0] = now
+
+
+def last_beat(memory: memoryview) -> float:
+    """When the control process has said last that it runs, in monotonic seconds."""
+    return memory[-_HEARTBEAT:].cast("d")[0]

@@ -92,6 +92,11 @@ PROCESS: Final = (
         ("worker",),
     ),
     MetricSpec(
+        "triton_lb_control_process_starts_total",
+        _COUNTER,
+        "How often the control process (`workers`) was started; more than once where it died.",
+    ),
+    MetricSpec(
         "triton_lb_held_bytes",
         _GAUGE,
         "Bytes of requests and responses held in buffers, toward the process-wide ceiling.",

@@ -187,6 +187,8 @@ class Sources:
     shadows: Callable[[], ShadowStatuses] = ShadowStatuses
     workers: Callable[[], Iterable[WorkerStatus]] = tuple
     """None where one process does everything."""
+    control_process_starts: Callable[[], int] = int
+    """0 where one process does everything."""
     splits: SplitCounts = field(default_factory=SplitCounts)
 
 
@@ -281,6 +283,7 @@ class LoadBalancerCollector:
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
             "triton_lb_tasks": lambda: [((), sources.tasks())],
             **worker_rows(sources.workers),
+            "triton_lb_control_process_starts_total": self._control_process_starts,
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
             "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,
@@ -380,6 +383,10 @@ class LoadBalancerCollector:
     def _dropped_lines(self) -> Iterator[Row]:
         for log, count in self._sources.dropped_lines().items():
             yield (log,), count
+
+    def _control_process_starts(self) -> Iterator[Row]:
+        if starts := self._sources.control_process_starts():
+            yield (), starts
 
     # Clients and requests
 

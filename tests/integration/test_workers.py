@@ -272,23 +272,29 @@ def test_stopped_worker_does_not_stop_the_service(lasting: Serving) -> None:
     wait_until(lambda: value(addresses["metrics"], silent) < 1, what="the worker heard again")
 
 
-def test_worker_that_stands_still_for_long_is_killed_and_replaced(serving: Serving) -> None:
-    address = serving.until_serving()["http"]
+def test_processes_that_stand_still_for_long_are_killed_and_replaced(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    address = addresses["http"]
     with ThreadPoolExecutor() as pool:
         connections = [http.client.HTTPConnection(address, timeout=60) for _ in range(8)]
         assert {infer(connection) for connection in connections} == {200}
-        os.kill(processes(serving)["worker-0"], signal.SIGSTOP)
+        before = processes(serving)
+        for role in ("worker-0", "control"):
+            os.kill(before[role], signal.SIGSTOP)
         answers = [pool.submit(infer, connection) for connection in connections]
-        serving.until_logged("worker stands still and is killed role=worker-0")
-        serving.until_logged("process serves again role=worker-0")
+        for role in ("worker-0", "control"):
+            serving.until_logged(f"process stands still and is killed role={role}")
+            serving.until_logged(f"process serves again role={role}")
         # Its clients hear that their connections are gone; those of the other worker are answered.
         for answer in answers:
             lost = answer.exception()
             assert answer.result() == 200 if lost is None else isinstance(lost, GONE)
         for connection in connections:
             connection.close()
-    assert "killed role=worker-1" not in serving.log
+    assert serving.log.count("is killed") == 2
     assert {ask(address) for _ in range(10)} == {200}
+    assert get(addresses["metrics"], "/livez")[0] == 200
+    assert value(addresses["metrics"], "triton_lb_control_process_starts_total") == 2
 
 
 def test_stopped_control_process_does_not_stop_the_service(lasting: Serving) -> None:
@@ -409,6 +415,16 @@ def test_backends_are_probed_once(tmp_path: Path, config: dict[str, Any]) -> Non
             assert time.monotonic() - began > 6 * 0.5 * 0.5
         finally:
             serving.process.close()
+
+
+def test_stopped_processes_end_with_the_supervisor(serving: Serving) -> None:
+    """They have the addresses that the next service needs."""
+    serving.until_serving()
+    found = processes(serving)
+    for role in ("control", "worker-0"):
+        os.kill(found[role], signal.SIGSTOP)
+    os.kill(serving.process.pid, signal.SIGKILL)
+    wait_until(lambda: not serving.process.group, what="no process left")
 
 
 def test_service_that_cannot_start_says_so(tmp_path: Path, config: dict[str, Any]) -> None:

@@ -83,9 +83,7 @@ def test_lists_are_read_as_the_whole_of_their_json_is(
         assert found is None
         return
     names = [entry.get("name") or "" for entry in wanted]
-    assert [each.name.decode("utf-8", "surrogatepass") for each in found] == list(
-        filter(None, names)
-    )
+    assert [each.name.decode() for each in found] == list(filter(None, names))
 
 
 @pytest.mark.parametrize("reader", FROM_MESSAGE)

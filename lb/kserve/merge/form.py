@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,6 +21,8 @@ MAX_BYTES: Final = 16 * 2**20
 """Longest answer that is merged: the statistics of ten thousand models have 10 MiB."""
 MAX_SHORT_BYTES: Final = 128 * 1024
 """Longest answer that describes a server or its settings; each has one or two KiB."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Disagreement(Exception):
@@ -66,7 +69,7 @@ def read_object(body: bytes) -> Json:
         ValueError: it is something else.
     """
     try:
-        found = json.loads(body)
+        found = json.loads(body.decode("utf-8", "surrogateescape"))  # see `JsonReader`
     except (ValueError, RecursionError) as error:
         raise ValueError("the answer is no JSON that can be read") from error
     if not isinstance(found, dict):
@@ -87,10 +90,16 @@ def read_objects(body: bytes) -> Steps[list[Json]]:
 
 
 def write_json(value: object) -> bytes:
-    """JSON without spaces, names in the order in which they stand, as Triton writes it."""
+    """JSON without spaces, names in the order in which they stand, as Triton writes it.
+
+    What is no Unicode in the answers becomes U+FFFD. Strict clients refuse halves of surrogate
+    pairs, as bytes and as escapes, and would lose what all other servers say.
+    """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    # Text that is not Unicode comes from the answers themselves.
-    return text.encode(errors="surrogatepass")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def write_objects(values: Sequence[Json]) -> Steps[bytes]:

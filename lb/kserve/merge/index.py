@@ -60,9 +60,13 @@ class GrpcIndex:
         entries = []
         pace = Pace()
         for begin, end in answer.spans:
-            entries.append(read_message(_Entry, body[begin:end]))
             if pace.count(end - begin + _ENTRY_WORK):
                 yield
+            try:
+                entries.append(read_message(_Entry, body[begin:end]))
+            except ValueError:
+                # The server lists a directory whose name is no text, which protobuf cannot tell.
+                continue
         return entries, answer.others
 
     def combine(self, answers: Sequence[tuple[str, tuple[list[_Entry], bytes]]]) -> Steps[bytes]:

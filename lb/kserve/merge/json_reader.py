@@ -22,6 +22,8 @@ _VALUE_WORK: Final = 32
 """What a value costs beside its length, in bytes that a step may read."""
 _STRING: Final = 2**20
 """Characters up to which a window grows for a single string, which is read in a millisecond."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of a character in UTF-8."""
 _FAULT: Final = "the answer is no JSON that can be read"
 _TOO_LONG: Final = "the answer is too long to be merged"
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -51,13 +53,9 @@ class JsonReader:
         """Decode the window that begins at a byte."""
         stop = min(begin + size, self._end)
         if stop < self._end:
-            while stop > begin and self._body[stop] & 0xC0 == 0x80:
-                stop -= 1  # never within a character
-        try:
-            # Surrogates as `json.loads` takes them.
-            self._text = self._body[begin:stop].decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise ValueError(_FAULT) from error
+            stop -= _split_bytes(self._body, stop)
+        # Names of files and what clients have set need not be UTF-8, and servers pass them on.
+        self._text = self._body[begin:stop].decode("utf-8", "surrogateescape")
         self._base = begin
         self._stop = stop
         self._at = self._began = 0
@@ -68,7 +66,7 @@ class JsonReader:
         text = self._text
         if text.isascii():
             return self._base + self._at
-        return self._base + len(text[: self._at].encode("utf-8", "surrogatepass"))
+        return self._base + len(text[: self._at].encode("utf-8", "surrogateescape"))
 
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
@@ -169,6 +167,14 @@ class JsonReader:
         self.room -= parts
         if self.room < 0:
             raise ValueError(_TOO_LONG)
+
+
+def _split_bytes(body: bytes, stop: int) -> int:
+    """Count the bytes before a place that belong to a character which goes on behind it."""
+    for count in range(_LONGEST_CHARACTER):
+        if body[stop - count] & 0xC0 != 0x80:
+            return count
+    return 0  # no character
 
 
 def read_in_steps(body: bytes) -> Steps[Any]:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -31,11 +32,14 @@ from lb.runtime.workers.seat import Seat, SupervisorChannel
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.settings.reading import Loaded
+from lb.sharing.memory import attach, beat
 
 _log = logging.getLogger(__name__)
 
 _TELL_S: Final = 0.2
 """How often the supervisor is told what operators have said, if that has changed."""
+_BEAT_S: Final = 1.0
+"""How often this process says that it runs. The supervisor looks as often."""
 _APPLY_S: Final = 5.0
 """How long a reload waits for the workers to follow."""
 
@@ -62,6 +66,7 @@ class ControlProcess:
         self._is_draining = False
         self._told = ""
         """What the supervisor knows of operators."""
+        self._memory = attach(seat.board, seat.count)
         self._own_servers = OwnServers()
         self._upgraded: asyncio.Future[tuple[int, str]] | None = None
         """How an upgrade ends that somebody has asked for at the admin port."""
@@ -90,7 +95,9 @@ class ControlProcess:
         )
         self._reloader = reloader = Reloader(balancer, listener_set, self._file)
         reloader.judge, reloader.applied = self._judge, self._applied
+        balancer.control_process_starts = seat.start
         tasks = balancer.parts.tasks
+        self._beat()
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
@@ -112,6 +119,11 @@ class ControlProcess:
             listener_set.close()
             await balancer.aclose()
             await self._own_servers.close(ending)
+
+    def _beat(self) -> None:
+        """Say that the event loop runs, again and again."""
+        beat(self._memory, time.monotonic())
+        self._balancer.parts.timers.after(_BEAT_S, self._beat)
 
     def _on_order(self, event: str, value: Any) -> None:
         match event:

@@ -14,6 +14,7 @@ from lb.runtime.interpreter import SWITCH_S, loop_factory
 from lb.runtime.limits import is_limited, raise_limit, share_one_heap
 from lb.runtime.logs import Logs
 from lb.runtime.sockets import Listeners, claim
+from lb.runtime.workers.parent import go_on_without_supervisor
 from lb.runtime.workers.seat import CONTROL, Seat, for_worker
 from lb.settings.model import Settings
 
@@ -26,6 +27,7 @@ def run_seat(seat: Seat, file: ConfigurationFile | None) -> int:
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # the supervisor tells
+    go_on_without_supervisor()
     if is_limited():
         share_one_heap()  # before the first thread
     _name_lines(seat)

@@ -59,7 +59,7 @@ class Seat:
     hub_socket: socket.socket | None
     """Listens at `hub`; only the control process has it."""
     board: int
-    """Descriptor of the memory that workers share; -1: there is none."""
+    """Descriptor of the memory that the processes of the service share; -1: there is none."""
     channel: socket.socket
     """Leads to the supervisor."""
 
@@ -114,7 +114,7 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         counts=greeting["counts"],
         listeners=listeners,
         hub_socket=socket.socket(fileno=next(free)) if sent["hub"] else None,
-        board=next(free) if sent["board"] else -1,
+        board=next(free),
         channel=channel,
     )
 

@@ -37,7 +37,7 @@ from lb.runtime.workers.seat import CONTROL, LINE_BYTES, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
-from lb.sharing.memory import attach, clear, create
+from lb.sharing.memory import attach, clear, create, last_beat
 from lb.telemetry.logs import ApplicationLog
 from lb.wire.hops import new_identity
 
@@ -49,10 +49,11 @@ _PAUSE_S: Final = 0.1
 """Before the second start in a row; doubled for each further one."""
 _MOST_PAUSE_S: Final = 10.0
 LOOK_S: Final = 1.0
-"""Between two looks at whether workers run."""
+"""Between two looks at whether the processes run."""
 HUNG_S: Final = 10.0
-"""A worker that has stood still for so long is killed: its clients do better with another one. No
-iteration of its event loop takes as long, on a machine without free cores either."""
+"""A process that has stood still for so long is killed: clients of a worker do better with another
+one, and only the next control process answers at the metrics port. No iteration of an event loop
+takes as long, on a machine without free cores either."""
 _MARGIN_S: Final = 5.0
 """How much longer than requests may take a process may take to end, before it is killed."""
 
@@ -95,7 +96,7 @@ class Child:
 
 
 class HangDetector:
-    """Finds out that a worker stands still: its ticks on the board do not go on.
+    """Finds out that a process stands still: its ticks in the shared memory do not go on.
 
     What counts are looks of the supervisor. If all processes were frozen together, as by `docker
     pause`, the ticks go on before the supervisor has looked often enough.
@@ -106,7 +107,7 @@ class HangDetector:
         self._looks = 0
 
     def check(self, tick: float) -> bool:
-        """Look at the last tick of a worker that serves, once in `LOOK_S`. Whether it hangs."""
+        """Look at the last tick of a process that serves, once in `LOOK_S`. Whether it hangs."""
         if tick != self._tick:
             self._tick = tick
             self._looks = 0
@@ -180,7 +181,7 @@ class Supervisor:
         try:
             for child in (self.control, *self.workers):
                 self._keep(child)
-            self._tasks.spawn(self._watch(), name="hung workers")
+            self._tasks.spawn(self._watch(), name="hung processes")
             await self._stop.wait()
             await self._end()
         finally:
@@ -299,15 +300,19 @@ class Supervisor:
                 continue
 
     async def _watch(self) -> None:
-        """Kill workers that stand still. They are started again as after any other death."""
+        """Kill processes that stand still. They are started again as after any other death."""
         while not self._stop.is_set():
             await asyncio.sleep(LOOK_S)
-            for worker in self.workers:
-                tick = last_tick(self._memory, worker.index)
-                if worker.is_ready and worker.hang.check(tick):
-                    worker.hang = HangDetector()
-                    _log.error("worker stands still and is killed", extra={"role": worker.name})
-                    worker.kill()
+            for child in (self.control, *self.workers):
+                if child.is_ready and child.hang.check(self._last_tick(child)):
+                    child.hang = HangDetector()
+                    _log.error("process stands still and is killed", extra={"role": child.name})
+                    child.kill()
+
+    def _last_tick(self, child: Child) -> float:
+        if child is self.control:
+            return last_beat(self._memory)
+        return last_tick(self._memory, child.index)
 
     def _fail(self, why: str) -> None:
         """Give up the start."""
@@ -359,10 +364,11 @@ class Supervisor:
         greeting = {
             "listeners": [{"name": each.name, "wanted": str(each.wanted)} for each in bound],
             "hub": child.role == CONTROL,
-            "board": child.role == WORKER,
         }
         fds = [each.socket.fileno() for each in bound]
-        fds.append(self._hub.fileno() if child.role == CONTROL else self._board)
+        if child.role == CONTROL:
+            fds.append(self._hub.fileno())
+        fds.append(self._board)
         socket.send_fds(ours, [json.dumps(greeting).encode() + b"\n"], fds)
 
     def _sockets_of(self, child: Child) -> list[Bound]:

@@ -339,13 +339,19 @@ class WorkerSide:
 
     def _say_now(self, event: str, value: Any) -> None:
         self._flush()
-        if self._writer is not None:
-            self._writer.write(line(event, value))
+        self._write(event, value)
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
-        if reports and self._writer is not None and not self._is_behind:
-            self._writer.write(line("news", reports))
+        if reports and not self._is_behind:
+            self._write("news", reports)
+
+    def _write(self, event: str, value: Any) -> None:
+        """Send a message if there is a connection. One that was lost in this loop iteration is
+        closed already, while `_converse` hears of it in the next one."""
+        writer = self._writer
+        if writer is not None and not writer.is_closing():
+            writer.write(line(event, value))
 
     @property
     def _is_behind(self) -> bool:
@@ -409,9 +415,9 @@ class WorkerSide:
             if backend.in_flight:
                 models = scheduler.in_flight_by_model(backend)
                 busy.append([number, [[to_text(model), n] for model, n in models.items() if n]])
-        if busy != self._busy_told and self._writer is not None:
+        if busy != self._busy_told:
             self._busy_told = busy
-            self._writer.write(line("in_flight", busy))
+            self._write("in_flight", busy)
         for number, trial in reader.trials.items():
             if not trial.is_open:
                 self._say("taken", number)
@@ -423,9 +429,9 @@ class WorkerSide:
     def _tell(self, now: dict[Path, Value]) -> None:
         """Tell which of these numbers have changed."""
         rows = changed(self._told, now)
-        if rows and self._writer is not None:
+        if rows:
             self._told |= now
-            self._writer.write(line("counts", rows))
+            self._write("counts", rows)
 
     def _tell_queue(self, scheduler: Scheduler, queue: Queue) -> None:
         """Tell what there is of requests that wait, if that has changed."""
@@ -441,9 +447,9 @@ class WorkerSide:
             for v in scheduler.model_queues(time.monotonic())
         ]
         status = {"queues": queues, "backends": backends, "unplaced": queue.unplaced}
-        if status != self._queue_told and self._writer is not None:
+        if status != self._queue_told:
             self._queue_told = status
-            self._writer.write(line("queue", status))
+            self._write("queue", status)
 
 
 def read_load(value: dict[str, Any]) -> LoadReport:

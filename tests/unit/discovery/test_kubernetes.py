@@ -313,6 +313,7 @@ async def test_silence_is_a_failure(api: KubernetesApi) -> None:
         {"type": "MODIFIED", "object": {"metadata": {"name": "a", "resourceVersion": "2000"}}},
         {"type": "STRANGE", "object": {"metadata": {"name": "a", "resourceVersion": "2000"}}},
         {"type": "MODIFIED"},
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "\ud800"}}},
     ],
 )
 async def test_a_change_that_makes_no_sense_is_no_reason_to_lose_backends(

@@ -138,6 +138,8 @@ async def test_an_error_in_a_watch_ends_it(server: Server, api: Api) -> None:
         (200, b"<html>", "^the API answers something else than JSON"),
         (200, b"[7]", "^the API answers something else than a list$"),
         (200, b'{"items": 7}', "^the API answers something else than a list$"),
+        (200, b'{"metadata": {"resourceVersion": "\\ud800"}}', "something else than a list$"),
+        (200, b'{"metadata": {"continue": "\\ud800"}}', "something else than a list$"),
         (302, b"", "^the API answers 302$"),
         (503, b"<html>", "^the API answers 503$"),
         (403, b'{"message": "no\\u0007"}', "^the API answers 403$"),

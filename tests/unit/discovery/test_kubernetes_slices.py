@@ -153,6 +153,12 @@ def test_slices_of_host_names_are_passed_over() -> None:
         {"addressType": "IPv4", "ports": [{"name": "x" * 254, "port": 1}]},
         {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "p", uid="u" * 254)]},
         {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1")] * 1001},
+        # Texts that metrics, logs and URLs cannot hold.
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "\ud800x")]},
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "a\nb")]},
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "a/b")]},
+        {"addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "p", uid="\ud800")]},
+        {"addressType": "IPv4", "ports": [{"name": "\ud800", "port": 1}]},
     ],
 )
 def test_what_is_no_slice_is_refused(tree: object) -> None:

@@ -49,6 +49,19 @@ def test_names_that_nobody_can_ask_for_are_left_out() -> None:
     assert [entry.name for entry in entries_from_json(body)] == ["é".encode()]
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"\xed\xa0\x80x", rb"\ud800x"])
+def test_a_name_that_is_no_text_is_left_out_alone(name: bytes) -> None:
+    """A Triton lists the directories of its repository byte by byte."""
+    body = b'[{"name": "a"}, {"name": "%b"}, {"name": "b"}]' % name
+    assert [entry.name for entry in entries_from_json(body)] == [b"a", b"b"]
+
+
+def test_a_message_with_a_name_that_is_no_text_is_read() -> None:
+    lines = [b"\x0a" + bytes([len(each)]) + each for each in (b"a", b"\xff\xfey", b"b")]
+    message = b"".join(b"\x0a" + bytes([len(line)]) + line for line in lines)
+    assert [entry.name for entry in entries_from_message(message)] == [b"a", b"b"]
+
+
 def test_reasons_are_cut() -> None:
     body = f'[{{"name": "a", "reason": "{"x" * 5000}"}}]'.encode()
     assert len(next(entries_from_json(body)).reason) == 1024

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.index import GrpcIndex, HttpIndex
 from tests.fakes.merges import AtOnce
 
 Entry = dict[str, Any]
+Line = pb.RepositoryIndexResponse.ModelIndex
 
 READY = {"name": "m", "version": "1", "state": "READY"}
 LOADING = {"name": "m", "version": "1", "state": "LOADING"}
@@ -68,3 +71,28 @@ def test_fields_that_are_not_known_survive() -> None:
     message = b"\x0a\x08\x0a\x01m\xca\x3e\x02hi\xca\x3e\x02yo"  # field 1001, inside and beside
     grpc = AtOnce(GrpcIndex())
     assert grpc.combine([("a", grpc.read(message)), ("b", grpc.read(b""))]) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"\xff\xfey", "\ufffd\ufffdy"),
+        (b"\xed\xa0\x80x", "\ufffd" * 3 + "x"),
+        (rb"\ud800x", "\ufffdx"),
+    ],
+)
+def test_a_name_that_is_no_text_does_not_spoil_the_index(name: bytes, shown: str) -> None:
+    """A Triton lists directories of any name, and strict clients refuse text that is no Unicode."""
+    merge = AtOnce(HttpIndex())
+    odd = merge.read(b'[{"name":"%b"},{"name":"a"}]' % name)
+    whole = merge.combine([("b0", odd), ("b1", merge.read(json.dumps([READY]).encode()))])
+    assert json.loads(whole.decode()) == [{"name": shown}, OTHER, READY]
+    assert b"\\u" not in whole
+
+
+def test_grpc_leaves_out_a_name_that_is_no_text() -> None:
+    merge = AtOnce(GrpcIndex())
+    good = pb.RepositoryIndexResponse(models=[Line(name="a"), Line(**READY)])
+    odd = b"\x0a\x03\x0a\x01\xff" + good.SerializeToString()
+    whole = pb.RepositoryIndexResponse.FromString(merge.combine([("b0", merge.read(odd))]))
+    assert whole == good

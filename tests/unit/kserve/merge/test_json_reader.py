@@ -46,7 +46,6 @@ def test_values_longer_than_a_window_are_read(value: object) -> None:
         b'{"a":1,}',
         b"[,]",
         b"1 2",
-        b"\xff",
         b"{1:2}",
         b'"a',
     ],
@@ -88,3 +87,8 @@ def test_places_are_bytes_of_the_text() -> None:
     assert places == ['"\u00e4\U0001f600"', "17"]
     begin = body.index(b"17")
     assert JsonReader(body, begin, begin + 2).within_window() == (True, 17)
+
+
+def test_bytes_that_are_no_text_are_read_in_windows_too() -> None:
+    body = b'["' + b"\x80" * (3 * STEP_BYTES) + b'",1,"\xc3\xa4"]'
+    assert finish(read_in_steps(body)) == ["\udc80" * (3 * STEP_BYTES), 1, "\xe4"]

@@ -31,7 +31,7 @@ def test_what_the_supervisor_says_beside_the_seat_is_left_for_its_channel(tmp_pa
         "hub": "", "token": "", "operator": {}, "counts": [], "settings": _SETTINGS,
     }  # fmt: skip
     with ours, (tmp_path / "board").open("wb") as board:
-        greeting = line("listeners", [])[:-2] + b', "hub": false, "board": true}\n'
+        greeting = line("listeners", [])[:-2] + b', "hub": false}\n'
         socket.send_fds(ours, [greeting], [board.fileno()])
         ours.sendall(json.dumps(seat).encode() + b"\n" + line("stop", False))
         found = find_seat({VARIABLE: str(theirs.detach())})
