@@ -82,6 +82,9 @@ class MemoryRelief:
             next(self._work)
         except StopIteration as stop:
             self._end(stop.value)
+        except Exception:
+            self._work = None  # a mistake with one holder must not be the last work
+            raise
         else:
             self._iteration.later(self._step)
 
