@@ -220,6 +220,8 @@ class MemoryBudget:
         Args:
             refused: whose requests were refused. More may be added while it counts.
         """
+        if not self.is_short:
+            return Room((), 0, 0)
         holders = tuple(self._holders)
         clients: dict[Hashable, _Share] = {}
         seats: dict[Seat, _Share] = {}
@@ -234,7 +236,7 @@ class MemoryBudget:
                 clients[seat[0]].add(holder.held)
             if not count % _COUNTED_AT_ONCE:
                 yield
-        excess = self._excess(clients, seats, refused) if self.is_short else {}
+        excess = self._excess(clients, seats, refused)
         greedy = tuple(excess)
         evictions, held = self.evictions, self.held
         for count, holder in enumerate(reversed(holders) if excess else (), 1):
@@ -254,7 +256,7 @@ class MemoryBudget:
         seats: dict[Seat, _Share],
         refused: Collection[Seat],
     ) -> dict[Hashable, int]:
-        """How many bytes each client, and each seat, is to give up."""
+        """How many bytes each client, and each seat, is to give up; nothing without shortage."""
         none = _Share()
         fewest = min([clients.get(client, none).held for client, _ in refused], default=self.held)
         greedy: list[tuple[Hashable, _Share]] = [
@@ -270,7 +272,7 @@ class MemoryBudget:
             if seat[0] in fewest_of and share.held >= _FAR_MORE * fewest_of[seat[0]]
         ]
         excess: dict[Hashable, int] = {}
-        wanted = self.held - self.roomy_at
+        wanted = self.held - self.roomy_at if self.is_short else 0
         for some in (greedy, greedy_seats):
             for key, share in sorted(some, key=_share_held, reverse=True):
                 surplus = share.held - max(share.largest, self.ceiling // _KEPT_SHARES)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from math import inf
-from typing import Final, Self, cast
+from typing import Final, cast
 
 from lb.domain.client import NOBODY, Client, ClientKey, key_of_client
 from lb.domain.errors import RequestRefused
@@ -944,7 +944,7 @@ class Http1ServerConnection(ClientSide):
         return key_of_client(self.client.address)
 
     @property
-    def client_connection(self) -> Self:
+    def client_connection(self) -> Http1ServerConnection:
         """See `Payer`."""
         return self
 
