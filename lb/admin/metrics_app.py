@@ -104,6 +104,11 @@ class _BackendPage:
         self.clear()
         self.why_cut = f"all pages together are longer than {MAX_BYTES} bytes"
 
+    @property
+    def charged_to(self) -> None:
+        """See `lb.wire.memory_budget.Holder`: it is a backend's."""
+        return None
+
     def clear(self) -> None:
         """Show nothing of it."""
         self._parts.clear()

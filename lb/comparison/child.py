@@ -118,6 +118,11 @@ class ComparisonProcess:
         self._under_way = []
         self._memory_budget.release(self, self.held)
 
+    @property
+    def charged_to(self) -> None:
+        """See `Holder`: no client waits for it."""
+        return None
+
     # The process
 
     async def _run(self) -> None:

@@ -56,6 +56,11 @@ class _Share:
         self.is_over = True
         self.close()
 
+    @property
+    def charged_to(self) -> None:
+        """See `lb.wire.memory_budget.Holder`: it is a backend's."""
+        return None
+
     def close(self) -> None:
         """Let go of everything."""
         self._memory_budget.release(self, self.held)

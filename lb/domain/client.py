@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
@@ -59,6 +60,8 @@ NO_PROXIES: Final = TrustedProxies()
 _MAX_HOPS: Final = 32
 """Addresses of `X-Forwarded-For` that are read at most, from the right: more than proxies stand in
 a row anywhere. Each takes five microseconds."""
+_KNOWN_NAMES: Final = 4096
+"""Clients that come back: to read an address takes longer than to look it up."""
 _LONGEST_ADDRESS: Final = 64
 """Characters of an IPv6 address with brackets, interface and port."""
 
@@ -87,6 +90,7 @@ def key_of_client(address: IpAddress | None) -> ClientKey:
     return int(address) >> 64 if isinstance(address, IPv6Address) else address
 
 
+@lru_cache(_KNOWN_NAMES)
 def address_of_name(name: str) -> IpAddress | None:
     """The address in what logs call a client; None where there is none in it."""
     return _forwarded_ip(name.encode())

@@ -20,7 +20,7 @@ from lb.kserve.stream_answers import AnswerNames, LastAnswers, answer_names, com
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.flow import Payload
-from lb.wire.memory_budget import MemoryBudget
+from lb.wire.memory_budget import MemoryBudget, Payer
 
 FREE_MODELS: Final = 256
 """Names that are remembered; they come from clients."""
@@ -108,6 +108,11 @@ class Debtor(Protocol):
         """End it, and close its debts: the memory budget wants their bytes back."""
         ...
 
+    @property
+    def charged_to(self) -> Payer:
+        """On whose behalf they are held."""
+        ...
+
 
 class PendingResponses:
     """What one backend owes on one stream. A holder of the memory budget, until it is closed."""
@@ -186,6 +191,11 @@ class PendingResponses:
         """The memory budget wants these bytes back: the stream ends."""
         if self._owner is not None:
             self._owner.evict()
+
+    @property
+    def charged_to(self) -> Payer | None:
+        """See `lb.wire.memory_budget.Holder`."""
+        return None if self._owner is None else self._owner.charged_to
 
     def close(self) -> None:
         """The stream is over."""

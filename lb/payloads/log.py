@@ -445,6 +445,11 @@ class PayloadLog:
         self.release(self.held)
         self._on_dropped("memory", count)
 
+    @property
+    def charged_to(self) -> None:
+        """See `Holder`: no client waits for it."""
+        return None
+
     # The writer
 
     def _on_written(self, record: PayloadRecord, is_written: bool) -> None:

@@ -7,12 +7,14 @@ retried or hedged. An attempt ends exactly once, by `Accounts.attempt_ended`.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
+from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.fault import Fault
 from lb.domain.operation import Operation
@@ -230,6 +232,17 @@ class Exchange(RequestRecord):
     def whole(self) -> Exchange:
         """The request that the client knows: itself, or what it is a part of."""
         return self
+
+    @property
+    def client_key(self) -> Hashable:
+        """Tells clients apart that share something: a tenant, where it has told who it is, or an
+        address."""
+        return self.token or key_of_client(address_of_name(self.client))
+
+    @property
+    def client_connection(self) -> Hashable:
+        """The connection of its client; None where it is a part, or the client has left."""
+        return None
 
     @property
     def first_span(self) -> int:

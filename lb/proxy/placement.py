@@ -77,8 +77,8 @@ class Placer:
         """Called before the next request is placed: somebody rests while none is open."""
         self.tracer: Tracer | None = None
         """Is told of hedges; None while nothing is traced."""
-        self.on_shortage: Callable[[], None] | None = None
-        """Called when a request is refused because memory is short."""
+        self.on_shortage: Callable[[Exchange], None] | None = None
+        """Told of a request that is refused because memory is short."""
 
     def place(
         self,
@@ -113,7 +113,7 @@ class Placer:
             exchange.ticket is None or exchange.ticket is not self._queue.turn
         ):
             if self.on_shortage is not None:
-                self.on_shortage()
+                self.on_shortage(exchange.whole)
             raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
         hints = exchange.hints
         if hints is None and not exchange.tried:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Final
 
 from lb.domain.backend import Backend
-from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
@@ -155,7 +154,7 @@ class RerunLimits:
         count = len(models)
         if not (
             self._take_grant(exchange.backend, outcome, now, count)
-            or self.budget.take(_client(exchange), self.attempts, now, count)
+            or self.budget.take(exchange.client_key, self.attempts, now, count)
         ):
             return self.refuse("budget")
         self.count += count
@@ -330,11 +329,6 @@ def _loss_once_left(before: Loss | None, backend: Backend, now: float) -> Loss:
     if before is None:
         return Loss(None, now, None, (backend,))
     return before._replace(left=(*before.left, backend))
-
-
-def _client(exchange: Exchange) -> Hashable:
-    """Who shares the budget with others: a tenant, where it has told who it is, or an address."""
-    return exchange.token or key_of_client(address_of_name(exchange.client))
 
 
 def _began_at(exchange: Exchange) -> float:

@@ -698,6 +698,11 @@ class Shadows:
         for task in tuple(self._calls):
             task.cancel()
 
+    @property
+    def charged_to(self) -> None:
+        """See `Holder`: no client waits for it."""
+        return None
+
     # What people are shown
 
     def statuses(self) -> ShadowStatuses:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from lb.net.iteration import IterationBudget
 from lb.net.timers import TICK_S, Timer, TimerWheel
-from lb.wire.memory_budget import Holder, MemoryBudget
+from lb.wire.memory_budget import Holder, MemoryBudget, Payer
 
 _LOOK_S: Final = 0.05
 """How often those that wait, and unread answers, are looked at: clients that read make room without
@@ -42,6 +42,11 @@ class MemoryOwner(Protocol):
 
     def evict(self) -> None:
         """End the work that needs them, and drop them."""
+        ...
+
+    @property
+    def charged_to(self) -> Payer:
+        """On whose behalf they are held."""
         ...
 
 
@@ -89,6 +94,11 @@ class BatchMemory:
     def evict(self) -> None:
         """See `lb.wire.memory_budget.Holder`."""
         self._owner.evict()
+
+    @property
+    def charged_to(self) -> Payer:
+        """See `lb.wire.memory_budget.Holder`."""
+        return self._owner.charged_to
 
 
 class Clockwork(Protocol):

@@ -114,8 +114,9 @@ class LimitSettings(Section):
     it."""
     memory_bytes: Size = 0
     """Bytes held for all requests and responses. From seven eighths on, requests end that hold far
-    more than others, the largest first. Where none does, new ones are refused. 0 is a quarter of
-    the memory of the container or machine, at most 512 MiB. It is never more than half of what
+    more than others, the largest first. Where none does, new ones are refused. Clients that hold
+    far more in all than a refused one then lose their youngest requests. 0 is a quarter of the
+    memory of the container or machine, at most 512 MiB. It is never more than half of what
     `ulimit -v` or `ulimit -d` leaves after the start.
 
     Set this when requests are refused for memory (`reason="memory"`) while there is more; otherwise

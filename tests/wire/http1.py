@@ -299,9 +299,9 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(port: int) -> AsyncIterator[RawClient]:
-    """Connect to the relay."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def raw_client(port: int, address: str = "127.0.0.1") -> AsyncIterator[RawClient]:
+    """Connect to the relay, from an address of loopback."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
     try:
         yield RawClient(reader, writer)
     finally:

@@ -28,6 +28,11 @@ class AnswerAccount:
         """See `lb.wire.memory_budget.Holder`."""
         self.close()
 
+    @property
+    def charged_to(self) -> None:
+        """See `lb.wire.memory_budget.Holder`: many clients may wait for one answer."""
+        return None
+
     def close(self) -> None:
         """Let go of everything."""
         self._is_open = False

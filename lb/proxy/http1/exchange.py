@@ -142,6 +142,11 @@ class Http1Exchange(Exchange):
         return self._whole if self.is_part else self
 
     @property
+    def client_connection(self) -> ClientSide | None:
+        """See `Exchange`."""
+        return self.server
+
+    @property
     def first_span(self) -> int:
         """See `Exchange`."""
         return self._span if self.is_part else FIRST_SPAN

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import Final, cast
 
-from lb.domain.client import NOBODY, Client
+from lb.domain.client import NOBODY, Client, ClientKey, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
@@ -57,6 +57,7 @@ from lb.wire.http1.forwarded import (
     drop_fields,
 )
 from lb.wire.http1.trace_fields import with_context
+from lb.wire.memory_budget import Payer
 from lb.wire.rope import Held
 from lb.wire.trace_context import Traces
 
@@ -931,6 +932,21 @@ class Http1ServerConnection(ClientSide):
             exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")
         if is_slow:
             self.discard()
+
+    @property
+    def charged_to(self) -> Payer:
+        """See `lb.wire.memory_budget.Holder`. It may hold bytes beyond its requests."""
+        return self if self.exchange is None else self.exchange.whole
+
+    @property
+    def client_key(self) -> ClientKey:
+        """See `Payer`."""
+        return key_of_client(self.client.address)
+
+    @property
+    def client_connection(self) -> Http1ServerConnection:
+        """See `Payer`."""
+        return self
 
     def _charge_backlog(self) -> None:
         if self.transport is None or not self.is_full or self._backlog:

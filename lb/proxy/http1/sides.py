@@ -20,6 +20,7 @@ from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.options import Http1Options
 from lb.wire.http1.body import BodyDecoder, Payload
 from lb.wire.http1.response import ResponseHead
+from lb.wire.memory_budget import Payer
 from lb.wire.native import trait
 
 
@@ -65,6 +66,11 @@ class ClientSide:
 
     @abstractmethod
     def evict(self) -> None:
+        """See `lb.wire.memory_budget.Holder`."""
+
+    @property
+    @abstractmethod
+    def charged_to(self) -> Payer | None:
         """See `lb.wire.memory_budget.Holder`."""
 
     @abstractmethod

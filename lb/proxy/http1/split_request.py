@@ -19,7 +19,7 @@ from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.kserve.work import json_priority, json_rows
 from lb.net.sockets import peer_end
 from lb.net.steps import at_once, in_turns
-from lb.proxy.exchange import SplitHints
+from lb.proxy.exchange import Exchange, SplitHints
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.answers import Answer
@@ -165,6 +165,11 @@ class PartSide(ClientSide):
 
     def evict(self) -> None:
         """See `ClientSide`: it holds nothing."""
+
+    @property
+    def charged_to(self) -> None:
+        """See `ClientSide`: it holds nothing."""
+        return None
 
     def charge(self, size: int) -> bool:
         """See `ClientSide`: the whole is in the memory budget."""
@@ -672,3 +677,8 @@ class SplitRequest:
     def evict(self) -> None:
         """The memory budget wants the bytes of the request, or of an answer, back."""
         self.exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")
+
+    @property
+    def charged_to(self) -> Exchange:
+        """See `MemoryOwner`."""
+        return self.exchange

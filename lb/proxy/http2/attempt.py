@@ -16,7 +16,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
 from lb.kserve.pending_responses import PendingResponses
-from lb.proxy.exchange import Attempt
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.replies import not_run, status_trailers
@@ -566,6 +566,11 @@ class GrpcAttempt(Attempt):
     def client_stalled(self) -> None:
         """The client has taken nothing of the answer that waits for it."""
         self.call.client_stalled()
+
+    @property
+    def charged_to(self) -> Exchange:
+        """See `Call`."""
+        return self.exchange.whole
 
     def evict(self) -> None:
         """The memory budget wants these bytes back."""

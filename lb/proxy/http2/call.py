@@ -641,6 +641,16 @@ class Call(Exchange):
         """The client has taken nothing of the answer that waits for it."""
         self.fail(Reason.CLIENT_STALLED, "the client stopped reading")
 
+    @property
+    def charged_to(self) -> Exchange:
+        """See `lb.wire.memory_budget.Holder`, of its pipes."""
+        return self
+
+    @property
+    def client_connection(self) -> Http2Connection:
+        """See `Exchange`."""
+        return self.server
+
     def evict(self) -> None:
         """The memory budget wants this call's bytes back."""
         self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
@@ -668,7 +678,7 @@ class Call(Exchange):
         if self.finished:
             return
         if reason is Reason.MEMORY:
-            self.relay.watch_memory()
+            self.relay.memory_relief.on_refusal(self)
         code = failure.grpc_status(reason) if status is None else status
         self._end_attempts(outcome, ErrorCode.CANCEL)
         self.grpc_status = code
@@ -965,6 +975,11 @@ class CallPart:
     def backend_stalled(self) -> None:
         """See `Call`."""
         self.call.backend_stalled()
+
+    @property
+    def charged_to(self) -> Exchange:
+        """See `Call`."""
+        return self.call
 
     def evict(self) -> None:
         """See `Call`."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from lb.domain.backend import BackendKind
 from lb.domain.client import Client
 from lb.domain.operation import Operation
 from lb.kserve.gate import masked
-from lb.net.timers import Timer
 from lb.proxy.http2.options import Http2Options
 from lb.proxy.http2.prefix_cache import PrefixCache
+from lb.proxy.memory_relief import MemoryRelief
 from lb.proxy.parts import RelayParts
 from lb.proxy.request_trace import context_block
 from lb.telemetry.meter import Traffic
@@ -30,10 +30,6 @@ from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.heads import RequestHead
 from lb.wire.trace_context import TRACE_FIELDS, Traces
-
-_SHORT_S: Final = 30.0
-"""How long memory may be short without a break before the largest holders give way; as for the
-progress of HTTP/1.1 bodies."""
 
 
 class Http2Shared(metaclass=ABCMeta):
@@ -79,11 +75,13 @@ class Http2Shared(metaclass=ABCMeta):
         self.draining = False
         self.no_pipe: Pipe[Any] = Pipe(None, parts.memory_budget, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self._memory_timer: Timer | None = None
         self.draw: Draw | None = None
         """What the call at hand is drawn for, see `lb.telemetry.sampling`; None: for nothing."""
-        # What calls hold has requests of HTTP/1.1 refused as well.
-        self.placer.on_shortage = self.watch_memory
+        self.memory_relief = MemoryRelief(
+            parts.memory_budget, parts.iteration, parts.timers, self._read_clock
+        )
+        # What calls hold has requests of HTTP/1.1 refused as well, and the other way round.
+        self.placer.on_shortage = self.memory_relief.on_refusal
         self.use(options)
 
     # Options
@@ -107,6 +105,9 @@ class Http2Shared(metaclass=ABCMeta):
         """What trusted proxies claim of their clients is passed on."""
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
+
+    def _read_clock(self) -> None:
+        self.now = self.clock()
 
     # What connections ask for
 
@@ -196,21 +197,3 @@ class Http2Shared(metaclass=ABCMeta):
     @abstractmethod
     def start(self, attempt: Any) -> None:
         """Give an attempt a stream at its backend, now or when a connection has room."""
-
-    # Memory
-
-    def watch_memory(self) -> None:
-        """Requests are refused for want of memory. Stalled streams could make that last for ever:
-        they hold enough to shed all new work, and never reach the ceiling."""
-        if self._memory_timer is None:
-            shortages = self.memory_budget.shortages
-            self._memory_timer = self.timers.after(_SHORT_S, lambda: self._relieve(shortages))
-
-    def _relieve(self, shortages: int) -> None:
-        self._memory_timer = None
-        self.now = self.clock()
-        if self.memory_budget.is_short:
-            if self.memory_budget.shortages == shortages:
-                self.memory_budget.relieve()
-            else:
-                self.watch_memory()

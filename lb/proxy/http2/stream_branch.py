@@ -464,6 +464,11 @@ class Branch(ResponseSink):
         if self.attempt is not None:
             self.attempt.backend_stalled()
 
+    @property
+    def charged_to(self) -> Exchange:
+        """See `Call`."""
+        return self.call
+
     def evict(self) -> None:
         """The memory budget wants these bytes back: the whole call ends."""
         self.call.evict()

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
-from lb.wire.memory_budget import MemoryBudget
+from lb.wire.memory_budget import MemoryBudget, Payer
 
 Payload = bytes | memoryview
 UNCOUNTED: Final = 4096
@@ -84,6 +84,12 @@ class Pipe(Generic[S]):
     def evict(self) -> None:
         """The memory budget wants these bytes back: the owner ends."""
         self.owner.evict()
+
+    @property
+    def charged_to(self) -> Payer | None:
+        """See `lb.wire.memory_budget.Holder`."""
+        payer: Payer | None = None if self.owner is None else self.owner.charged_to
+        return payer
 
     def push(self, payload: Payload) -> bool:
         """Let payload wait. False when the memory budget made the owner give way instead."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lb.wire.memory_budget import MemoryBudget, SharedBytes
+from lb.kserve.merge.steps import finish
+from lb.wire.memory_budget import MemoryBudget, Payer, Seat, SharedBytes
 
 
 class Owner:
@@ -18,6 +19,10 @@ class Owner:
     def evict(self) -> None:
         self.evicted += 1
         self._memory_budget.release(self, self.held)
+
+    @property
+    def charged_to(self) -> Payer | None:
+        return None
 
 
 class Miser(Owner):
@@ -186,3 +191,104 @@ def test_who_wants_to_share_bytes_that_do_not_fit_gives_way() -> None:
     assert (one.evicted, one.held, memory_budget.held) == (1, 0, 500)
     assert shared.admit_kept(100) is memory_budget.admit_kept(100)
     assert shared.is_short is memory_budget.is_short
+
+
+class Tenant(Owner):
+    """Holds bytes for a client, over one of its connections."""
+
+    def __init__(self, memory_budget: MemoryBudget, client: str, connection: int = 1) -> None:
+        super().__init__(memory_budget)
+        self.client_key = client
+        self.client_connection = connection
+
+    @property
+    def charged_to(self) -> Payer:
+        return self
+
+
+def holders_of(
+    memory_budget: MemoryBudget, count: int, size: int, client: str, connection: int = 1
+) -> list[Tenant]:
+    made = [Tenant(memory_budget, client, connection) for _ in range(count)]
+    assert all(memory_budget.take(each, size) for each in made)
+    return made
+
+
+def cut(holders: list[Tenant]) -> int:
+    return sum(each.evicted for each in holders)
+
+
+def test_small_holders_of_one_client_give_way_to_another_that_is_refused() -> None:
+    memory_budget = MemoryBudget(8000)
+    many = holders_of(memory_budget, 320, 20, "many")
+    few = holders_of(memory_budget, 30, 20, "few")
+    assert memory_budget.is_short
+    room = finish(memory_budget.make_room_for([("few", 1)]))
+    assert memory_budget.held == memory_budget.roomy_at == 6000
+    assert room == (("many",), 50, 1000)
+    assert (cut(many), cut(many[:270]), cut(few)) == (50, 0, 0), "those that began last"
+
+
+def test_connections_of_one_client_are_compared_with_each_other_alone() -> None:
+    memory_budget = MemoryBudget(8000)
+    first, second = (holders_of(memory_budget, 150, 20, "same", each) for each in (1, 2))
+    other = holders_of(memory_budget, 60, 20, "other", 3)
+    finish(memory_budget.make_room_for([("same", 4)]))
+    assert (cut(first), cut(other)) == (60, 0), "the first of two that hold as much"
+    assert cut(second) == 0
+    assert memory_budget.held == memory_budget.roomy_at
+
+
+def test_clients_that_hold_about_as_much_do_not_give_way() -> None:
+    memory_budget = MemoryBudget(8000)
+    large = holders_of(memory_budget, 310, 20, "large")
+    holders_of(memory_budget, 40, 20, "small")
+    assert finish(memory_budget.make_room_for([("small", 1), ("large", 1)])).evicted == 0
+    assert finish(memory_budget.make_room_for([])).evicted == 0
+    assert cut(large) == 0
+
+
+def test_clients_keep_a_share_and_their_largest_request() -> None:
+    memory_budget = MemoryBudget(8000)
+    alike = [holders_of(memory_budget, 1, 240, str(number)) for number in range(29)]
+    large = holders_of(memory_budget, 1, 300, "large")
+    two = holders_of(memory_budget, 2, 200, "two")
+    assert memory_budget.is_short
+    room = finish(memory_budget.make_room_for([("new", 1)]))
+    assert (room.greedy, cut(two), cut(large), sum(map(cut, alike))) == (("two",), 1, 0, 0)
+    assert two[1].evicted, "the other one is older"
+
+
+def test_nobody_gives_way_once_memory_is_not_short_any_more() -> None:
+    memory_budget = MemoryBudget(8000)
+    many = holders_of(memory_budget, 350, 20, "many")
+    counting = memory_budget.make_room_for([("few", 1)])
+    memory_budget.release(many[0], 20)
+    assert finish(counting).evicted == 0
+
+
+def test_holders_are_counted_and_give_way_in_steps() -> None:
+    memory_budget = MemoryBudget(80_000)
+    many = holders_of(memory_budget, 3500, 20, "many")
+    assert memory_budget.take(Owner(memory_budget), 20), "it is nobody's"
+    refused: list[Seat] = []
+    steps = memory_budget.make_room_for(refused)
+    for _ in range(7):
+        next(steps)
+        assert memory_budget.evictions == 0
+    refused.append(("few", 1))
+    for _ in steps:
+        assert cut(many) <= 25
+        for each in many:
+            each.evicted = 0
+    assert memory_budget.held <= memory_budget.roomy_at
+
+
+def test_the_largest_give_way_until_there_is_room_for_a_while() -> None:
+    memory_budget = MemoryBudget(800)
+    holders = [Owner(memory_budget) for _ in range(5)]
+    for size, holder in zip((100, 200, 160, 150, 100), holders, strict=True):
+        assert memory_budget.take(holder, size)
+    memory_budget.relieve()
+    assert [each.evicted for each in holders] == [0, 1, 0, 0, 0]
+    assert memory_budget.held <= memory_budget.roomy_at
