@@ -566,7 +566,7 @@ class BackendDirectory:
                 self._publish_if_changed()
         else:
             port.health.doubted()
-            if outcome is Outcome.LOST and record.models.lists:
+            if outcome is Outcome.LOST and record.models.lists is not False:
                 self._look_again(record, now)  # another process may be there already
         port.wake()
 
