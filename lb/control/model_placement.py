@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -407,14 +407,16 @@ class ModelPlacement:
 
     def _managed(self) -> list[BackendRecord]:
         """Backends that load models on request and may get requests."""
-        return [
-            record
-            for record in self._directory.records
-            if self._explicit.get(record) == (record.backend.deaths, True)
-            and record.admin is AdminState.ENABLED
-            and record.answers
-            and record.models.lists is True
-        ]
+        return [record for record in self._loading_on_request() if record.models.lists is True]
+
+    def _loading_on_request(self) -> Iterator[BackendRecord]:
+        for record in self._directory.records:
+            if (
+                self._explicit.get(record) == (record.backend.deaths, True)
+                and record.admin is AdminState.ENABLED
+                and record.answers
+            ):
+                yield record
 
     def _follow_unloads(self, now: float) -> None:
         """Find out which unloads are overdue. Triton goes on with them."""
@@ -443,14 +445,7 @@ class ModelPlacement:
     def _find_unread(self) -> list[BackendRecord]:
         """Backends that were managed, and have not listed their models since one of their ports
         began to refuse connections."""
-        return [
-            record
-            for record in self._directory.records
-            if self._explicit.get(record) == (record.backend.deaths, True)
-            and record.admin is AdminState.ENABLED
-            and record.answers
-            and record.models.lists is None
-        ]
+        return [record for record in self._loading_on_request() if record.models.lists is None]
 
     def _host(self, record: BackendRecord) -> Host:
         taken = _names_in(record, *TAKES_ROOM)
