@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lb.simulator.process import Ports
 from tests.fakes.kubernetes import KubernetesApi, endpoint, kubernetes_api, leaving
-from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_membership import Balancer, ask
 
@@ -31,7 +30,9 @@ class Cluster:
         self.pods: dict[str, ChildProcess] = {}
         self.hosts: dict[str, str] = {}
         self.terminating: set[str] = set()
-        self.numbers: dict[str, int] = {}
+        http, grpc = free_ports(2)
+        self.numbers = {"http": http, "grpc": grpc}
+        """Ports of all pods, as those of a service have the same ones on addresses of their own."""
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         started = threading.Event()
@@ -86,8 +87,6 @@ class Cluster:
         command = (sys.executable, "-m", "lb.simulator", "--host", host, *port)
         self.pods[name] = ChildProcess(command, log=log, env=ENVIRONMENT)
         wait_until(lambda: "\n" in log.read_text(), timeout_s=LIMIT_S, what="the simulator")
-        found = Ports.from_json(log.read_text().splitlines()[0])
-        self.numbers = {"http": found.http_port, "grpc": found.grpc_port}
         self.hosts[name] = host
         self.publish()
 
