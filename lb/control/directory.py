@@ -487,13 +487,7 @@ class BackendDirectory:
         record.note_death()
         if was_dead and record.lives:
             self._look_at_silent(record)
-        is_doubted = port.health.is_refusing and not was_refusing
-        if is_doubted:
-            self._doubt_process(port, record, now)
-        is_changed = self._settle(port, before, result.detail, now)
-        if is_changed:
-            self._tell_sibling(port, result.finding is Finding.REFUSED, now)
-        if is_changed or is_doubted:
+        if self._conclude(port, before, was_refusing, result.detail, now):
             self._publish_soon()
         elif before is BackendState.DOWN and result.detail:
             port.why = result.detail  # refused first, say, and then not ready
@@ -557,12 +551,7 @@ class BackendDirectory:
             before, was_refusing = port.health.state, port.health.is_refusing
             port.health.refused()
             record.note_death()
-            if not was_refusing:
-                self._doubt_process(port, record, now)
-            is_changed = self._settle(port, before, "refused a connection", now)
-            if is_changed:
-                self._tell_sibling(port, True, now)
-            if is_changed or not was_refusing:
+            if self._conclude(port, before, was_refusing, "refused a connection", now):
                 self._publish_if_changed()
         else:
             port.health.doubted()
@@ -571,6 +560,26 @@ class BackendDirectory:
         port.wake()
 
     # Conclusions
+
+    def _conclude(
+        self, port: PortRecord, before: BackendState, was_refusing: bool, why: str, now: float
+    ) -> bool:
+        """Draw what follows from news of a port for its backend. Whether that is to be published.
+
+        Args:
+            port: that one; its health has the news already.
+            before: its state without them.
+            was_refusing: whether it refused connections before.
+            why: it is in its state now.
+            now: monotonic seconds.
+        """
+        is_doubted = port.health.is_refusing and not was_refusing
+        if is_doubted:
+            self._doubt_process(port, self.find(port.backend.name), now)
+        is_changed = self._settle(port, before, why, now)
+        if is_changed:
+            self._tell_sibling(port, port.health.is_refusing, now)
+        return is_changed or is_doubted
 
     def _doubt_process(self, port: PortRecord, record: BackendRecord, now: float) -> None:
         """One port of a backend has begun to refuse connections: nobody listens there, so its
