@@ -37,12 +37,11 @@ from lb.proxy.http1.client import Http1ClientConnection
 from lb.proxy.http1.cors import RESPONSE_FIELDS
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.inspection import (
-    BYTES_PER_UNIT,
     ENOUGH,
     LITTLE,
-    ORDINARY,
     BodyInspection,
     begin_inspection,
+    count_inspected,
     inspect_whole,
     note,
 )
@@ -275,9 +274,7 @@ class Http1Exchange(Exchange):
                 unseen.appendleft(look.rest)
         if is_decided:
             unseen.clear()
-        inspected = look.inspected - before
-        if inspected > ORDINARY:
-            iteration.spend(inspected // BYTES_PER_UNIT)
+        count_inspected(iteration, look.inspected - before)
         is_enough = is_decided and self.bytes_in >= look.held_back
         if is_enough or (self.body.ended and not unseen):
             self._look = None

@@ -22,6 +22,7 @@ from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
 from lb.kserve.work import Work, json_priority, json_rows, json_work
+from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.heads import KnownRows, RequestPlan
@@ -40,7 +41,7 @@ ORDINARY: Final = 4 * 1024
 """Bytes of JSON that are looked at without counting against the budget of the iteration."""
 INSPECTED_AT_ONCE: Final = 128 * 1024
 """Bytes of a body that are looked at in one go: a millisecond, whatever they are."""
-BYTES_PER_UNIT: Final = 128
+_BYTES_PER_UNIT: Final = 128
 """Inspected bytes for a unit of `IterationBudget`. A KiB of JSON that is all keys takes 8 us,
 one of numbers 2 us, and inflating one as much."""
 FIRST_BYTES: Final = 16 * 1024
@@ -54,6 +55,12 @@ ENOUGH: Final = 32 * 1024
 _HELD_BACK: Final = 32 * 1024
 """Bytes of a request for a scheduled model that must have come before it takes a place there, or
 all of it: who sends a little and stops is not to take one."""
+
+
+def count_inspected(iteration: IterationBudget, size: int) -> None:
+    """Count so many inspected bytes against the budget of the iteration, unless they are few."""
+    if size > ORDINARY:
+        iteration.spend(size // _BYTES_PER_UNIT)
 
 
 class BodyInspection:

@@ -15,7 +15,7 @@ from lb.kserve.regions import HttpRegionWatch, Inspection
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import error
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.inspection import BYTES_PER_UNIT, ORDINARY
+from lb.proxy.http1.inspection import ORDINARY, count_inspected
 from lb.wire.http1.body import Payload
 
 
@@ -103,9 +103,7 @@ class RegionFilter:
         """Take the next step. Returns why the body must not go on."""
         before = self._watch.inspected
         refusal = self._take_step()
-        inspected = self._watch.inspected - before
-        if inspected > ORDINARY:
-            self._exchange.relay.iteration.spend(inspected // BYTES_PER_UNIT)
+        count_inspected(self._exchange.relay.iteration, self._watch.inspected - before)
         return refusal
 
     def _take_step(self) -> str:
