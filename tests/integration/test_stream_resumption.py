@@ -137,6 +137,16 @@ class Setup:
     async def ids(self, count: int) -> list[str]:
         return [name for name, _ in await self.stream.answers(count)]
 
+    async def divide(self, names: list[str], answers: int) -> list[Triton]:
+        """Send requests that go to all backends, of which each answers the first so many. Returns
+        the backends, those with most requests first: how these are divided depends on how fast the
+        first ones were answered."""
+        for triton in self.tritons:
+            triton.answers = answers
+        await self.send(*names, model="work")
+        await eventually(lambda: sum(len(each.seen) for each in self.tritons) == len(names))
+        return sorted(self.tritons, key=lambda each: -len(each.seen))
+
 
 @asynccontextmanager
 async def running(count: int = 2, loop: FakeLoop | None = None) -> AsyncIterator[Setup]:
@@ -283,13 +293,8 @@ async def test_a_request_behind_one_that_must_not_go_again_does() -> None:
 
 async def test_requests_of_one_of_several_backends_go_again_in_their_turn() -> None:
     async with running() as setup:
-        for triton in setup.tritons:
-            triton.answers = 2
         names = [str(number) for number in range(12)]
-        await setup.send(*names, model="work")
-        await eventually(lambda: sum(len(each.seen) for each in setup.tritons) == 12)
-        # How they are divided depends on how fast the first ones were answered.
-        first, second = sorted(setup.tritons, key=lambda each: -len(each.seen))
+        first, second = await setup.divide(names, answers=2)
         lost = first.seen[2:]
         assert len(lost) > 1
         first.kill()

@@ -150,13 +150,8 @@ async def test_what_must_not_go_again_waits_and_later_messages_go_elsewhere() ->
 @pytest.mark.parametrize("is_ended", [False, True])
 async def test_requests_of_one_of_several_backends_go_again_in_their_turn(is_ended: bool) -> None:
     async with running() as setup:
-        for triton in setup.tritons:
-            triton.answers = 2
         names = [str(number) for number in range(12)]
-        await setup.send(*names, model="work")
-        await eventually(lambda: sum(len(each.seen) for each in setup.tritons) == 12)
-        # How they are divided depends on how fast the first ones were answered.
-        first, second = sorted(setup.tritons, key=lambda each: -len(each.seen))
+        first, second = await setup.divide(names, answers=2)
         left = first.seen[2:]
         assert len(left) > 1
         if is_ended:
@@ -176,12 +171,8 @@ async def test_requests_of_one_of_several_backends_go_again_in_their_turn(is_end
 
 async def test_one_of_several_backends_that_owes_only_trailers_is_left() -> None:
     async with running() as setup:
-        for triton in setup.tritons:
-            triton.answers = 0  # while nobody answers, they go to both
         names = [str(number) for number in range(12)]
-        await setup.send(*names, model="work")
-        await eventually(lambda: sum(len(each.seen) for each in setup.tritons) == 12)
-        first, second = setup.tritons
+        first, second = await setup.divide(names, answers=0)
         assert first.seen
         assert second.seen
         for triton in setup.tritons:
