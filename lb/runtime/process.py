@@ -40,7 +40,7 @@ from lb.runtime.signals import PidFileError, notify, ready, release_signals, rem
 from lb.runtime.sockets import Listeners, claim
 from lb.runtime.start import Start
 from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
-from lb.runtime.upkeep import beat, give_memory_back, watch_files
+from lb.runtime.upkeep import give_memory_back, run_ticks, watch_files
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.settings.choices import LogLevel
 from lb.settings.model import Settings
@@ -140,7 +140,7 @@ class Process:
             )
             self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(balancer, reloader, upgrader)
-            balancer.parts.tasks.spawn(beat(balancer), name="beat")
+            balancer.parts.tasks.spawn(run_ticks(balancer), name="ticks")
             balancer.parts.tasks.spawn(give_memory_back(balancer), name="freed memory")
             watches = self._watches(balancer, reloader)
             balancer.parts.tasks.spawn(watch_files(balancer, watches), name="files")

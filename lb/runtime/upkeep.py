@@ -1,4 +1,4 @@
-"""What goes on in a process beside requests: what is done at each beat, memory that is not needed,
+"""What goes on in a process beside requests: what is done at each tick, memory that is not needed,
 and files that may change."""
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from lb.runtime.configuration_file import ConfigurationWatch
 from lb.runtime.limits import FreedMemory, give_back_freed_memory
 from lb.runtime.relay_host import RelayHost
 
-_BEAT_S: Final = 0.1
+_TICK_S: Final = 0.1
 _LOOK_S: Final = 0.9
 """How often files are looked at that may be replaced; a change counts once it was seen twice."""
 _MEMORY_LOOK_S: Final = 10.0
 """How often freed memory is looked at; it is given back once it was not needed twice."""
 
 
-async def beat(host: RelayHost, *calls: Callable[[], None]) -> None:
+async def run_ticks(host: RelayHost, *calls: Callable[[], None]) -> None:
     """Measure ten times a second how late the event loop is, and do what else is done so often.
 
     With timers of their own, the calls would wake an idle process once each.
     """
     loop = asyncio.get_running_loop()
     while True:
-        due = loop.time() + _BEAT_S
-        await asyncio.sleep(_BEAT_S)
+        due = loop.time() + _TICK_S
+        await asyncio.sleep(_TICK_S)
         host.loop_lag.observe(loop.time() - due)
         for call in calls:
             call()

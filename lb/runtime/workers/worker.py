@@ -15,7 +15,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.relay_host import RelayHost
 from lb.runtime.reload import ChangeRefused, Reloader
 from lb.runtime.sockets import Listeners
-from lb.runtime.upkeep import beat, give_memory_back, watch_files
+from lb.runtime.upkeep import give_memory_back, run_ticks, watch_files
 from lb.runtime.workers.seat import Seat, SupervisorChannel, for_worker
 from lb.runtime.workers.worker_side import WorkerSide
 from lb.settings.model import Settings
@@ -81,7 +81,7 @@ class WorkerProcess:
         tasks = host.parts.tasks
         tasks.spawn(self._channel.run(self._on_order, self._on_orphaned), name="supervisor")
         tasks.spawn(side.run(), name="control process")
-        tasks.spawn(beat(host, tick, side.tick), name="beat")
+        tasks.spawn(run_ticks(host, tick, side.tick), name="ticks")
         tasks.spawn(give_memory_back(host), name="freed memory")
         tasks.spawn(watch_files(host), name="files")
         try:
