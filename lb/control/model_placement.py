@@ -180,7 +180,7 @@ class ModelPlacement:
         self._unloading: dict[tuple[BackendRecord, bytes], float] = {}
         """Models that are being unloaded, whoever asked for that, and since when."""
         self._leaving: set[tuple[BackendRecord, bytes]] = set()
-        """Those of them whose unload is overdue."""
+        """Models among them whose unload is overdue."""
         self._memory: dict[BackendRecord, tuple[float, int | None]] = {}
         """Bytes of GPUs that are in use, and when that was asked."""
         self._asking_memory: set[BackendRecord] = set()

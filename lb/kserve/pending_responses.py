@@ -35,7 +35,7 @@ ENDED_S: Final = 30.0
 _ENTRY_BYTES: Final = 416
 """That the objects of a remembered request take, without its texts."""
 _UNFINISHED_BYTES: Final = 256
-"""The same of a request that is not complete."""
+"""That a remembered request takes which is not complete, without its texts."""
 _NAME_ENTRY_BYTES: Final = 100
 """The same of a model's name."""
 _CHARGED_AT_ONCE: Final = 4096

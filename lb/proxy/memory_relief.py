@@ -27,7 +27,7 @@ _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
 progress of HTTP/1.1 bodies."""
 _STEP_UNITS: Final = 1000
-"""Of `IterationBudget` for a step, which takes about a millisecond."""
+"""A step takes about a millisecond: units of `IterationBudget`."""
 
 
 class MemoryRelief:

@@ -112,7 +112,7 @@ class Portion(Exchange):
         """Some belong to sequences."""
 
     def part(self, model: bytes) -> Portion:
-        """Those for one model, which are to be placed again: they were where these were."""
+        """Requests of one model among them, to be placed again: they were where these were."""
         part = Portion(self._call, model)
         part.attempt, part.backend, part.attempts = self.attempt, self.backend, self.attempts
         part.tried, part.loss = self.tried, self.loss
