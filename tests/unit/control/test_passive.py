@@ -86,6 +86,20 @@ def test_nobody_is_judged_without_rules() -> None:
     assert all(not backend.reports_due for backend in told.backends)
 
 
+def test_answers_that_somebody_else_asked_for_judge_nobody_without_rules() -> None:
+    told = Told(None)
+    for second in range(20):
+        told.now += 1.0
+        told.passive.judge(told.backends, told.now)
+        times = (0.01, 0.01, 0.01 if second < 10 else 1.0)
+        for backend, took_s in zip(told.backends, times, strict=True):
+            backend.reports_due = max(backend.reports_due, 1)  # as hedging does
+            told.passive.answered(backend, b"m", took_s, told.now)
+    assert told.passive.is_quiet
+    assert told.passive.out == frozenset()
+    assert all(not backend.reports_due for backend in told.backends)
+
+
 def test_without_rules_nobody_stays_out() -> None:
     told = Told(OutlierRules())
     told.serve_well()
