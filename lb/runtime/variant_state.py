@@ -32,7 +32,6 @@ class VariantState:
             tasks: owns the writing.
         """
         self._book = book
-        self._timers = timers
         self._tasks = tasks
         self._path = ""
         self._is_start = True
@@ -40,7 +39,9 @@ class VariantState:
         """What the file holds, as far as it matters; None: nobody knows."""
         self._looks = 0
         self._is_writing = False
-        self._look()
+        self._why = ""
+        """Why it could not be written last, as it was logged."""
+        timers.every(_LOOK_S, self._look)
 
     def configure(self, path: str | None) -> None:
         """Keep the state in another file from now on; None: in none. It is read when the process
@@ -63,8 +64,7 @@ class VariantState:
             _log.warning("state of variants cannot be read", extra=fields)
 
     def _look(self) -> None:
-        """Write the file if that is due, and look again later."""
-        self._timers.after(_LOOK_S, self._look)
+        """Write the file if that is due."""
         if not self._path or self._is_writing:
             return
         self._looks += 1
@@ -72,17 +72,24 @@ class VariantState:
         ramps = any(each["ramp_s"] is not None for each in state.values())
         known = {name: _lasting(each) for name, each in state.items()}
         if known != self._written or (ramps and self._looks * _LOOK_S >= _RAMP_S):
-            self._written, self._looks = known, 0
             self._is_writing = True
-            self._tasks.spawn(self._write({_KEY: state}), name="write-state")
+            self._tasks.spawn(self._write(state, known), name="write-state")
 
-    async def _write(self, state: dict[str, Any]) -> None:
+    async def _write(self, state: dict[str, Any], known: dict[str, Any]) -> None:
+        """Write the file; if that fails, the next look tries again."""
         path = self._path
         try:
-            await asyncio.to_thread(_replace, path, json.dumps(state, indent=1) + "\n")
-        except OSError as error:
-            fields = {"file": path, "why": error.strerror or str(error)}
-            _log.warning("state of variants cannot be written", extra=fields)
+            await asyncio.to_thread(_replace, path, json.dumps({_KEY: state}, indent=1) + "\n")
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread to be had
+            why = getattr(error, "strerror", None) or str(error)
+            if why != self._why:
+                self._why = why
+                fields = {"file": path, "why": why}
+                _log.warning("state of variants cannot be written", extra=fields)
+        else:
+            self._why = ""
+            if path == self._path:
+                self._written, self._looks = known, 0
         finally:
             self._is_writing = False
 

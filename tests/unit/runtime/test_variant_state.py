@@ -87,6 +87,19 @@ async def test_a_file_that_cannot_be_written_is_told(
     await process.close()
 
 
+async def test_what_could_not_be_written_is_written_once_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "nowhere" / "state.json"
+    process = Process(file)
+    process.book.sets[NAME].set_shares({"canary": 20})
+    await eventually(lambda: "cannot be written" in caplog.text)
+    file.parent.mkdir()
+    await eventually(lambda: file.exists() and "20" in file.read_text())
+    assert caplog.text.count("cannot be written") == 1
+    await process.close()
+
+
 async def test_a_fifo_in_the_place_of_the_file_holds_up_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
