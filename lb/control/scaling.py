@@ -362,8 +362,7 @@ class ScalingSignal:
 
     def keep(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
         """Look every few seconds from now on, until the timers are closed."""
-        self.scaling.observe(self._sample(), clock())
-        timers.after(TICK_S, lambda: self.keep(timers, clock))
+        timers.every(TICK_S, lambda: self.scaling.observe(self._sample(), clock()))
 
     def predict(self, now: float) -> Scaling:
         """Predict what an inference takes that arrives now."""

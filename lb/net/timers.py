@@ -93,6 +93,17 @@ class TimerWheel:
             self._wake(wake_at)
         return timer
 
+    def every(self, interval_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` now, and again after each interval until the wheel is closed. What it
+        raises goes to the loop's handler, and ends nothing.
+
+        Args:
+            interval_s: seconds.
+            callback: called without arguments.
+        """
+        self.after(interval_s, lambda: self.every(interval_s, callback))
+        self._call(callback)
+
     def _wake(self, at: float) -> None:
         if self._handle is not None:
             self._handle.cancel()

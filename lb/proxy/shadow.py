@@ -302,8 +302,7 @@ class Shadows:
 
     def keep(self, timers: TimerWheel) -> None:
         """Watch the latency of requests once a second."""
-        self.check()
-        timers.after(1.0, lambda: self.keep(timers))
+        timers.every(1.0, self.check)
 
     def check(self) -> None:
         """Begin another second."""

@@ -90,12 +90,15 @@ class Steps:
     def keep_swept(self, timers: TimerWheel, clock: Callable[[], float], pool: PoolRef) -> None:
         """Every second until the timers are closed, forget what has expired, and what was learnt of
         backends that have left the pool."""
-        self.table.sweep(clock(), _SWEPT)
-        backends = pool.current.backends
-        if self._backends is not backends:
-            self._backends = backends
-            self.table.keep_only(frozenset(backends))
-        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock, pool))
+
+        def sweep() -> None:
+            self.table.sweep(clock(), _SWEPT)
+            backends = pool.current.backends
+            if self._backends is not backends:
+                self._backends = backends
+                self.table.keep_only(frozenset(backends))
+
+        timers.every(_SWEEP_S, sweep)
 
     def place(
         self,

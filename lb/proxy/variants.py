@@ -612,8 +612,7 @@ class VariantBook:
 
     def keep(self, timers: TimerWheel) -> None:
         """Go on with ramps, and judge, once a second."""
-        self.check()
-        timers.after(_LOOK_S, lambda: self.keep(timers))
+        timers.every(_LOOK_S, self.check)
 
     def check(self) -> None:
         """Go on with ramps, and judge."""
@@ -726,7 +725,6 @@ class VariantBook:
         """
         before = self.find(name)
         fresh = VariantSet(before.name, before.rules, self.clock())
-        fresh.renew_judges()
         fresh.steps, fresh.rollbacks = before.steps, before.rollbacks
         known = {each.rules.name: each for each in before.variants}
         fresh.variants = [known[each.name] for each in before.rules.variants]

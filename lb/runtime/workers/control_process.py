@@ -97,7 +97,7 @@ class ControlProcess:
         reloader.judge, reloader.applied = self._judge, self._applied
         balancer.control_process_starts = seat.start
         tasks = balancer.parts.tasks
-        self._beat()
+        self._balancer.parts.timers.every(_BEAT_S, self._beat)
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
@@ -121,9 +121,8 @@ class ControlProcess:
             await self._own_servers.close(ending)
 
     def _beat(self) -> None:
-        """Say that the event loop runs, again and again."""
+        """Say that the event loop runs."""
         beat(self._memory, time.monotonic())
-        self._balancer.parts.timers.after(_BEAT_S, self._beat)
 
     def _on_order(self, event: str, value: Any) -> None:
         match event:

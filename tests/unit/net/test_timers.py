@@ -123,6 +123,25 @@ def test_one_failing_callback_does_not_stop_the_others() -> None:
     assert isinstance(loop.errors[0]["exception"], IndexError)
 
 
+def test_what_is_called_again_and_again_goes_on_after_a_failure_until_the_wheel_closes() -> None:
+    loop = FakeLoop()
+    wheel = loop.wheel()
+    called: list[float] = []
+
+    def fail() -> None:
+        called.append(loop.time())
+        raise ValueError
+
+    wheel.every(1.0, fail)
+    assert len(called) == 1
+    loop.advance(3.5)
+    assert 3 <= len(called) <= 4
+    assert len(loop.errors) == len(called)
+    wheel.close()
+    loop.advance(3.5)
+    assert len(loop.errors) == len(called) <= 4
+
+
 def test_idle_wheel_does_not_tick() -> None:
     loop = FakeLoop()
     wheel = loop.wheel()
