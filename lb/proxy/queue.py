@@ -77,6 +77,9 @@ _REASONS: Final = {
 }
 _WHY: Final = {why: why.value for why in Wait}
 """Looked up for each request that waits: `value` is a call."""
+MAX_WAIT_REASONS: Final = 1000
+"""Pairs of a model and a reason that are counted by name. Which models a standby backend has is not
+known yet, so clients may invent some."""
 _LAST_POSITIONS: Final = len(POSITION_BOUNDS)
 _OVERLOAD: Final = frozenset({RefusalReason.FULL, RefusalReason.SHED, RefusalReason.EXPIRED})
 _LOOK_S: Final = 0.1
@@ -627,6 +630,8 @@ class Queue:
 
     def _count_wait(self, model: bytes, why: str) -> None:
         key = (model, why)
+        if key not in self.wait_reasons and len(self.wait_reasons) >= MAX_WAIT_REASONS:
+            key = (b"", why)
         self.wait_reasons[key] = self.wait_reasons.get(key, 0) + 1
 
     def waiting(self) -> Iterator[Ticket]:

@@ -13,6 +13,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement
 from lb.kserve.errors import Meaning
 from lb.proxy.exchange import Attempt, RoutingHints
+from lb.proxy.queue import MAX_WAIT_REASONS
 from tests.fakes.backends import make_backend
 from tests.unit.proxy.test_queue import FACTS, Bench, Waiting
 
@@ -77,6 +78,18 @@ def test_inferences_wait_until_their_model_is_ready() -> None:
     bench.turn()
     bench.assert_idle()
     assert bench.queue.wait_reasons[b"m", "loading"] == 2
+
+
+def test_models_that_clients_invent_are_not_counted_by_name_without_end() -> None:
+    bench = OnDemandBench()
+    nowhere = bench.snapshot(bench.backends[:0])
+    bench.ref.publish(replace(nowhere, on_standby=OnDemand(WAIT_S, is_standby=True)))  # type: ignore[type-var]
+    count = MAX_WAIT_REASONS + 50
+    for number in range(count):
+        assert bench.come(b"m%d" % number).queue_why == "activating"
+    bench.turn(WAIT_S + 0.1)
+    assert len(bench.queue.wait_reasons) == MAX_WAIT_REASONS + 1
+    assert bench.queue.wait_reasons[b"", "activating"] == 50
 
 
 def test_they_are_refused_when_it_was_not_loaded_in_time() -> None:
