@@ -527,7 +527,7 @@ class SequenceTable:
 
 
 def _id_of(row_key: bytes) -> int | str:
-    """The id in a key of a row: see `_Model.row_key`."""
+    """The id in a key of a row: see `OpenModel.row_key`."""
     text = row_key.partition(b" ")[2]
     if text[:1] == b"i":
         return int(text[1:], 16)

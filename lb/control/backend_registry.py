@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from lb.control.record import BackendRecord, Member, PortRecord
-from lb.domain.backend import AdminState, AppProtocol, BackendState
+from lb.domain.backend import SERVING_STATES, AdminState, AppProtocol
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ memory."""
 ENDED_AT_ONCE: Final = 32
 """Backends of which one loop iteration ends something: a thousand may leave at once, and each takes
 a tenth of a millisecond, with lines of the log, loops and connections."""
-_SERVING: Final = {BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED}
 
 
 class BackendRegistry:
@@ -84,8 +83,8 @@ class BackendRegistry:
             port = record.port(protocol)
             if port is None:
                 continue
-            is_outlier_state_in = protocol in record.stands_in and port.health.state in _SERVING
-            if record.admin is AdminState.ENABLED or is_outlier_state_in:
+            is_stand_in = protocol in record.stands_in and port.health.state in SERVING_STATES
+            if record.admin is AdminState.ENABLED or is_stand_in:
                 yield record, port
 
     def relieve(self, protocol: AppProtocol, now: float, limit_s: float) -> None:
@@ -200,7 +199,7 @@ def _word_for(holder: BackendRecord, member: Member) -> AdminState:
 def _serves(record: BackendRecord, protocol: AppProtocol) -> bool:
     port = record.port(protocol)
     is_enabled = record.admin is AdminState.ENABLED
-    return is_enabled and port is not None and port.health.state in _SERVING
+    return is_enabled and port is not None and port.health.state in SERVING_STATES
 
 
 def _is_unserved(wanted: AbstractSet[BackendRecord], protocol: AppProtocol) -> bool:

@@ -24,6 +24,7 @@ from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
+    WELL_STATES,
     AdminState,
     AppProtocol,
     Backend,
@@ -50,8 +51,6 @@ _LATE_S: Final = 0.5
 have read yet what the backends sent."""
 _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
-_BEST: Final = (BackendState.UP, BackendState.PARTIAL)
-"""States of ports that serve the models which their backends have ready."""
 _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.REMOVING)
 REMOVAL_S: Final = 300.0
@@ -637,7 +636,7 @@ class BackendDirectory:
             self._forget_models(record)
             self.passive.forget(record.backend, now)
             self.ramps.end(record.backend)
-        elif state in _BEST and before in _GONE:
+        elif state in WELL_STATES and before in _GONE:
             self._begin_slowly(record.backend, now)
         self._relieve_by(record, now)
         record.wake()
@@ -678,7 +677,7 @@ class BackendDirectory:
         """Let those leave that stood in for a backend, if it is up."""
         if record.admin is AdminState.ENABLED:
             for port in record.ports:
-                if port.health.state in _BEST:
+                if port.health.state in WELL_STATES:
                     self._registry.relieve(port.protocol, now, self.removal_s)
 
     def _begin_slowly(self, backend: Backend, now: float) -> None:
@@ -689,7 +688,7 @@ class BackendDirectory:
         """Those that get requests, as far as probes and the operator say."""
         for record in self._records.values():
             if record.admin is AdminState.ENABLED and any(
-                port.health.state in _BEST for port in record.ports
+                port.health.state in WELL_STATES for port in record.ports
             ):
                 yield record.backend
 

@@ -171,12 +171,7 @@ class LoadReader:
         in_flight = self._in_flight(backend)
         share = _Share(self._pages, record)
         try:
-            answer = await self._backend_client.http(
-                spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
-            )
-            if answer.status != _OK:
-                raise ValueError(f"status {answer.status}")
-            page, models = await self._read(answer.body)
+            page, models = await self._fetch(spec, share)
             if not self._keep(record, page.size):
                 raise ValueError("it has more models than there is memory for")
         except (UpstreamError, ValueError) as error:
@@ -209,16 +204,29 @@ class LoadReader:
             return None
         share = _Share(self._pages, record)
         try:
-            answer = await self._backend_client.http(
-                spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
-            )
-            page, _ = await self._read(answer.body)
+            page, _ = await self._fetch(spec, share)
         except (UpstreamError, ValueError):
             return None
         finally:
             share.close()
         used = [each.memory_used for each in page.devices if each.memory_used is not None]
         return int(sum(used)) if used else None
+
+    async def _fetch(
+        self, spec: BackendSpec, share: _Share
+    ) -> tuple[LoadPage, dict[bytes, ModelLoad]]:
+        """Ask for a page, and read it.
+
+        Raises:
+            UpstreamError: there is no answer.
+            ValueError: the answer is no page.
+        """
+        answer = await self._backend_client.http(
+            spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
+        )
+        if answer.status != _OK:
+            raise ValueError(f"status {answer.status}")
+        return await self._read(answer.body)
 
     async def _read(self, body: bytes) -> tuple[LoadPage, dict[bytes, ModelLoad]]:
         """Read a page and the load of its models, one step in each loop iteration."""

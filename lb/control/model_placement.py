@@ -54,7 +54,6 @@ _MEMORY_S: Final = 10.0
 """How often backends are asked for the memory that is in use while nothing changes there."""
 _NO_MODEL: Final = b"triton-lb:no-such-model"
 """Unloading it changes nothing; a Triton agrees if it loads models on request."""
-_NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
 _USES: Final = frozenset({OperationKind.INFERENCE, OperationKind.STREAM})
 _LOAD: Final = "RepositoryModelLoad"
 _UNLOAD: Final = "RepositoryModelUnload"
@@ -577,7 +576,7 @@ class ModelPlacement:
         deaths = record.backend.deaths
         try:
             reply = await self._questions.unload(record, _NO_MODEL)
-            is_explicit = not reply.detail.startswith(_NOT_EXPLICIT)
+            is_explicit = not reply.refuses_control
         except UpstreamError as error:
             fields = {"backend": record.backend.name, "why": error.detail}
             _log.debug("backend does not say whether it loads models", extra=fields)

@@ -67,7 +67,7 @@ class _Watched:
     """One backend whose models are looked after."""
 
     __slots__ = (
-        "changed_models", "has_listed", "is_new", "last", "looked_at", "record", "setup_due",
+        "changed_models", "has_listed", "is_new", "last", "record", "setup_due",
         "silent_since", "task", "waiting", "woken",
     )  # fmt: skip
 
@@ -85,8 +85,6 @@ class _Watched:
         self.changed_models: set[bytes] = set()
         """Models of which a call may have changed the configuration."""
         self.setup_due = 0.0
-        self.looked_at = 0.0
-        """When the newest look began that came to an end."""
         self.waiting: list[tuple[float, asyncio.Event]] = []
 
     task: asyncio.Task[None]
@@ -299,7 +297,6 @@ class ModelWatch:
             await self._until_due(watched)
 
     def _looked(self, watched: _Watched, began: float) -> None:
-        watched.looked_at = began
         for since, event in watched.waiting:
             if since <= began:
                 event.set()

@@ -101,7 +101,7 @@ class PassiveHealth:
     # News of live traffic
 
     def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        """A good answer that `Backend.reports_due` asked for; others than us may have (`Hedger`)."""
+        """A good answer that `Backend.reports_due` asked for: we, or hedging."""
         if not self._is_on:
             backend.reports_due = max(backend.reports_due - 1, 0)
         elif self._outliers.answered(backend, model, took_s, now):

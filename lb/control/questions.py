@@ -62,6 +62,7 @@ _PLAIN: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
 """Names that stand in a path as they are; Triton decodes no percent-encoding."""
 _TEMPORARY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504, 508})
 _FOR_GOOD_GRPC: Final = frozenset({3, 5, 7, 12, 16})
+_NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
 _RESTRICTED: Final = re.compile(r"This (?:protocol|API) is restricted")
 
 
@@ -92,6 +93,11 @@ class Reply:
     def is_ok(self) -> bool:
         """Whether it did as it was told."""
         return self.status == (200 if self.protocol is AppProtocol.HTTP else 0)
+
+    @property
+    def refuses_control(self) -> bool:
+        """Whether it says that it loads what it finds by itself, and nothing on request."""
+        return self.detail.startswith(_NOT_EXPLICIT)
 
     def checked(self) -> Reply:
         """Itself, when it is good.

@@ -39,7 +39,6 @@ LOAD_TIMEOUT_S: Final = 600.0
 _PAUSES_S: Final = (0.0, 1.0, 5.0, 30.0)
 """Before each time that it is tried, as long as some call gets no answer: a server that has just
 started may be slow."""
-_NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
 _ALREADY: Final = "already in manager"
 """In Triton's refusal to register a region that it has."""
 _REGISTER: Final = grpc_operation(SYSTEM_SHARED_MEMORY_REGISTER.path.encode())
@@ -284,7 +283,7 @@ class Restorer:
                 if reply is None:
                     is_done = False
                     continue
-                if reply.detail.startswith(_NOT_EXPLICIT):
+                if reply.refuses_control:
                     unchecked.difference_update(models[at:])
                     break  # it loads what it finds by itself
                 await self._watch.refreshed([record])
@@ -379,7 +378,7 @@ class Restorer:
         except UpstreamError as error:
             self._count(record, kind, what, error.detail)
             return None
-        if reply.detail.startswith(_NOT_EXPLICIT):
+        if reply.refuses_control:
             return reply
         is_done = reply.is_ok or bool(fine and fine in reply.detail)
         why = "" if is_done else reply.detail or f"status {reply.status}"

@@ -22,7 +22,7 @@ from lb.control.questions import Questions
 from lb.control.record import BackendRecord, text
 from lb.control.scaling import ScalingSignal
 from lb.control.standby_plan import Load, StandbyBackend, StandbyPlanner, Wanted
-from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
+from lb.domain.backend import WELL_STATES, AdminState, AppProtocol, Backend
 from lb.domain.errors import LoadBalancerError, UpstreamError
 from lb.domain.pool import OnDemand, PoolSnapshot
 from lb.domain.standby import (
@@ -50,7 +50,6 @@ _RETRY_S: Final = 10.0
 _RETRY_MAX_S: Final = 600.0
 _PATIENCE: Final = 3
 """Failures in a row of every backend that may be activated, after which requests do not wait."""
-_SERVING: Final = (BackendState.UP, BackendState.PARTIAL)
 _OPERABLE: Final = (AdminState.ENABLED, AdminState.STANDBY)
 """Administrative states in which no operator wants a backend out."""
 
@@ -93,7 +92,7 @@ class _Standby:
         """Whether it could serve, as far as probes, its list of models and warm-up say."""
         record = self.record
         models = record.models
-        if not all(port.health.state in _SERVING for port in record.ports):
+        if not all(port.health.state in WELL_STATES for port in record.ports):
             return False
         if models.lists is None or models.cold:
             return False

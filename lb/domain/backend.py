@@ -90,6 +90,12 @@ class BackendState(Enum):
     """Removed from the pool; it finishes what it has."""
 
 
+SERVING_STATES: Final = frozenset({BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED})
+"""In these a backend or port may get requests."""
+WELL_STATES: Final = frozenset({BackendState.UP, BackendState.PARTIAL})
+"""In these a port serves the models that its backend has ready."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where to listen or connect: a host and port, or a Unix socket path."""

@@ -217,7 +217,7 @@ class PortHealth:
 
     @property
     def is_at_ease(self) -> bool:
-        """Whether `look` would change nothing, whenever it comes and whatever was heard."""
+        """Whether `check_stall` would change nothing, whenever it comes and whatever was heard."""
         return (
             self._unanswered_since is None and self._leaving_until is None and not self._suspected
         )

@@ -26,8 +26,6 @@ class Method(Generic[Request, Response]):
     name: str
     request: type[Request]
     response: type[Response]
-    streaming: bool = False
-    """Both sides stream."""
 
     @property
     def path(self) -> str:
@@ -57,7 +55,7 @@ MODEL_METADATA: Final = Method("ModelMetadata", pb.ModelMetadataRequest, pb.Mode
 MODEL_CONFIG: Final = Method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
 MODEL_INFER: Final = Method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
 MODEL_STREAM_INFER: Final = Method(
-    "ModelStreamInfer", pb.ModelInferRequest, pb.ModelStreamInferResponse, streaming=True
+    "ModelStreamInfer", pb.ModelInferRequest, pb.ModelStreamInferResponse
 )
 MODEL_STATISTICS: Final = Method(
     "ModelStatistics", pb.ModelStatisticsRequest, pb.ModelStatisticsResponse

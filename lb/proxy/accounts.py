@@ -76,7 +76,7 @@ class Accounts:
 
     # Requests
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self) -> None:
         """Count an exchange as open. Its head is complete."""
         self.open_exchanges += 1
 

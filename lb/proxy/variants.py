@@ -749,7 +749,6 @@ class VariantBook:
                 version=rules.version.decode(),
                 percent=split.percents[index],
                 file_percent=100.0 * in_file[rules.name] / total,
-                is_first=index == 0,
                 is_ready=self._is_ready(rules),
                 answers=each.answers,
                 errors=each.errors,

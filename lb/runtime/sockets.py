@@ -166,8 +166,6 @@ class Listeners:
             fresh = Bound(name, address, bound_address(listener, address), listener)
             self.bound[name] = fresh
             self.fresh.append(fresh)
-        self.unused = tuple(free)
-        """Known ones that nobody wants."""
         if problems:
             self.discard()
             raise ListenErrors(problems)

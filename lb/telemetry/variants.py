@@ -25,7 +25,6 @@ class VariantStatus:
     percent: float
     file_percent: float
     """The same by the configuration file."""
-    is_first: bool
     is_ready: bool
     """Some backend serves it."""
     answers: int

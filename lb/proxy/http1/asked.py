@@ -66,7 +66,7 @@ class AskedRequest:
         exchange = self.exchange
         exchange.expect_parts()
         self.head = head
-        exchange.relay.accounts.begin(exchange)
+        exchange.relay.accounts.begin()
         server = exchange.server
         if self._collect(pieces, ended=ended) and server is not None:
             exchange.invite_body(server)

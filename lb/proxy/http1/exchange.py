@@ -175,7 +175,7 @@ class Http1Exchange(Exchange):
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request whose head is complete, with what there is of its body."""
         self.expect_parts()
-        self.relay.accounts.begin(self)
+        self.relay.accounts.begin()
         self.pass_on(head, pieces, ended=ended)
 
     def pass_on(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -296,7 +296,7 @@ class Http1Exchange(Exchange):
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
         self.body.ended = ended
-        self.relay.accounts.begin(self)
+        self.relay.accounts.begin()
         self.answer(answer)
 
     def count_request(self, size: int) -> None:

@@ -300,7 +300,7 @@ class SplitRequest:
         """See `RequestHandler`."""
         exchange = self.exchange
         exchange.expect_parts()
-        exchange.relay.accounts.begin(exchange)
+        exchange.relay.accounts.begin()
         self.head = head
         server = exchange.server
         self.add(pieces, ended=ended)

@@ -22,7 +22,6 @@ def test_method_has_the_declared_messages_and_path(method: messages.Method) -> N
     declared = SERVICE.methods_by_name[method.name]
     assert method.request.DESCRIPTOR is declared.input_type
     assert method.response.DESCRIPTOR is declared.output_type
-    assert method.streaming == declared.client_streaming == declared.server_streaming
     assert method.path == f"/{SERVICE.full_name}/{declared.name}"
 
 

@@ -111,7 +111,7 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
         parts = make(1)
         port = parts.backends[0].port(GRPC)
         one = exchange()
-        parts.dispatcher.accounts.begin(one)
+        parts.dispatcher.accounts.begin()
         attempt = place(parts, one)
         one.bytes_in, one.bytes_out = 7, 9
         parts.loop.advance(0.003)
@@ -164,7 +164,7 @@ def test_what_must_not_run_twice_goes_again_only_when_it_did_not_run() -> None:
 def test_a_request_is_finished_once() -> None:
     parts = make()
     one = exchange()
-    parts.dispatcher.accounts.begin(one)
+    parts.dispatcher.accounts.begin()
     assert parts.dispatcher.open_exchanges == 1
     parts.loop.advance(2.0)
     parts.dispatcher.accounts.finish(one, Reason.CLIENT_GONE)
@@ -185,7 +185,7 @@ def test_a_request_that_never_ran_gives_its_share_back() -> None:
     assert credentials is not None
     for _ in range(2):
         one = exchange()
-        parts.dispatcher.accounts.begin(one)
+        parts.dispatcher.accounts.begin()
         parts.dispatcher.admit(one, credentials, NOBODY)
         parts.dispatcher.accounts.finish(one, Reason.NO_BACKEND)
 
@@ -233,7 +233,7 @@ def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Reports
     parts = make(count, passive_health=passive_health)
     one = exchange(operation)
     one.model = b"m"
-    parts.dispatcher.accounts.begin(one)
+    parts.dispatcher.accounts.begin()
     return parts, passive_health, place(parts, one)
 
 
@@ -450,7 +450,7 @@ def test_limits_are_given_back_with_the_attempt_that_counts(is_overtaken: bool) 
     credentials = gate.credentials(INFER, (), is_control=False)
     assert credentials is not None
     one = exchange()
-    parts.dispatcher.accounts.begin(one)
+    parts.dispatcher.accounts.begin()
     parts.dispatcher.admit(one, credentials, NOBODY)
     other, counts = place(parts, one), beside(parts, one)
     if is_overtaken:

@@ -59,7 +59,7 @@ class Bench:
         """A request begins, and is placed."""
         operation = Operation("infer", OperationKind.INFERENCE)
         exchange = Exchange(AppProtocol.GRPC, operation, "", self.loop.time())
-        self.dispatcher.accounts.begin(exchange)
+        self.dispatcher.accounts.begin()
         self.dispatcher.placer.place(exchange, Attempt)
         return exchange
 
