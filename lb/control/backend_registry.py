@@ -154,6 +154,13 @@ class BackendRegistry:
         """
         spec = member.spec
         holder = before.get(spec.name)
+        if (
+            holder is not None
+            and holder.member is member
+            and holder.backend.name == spec.name
+            and holder.admin is not AdminState.REMOVING
+        ):
+            return holder  # nearly always: a source repeats what it said before
         if holder is not None and holder.member.spec.name != spec.name:
             holder = None  # it leaves, and goes by a name with a number that is wanted now
         namesakes = called.get(spec.name, ())

@@ -20,6 +20,9 @@ _MOST: Final = 1000
 NEW_AT_ONCE: Final = 25
 """New backends that join in one iteration of the event loop: beside 900 others that takes about ten
 milliseconds."""
+_OTHERS_TIME: Final = 4.0
+"""After those the event loop has this multiple of their time for everything else, so that a source
+whose addresses are new at each look takes a fifth of it."""
 
 Found = Callable[[str, Entries], None]
 
@@ -113,7 +116,10 @@ class Followers:
             )
 
     async def _follow(self, followed: _Followed) -> None:
-        while True:
+        task = asyncio.current_task()
+        # A source may lose the cancellation: until Python 3.12 `asyncio.wait_for` does, which the
+        # library for DNS uses, if what it waits for is there at the same moment.
+        while task is None or not task.cancelling():
             try:
                 entries = await followed.source.next()
             except SourceError as error:
@@ -131,14 +137,16 @@ class Followers:
             _log.info("source says again which backends there are", extra=fields)
         elif followed.backends != len(entries) or followed.found_at is None:
             _log.info("source has found backends", extra=fields)
-        followed.error = ""
+        is_first, followed.error = followed.found_at is None, ""
         followed.backends = len(entries)
         followed.updates += 1
         followed.found_at = self._clock()
         for some in _in_steps(followed.entries, entries, self.most):
+            began = self._clock()
             self._found(followed.source.name, some)
             if some is not entries:
-                await asyncio.sleep(0)
+                took_s = self._clock() - began
+                await asyncio.sleep(0.0 if is_first else _OTHERS_TIME * took_s)
         followed.entries = entries
         followed.answered.set()
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 _log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 5.0
+"""Longer than a task needs to tidy up."""
 
 
 class TaskOwner:
@@ -35,8 +38,9 @@ class TaskOwner:
             _log.error("background task crashed", extra={"task": task.get_name()}, exc_info=error)
 
     async def aclose(self) -> None:
-        """Cancel every task and wait until all have ended."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel every task and wait until all have ended. One that goes on is cancelled again:
+        libraries may lose a cancellation, as `asyncio.wait_for` does until Python 3.12."""
+        while tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_AGAIN_S)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from lb.discovery.follow import NEW_AT_ONCE, Followers
 from lb.discovery.source import Entries, SourceError
 from lb.settings.backends import BackendSettings
+from tests.wire.waiting import eventually
 
 
 def entries(*names: str) -> Entries:
@@ -41,10 +43,16 @@ class Bench:
     def __init__(self) -> None:
         self.now = 100.0
         self.found: dict[str, list[str]] = {}
+        self.times: list[float] = []
+        """When something was found, by the event loop's clock."""
+        self.took_s = 0.0
+        """What it takes to hear of that."""
         self.followers = Followers(self._found, clock=lambda: self.now)
 
     def _found(self, source: str, found: Entries) -> None:
         self.found[source] = [entry.spec().name for entry in found]
+        self.times.append(asyncio.get_running_loop().time())
+        self.now += self.took_s
 
     async def say(self, source: Told, news: Entries | Exception) -> None:
         """Let a source say something and wait until that was heard."""
@@ -92,6 +100,33 @@ async def test_very_many_new_backends_join_over_several_turns_of_the_loop(bench:
         assert set(bench.found["dns"]) >= {f"b{number}" for number in range(10)}
         sizes.add(len(bench.found["dns"]))
     assert sizes - {1000} == {*range(10 + NEW_AT_ONCE, 160, NEW_AT_ONCE), 1010}
+
+
+async def test_backends_that_join_later_leave_most_of_the_time_to_others(bench: Bench) -> None:
+    source = Told("dns")
+    bench.followers.use([source])
+    await bench.say(source, entries("a"))
+    bench.took_s = 0.02
+    bench.times.clear()
+    source.news.put_nowait(entries(*(f"b{number}" for number in range(2 * NEW_AT_ONCE + 1))))
+    await eventually(lambda: len(bench.times) == 3)
+    pauses = [later - earlier for earlier, later in pairwise(bench.times)]
+    assert min(pauses) > 3.9 * bench.took_s
+
+
+async def test_a_source_that_loses_its_cancellation_ends_with_its_answer(bench: Bench) -> None:
+    class Deaf(Told):
+        async def next(self) -> Entries:
+            with suppress(asyncio.CancelledError):
+                await super().next()
+            return entries("late")
+
+    one = Deaf("one")
+    bench.followers.use([one])
+    await asyncio.sleep(0)
+    async with asyncio.timeout(4.0):
+        await bench.followers.aclose()
+    assert one.ended
 
 
 async def test_a_failure_changes_nothing_and_is_told_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -39,6 +40,23 @@ async def test_closing_cancels_and_waits() -> None:
     assert all(task.cancelled() for task in tasks)
     assert len(owner) == 0
     await owner.aclose()
+
+
+async def test_closing_cancels_again_who_has_lost_the_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lb.net.tasks._AGAIN_S", 0.01)
+    owner = TaskOwner()
+
+    async def lose_it() -> None:
+        with suppress(asyncio.CancelledError):
+            await forever()
+        await forever()
+
+    task = owner.spawn(lose_it(), name="loses it")
+    await asyncio.sleep(0)
+    await owner.aclose()
+    assert task.cancelled()
 
 
 async def test_closing_waits_for_tasks_that_tidy_up() -> None:
