@@ -38,7 +38,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import OnDemand, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
 from lb.health.configurations import ConfigurationBook
-from lb.health.port import Finding
+from lb.health.port import LEAVING_S, Finding
 from lb.health.ramp import NO_RAMP, Ramps
 from lb.probes.probe import ProbeResult
 
@@ -49,6 +49,9 @@ _SILENT: Final = "owes an answer and is silent"
 _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
 have read yet what the backends sent."""
+_CLOSED_S: Final = 5.0
+"""A process that refuses connections and says nothing for so long may be gone. One that exits may
+take longer to compute; then the request is computed twice."""
 _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
 _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
@@ -142,6 +145,8 @@ class BackendDirectory:
         self._is_port_given_up = False
         """A port that hangs is down since the last publication. It got no requests before, so who
         gets some may be as it was; yet relays are to end what is under way there."""
+        self._closed: dict[PortRecord, None] = {}
+        """Ports that have begun to refuse connections, until what began before is given up."""
         self._gone: deque[BackendRecord] = deque()
         """Backends of which something is left, though they are not in the pool any more."""
         self._is_ending = False
@@ -514,12 +519,35 @@ class BackendDirectory:
                 if port.health.state is not before:
                     changed |= self._settle(port, before, _SILENT, now)
             self._note_empty(record, now)
+        changed |= self._check_closed(now)
         gone = self._registry.remove_finished(now)
         if self.ramps.advance(self._serving(), now) or gone:
             self._publish(now)
         elif changed:
             self._publish_if_changed()
         self._forget(gone, now)
+
+    def _check_closed(self, now: float) -> bool:
+        """Give up, in two steps, what was under way at processes that listen no more. One that is
+        killed may leave its connections open to children of its own, which say nothing; one that
+        exits finishes what it has. Returns whether relays are to be told."""
+        is_told = False
+        for port in tuple(self._closed):
+            if not self._is_current(port):
+                del self._closed[port]
+                continue
+            closed_at, where = port.closed_at, port.port
+            is_followed = not port.health.is_silent
+            silent_s = now - (closed_at if is_followed else max(closed_at, where.last_byte_at))
+            if where.left_before < closed_at and (is_followed or silent_s >= _CLOSED_S):
+                where.left_before = closed_at
+                is_told = True
+            if silent_s >= LEAVING_S:
+                where.left_before = where.lost_before = closed_at
+                is_told = True
+                del self._closed[port]
+        self._is_port_given_up |= is_told
+        return is_told
 
     def _note_empty(self, record: BackendRecord, now: float) -> None:
         if record.admin is AdminState.ENABLED or record.empty_since is not None:
@@ -574,6 +602,8 @@ class BackendDirectory:
         """
         is_doubted = port.health.is_refusing and not was_refusing
         if is_doubted:
+            port.closed_at = now
+            self._closed[port] = None
             self._doubt_process(port, self.find(port.backend.name), now)
         is_changed = self._settle(port, before, why, now)
         if is_changed:

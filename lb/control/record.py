@@ -101,7 +101,8 @@ class PortRecord:
     """The state of one port. Written by the directory only."""
 
     __slots__ = (
-        "backend", "changes", "health", "last_result", "port", "protocol", "since", "wake", "why",
+        "backend", "changes", "closed_at", "health", "last_result", "port", "protocol", "since",
+        "wake", "why",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +118,8 @@ class PortRecord:
         """What changed it, in words; empty when it is up or has not been probed."""
         self.changes = 0
         self.last_result: ProbeResult | None = None
+        self.closed_at = 0.0
+        """When it last began to refuse connections."""
         self.wake: Callable[[], None] = _nobody
         """Tells whoever probes this port that the next probe may be due earlier."""
 

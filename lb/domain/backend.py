@@ -246,6 +246,13 @@ class Port:
     is_given_up: bool = False
     """It hangs, and so many probes were missed that it is down: nothing that it owes is waited for
     any longer. Written by the directory."""
+    left_before: float = 0.0
+    """Attempts that began before this monotonic time are where nobody may be: its process refused
+    a connection then, and has said nothing since, or another one answers in its place. They are as
+    if it hung. Written by the directory."""
+    lost_before: float = 0.0
+    """Attempts that began before this monotonic time are as if it was given up: a process that
+    exits would have ended by now. Written by the directory."""
 
 
 class Backend:

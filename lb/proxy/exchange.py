@@ -394,6 +394,16 @@ class Attempt:
     is_set_aside: bool
     """It counts against no limit, since its client is slow; see `lb.proxy.slow_clients`."""
 
+    @property
+    def is_hung(self) -> bool:
+        """Whether its backend is silent, or is another process by now; see `Port`."""
+        return self.port.is_hung or self.began_at < self.port.left_before
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no answer is waited for any longer; see `Port`."""
+        return self.port.is_given_up or self.began_at < self.port.lost_before
+
     def awaited_since(self) -> float:
         """Find since when its answer is awaited: since it began, or since its client had sent all
         of the request, which may be later. Infinite while the client still sends."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final
 
-from lb.domain.backend import Backend, Port
+from lb.domain.backend import Backend
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
@@ -21,7 +21,7 @@ from lb.kserve.errors import Meaning, model_without_version
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.eligible import NO_HINTS, placement_of
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.failure import upstream_detail
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import RerunLimits
@@ -54,11 +54,11 @@ class Next(Enum):
     """The client is told."""
 
 
-def outcome_of_silence(port: Port) -> Outcome:
-    """How an attempt at a port that hangs ends. A port that is only suspected may be back in a
-    moment, so its attempts end only where another one follows (STALLED). Once it is down they end
-    in any case (SILENT), and the client is told where nothing follows."""
-    return Outcome.SILENT if port.is_given_up else Outcome.STALLED
+def outcome_of_silence(attempt: Attempt) -> Outcome:
+    """How an attempt ends that hangs. A port that is only suspected may be back in a moment, so its
+    attempts end only where another one follows (STALLED). Once it is given up they end in any case
+    (SILENT), and the client is told where nothing follows."""
+    return Outcome.SILENT if attempt.is_given_up else Outcome.STALLED
 
 
 def retry_rules(settings: Settings) -> RetryRules:

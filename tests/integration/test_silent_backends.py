@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -76,6 +77,55 @@ async def test_what_cannot_leave_a_silent_backend_fails_once_that_is_down_and_no
         assert relay.outcomes.seen == [("b0", Outcome.SILENT)]
         assert side.records[-1].reason is Reason.UPSTREAM_SILENT
         assert side.seen == ["short", "long"]
+
+
+def refuse(relay: Relay, backend: Backend, side: Side, *, is_lost: bool) -> None:
+    """Its port refused a connection, after which another process answers there."""
+    port = backend.port(side.protocol)
+    port.left_before = time.monotonic()
+    port.lost_before = port.left_before if is_lost else 0.0
+    relay.pool.publish(snapshot_of(tuple(relay.backends)))
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_what_a_process_had_that_is_gone_without_a_word_goes_to_another_backend(
+    protocol: str,
+) -> None:
+    async with asyncio.timeout(LIMIT_S), SIDES[protocol](2) as side:
+        relay, gate = side.relay, side.gates[0]
+        before = side.ask("before")
+        await until(lambda: gate.seen == ["before"], "it is there")
+        refuse(relay, relay.backends[0], side, is_lost=False)
+        await until(lambda: side.gates[1].seen == ["before"], "it has gone to the other one")
+        side.gates[1].release()
+        assert (await before).code == side.ok
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_what_began_with_the_process_that_followed_stays_there(protocol: str) -> None:
+    async with asyncio.timeout(LIMIT_S), SIDES[protocol](1) as side:
+        relay, gate = side.relay, side.gates[0]
+        refuse(relay, relay.backends[0], side, is_lost=True)
+        after = side.ask("after")
+        await until(lambda: gate.seen == ["after"], "it is there")
+        relay.pool.publish(snapshot_of(tuple(relay.backends)))
+        gate.release()
+        assert (await after).code == side.ok
+
+
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_what_cannot_leave_a_process_that_is_gone_fails_once_it_is_given_up(
+    protocol: str,
+) -> None:
+    async with asyncio.timeout(LIMIT_S), SIDES[protocol](1) as side:
+        relay, gate = side.relay, side.gates[0]
+        request = side.ask("once")
+        await until(lambda: gate.seen == ["once"], "it is there")
+        refuse(relay, relay.backends[0], side, is_lost=False)
+        assert relay.outcomes.seen == []
+        refuse(relay, relay.backends[0], side, is_lost=True)
+        assert (await request).code == FAILED[protocol]
+        assert relay.outcomes.seen == [("b0", Outcome.SILENT)]
 
 
 async def test_a_connection_that_is_open_only_when_its_backend_is_down_gets_no_request() -> None:

@@ -819,8 +819,8 @@ class Http1Attempt(Attempt, AnswerSink):
 
     def backend_hung(self) -> None:
         """The backend is silent: fail over, if that is allowed and there is another one."""
-        if self.client is not None:
-            self.owner.leave_backend(outcome_of_silence(self.port))
+        if self.client is not None and self.is_hung:
+            self.owner.leave_backend(outcome_of_silence(self))
 
     def leave(self, outcome: Outcome) -> None:
         """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""

@@ -114,7 +114,7 @@ class ResponseSink:
 
     def backend_hung(self, attempt: GrpcAttempt) -> None:
         """The backend is silent."""
-        attempt.leave_backend(outcome_of_silence(attempt.port))
+        attempt.leave_backend(outcome_of_silence(attempt))
 
     def give_way(self, attempt: GrpcAttempt) -> None:
         """The memory budget wants the bytes back that are held for the attempt."""
@@ -667,7 +667,8 @@ class GrpcAttempt(Attempt):
 
     def backend_hung(self) -> None:
         """The backend is silent: fail over, if that is allowed and there is another one."""
-        if self.outcome is None:  # else the end of another one took it along
+        # The end of another one may have taken it along.
+        if self.outcome is None and self.is_hung:
             relay = self.call.relay
             relay.now = relay.clock()
             self.sink.backend_hung(self)

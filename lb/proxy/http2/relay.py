@@ -228,8 +228,8 @@ class Http2Relay(Http2Shared):
         for backend, pool in tuple(self.pools.items()):
             if backend not in eligible:
                 pool.retire_all()
-                if pool.port.is_hung:
-                    pool.leave_hung()
+            if pool.port.is_hung or pool.port.left_before:
+                pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
         if snapshot.parting and self._parting_timer is None:
@@ -253,8 +253,9 @@ class Http2Relay(Http2Shared):
 
     def stuck(self) -> list[GrpcAttempt]:
         """Attempts under way on backends that are down because they are silent."""
-        pools = [pool for pool in self.pools.values() if pool.port.is_given_up]
-        return [attempt for pool in pools for attempt in pool.attempts()]
+        ports = ((pool, pool.port) for pool in self.pools.values())
+        pools = [pool for pool, port in ports if port.is_given_up or port.lost_before]
+        return [each for pool in pools for each in pool.attempts() if each.is_given_up]
 
     def leave_streams(self, backend: Backend, model: bytes) -> None:
         """End the streams at a backend that have asked it for a model, as soon as all is answered

@@ -310,7 +310,7 @@ class Branch(ResponseSink):
 
     def backend_hung(self, attempt: GrpcAttempt) -> None:
         """See `ResponseSink`. Nobody waits for trailers alone."""
-        if attempt.begun and attempt.port.is_given_up and self.merge.owes_nothing(self):
+        if attempt.begun and attempt.is_given_up and self.merge.owes_nothing(self):
             attempt.detach(ErrorCode.CANCEL)
             attempt.failed(Outcome.SILENT)
         else:

@@ -440,6 +440,8 @@ class Hub:
             else [
                 port.is_hung,
                 port.is_given_up,
+                port.left_before,
+                port.lost_before,
                 [each.decode() for each in port.ready_through],
             ]
             for port in backend.ports

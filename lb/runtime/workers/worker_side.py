@@ -269,8 +269,9 @@ class WorkerSide:
         for port, row in zip(backend.ports, ports, strict=True):
             if port is not None and row is not None:
                 is_silent |= row[0] and [port.is_hung, port.is_given_up] != row[:2]
-                port.is_hung, port.is_given_up = row[:2]
-                port.ready_through = tuple(each.encode() for each in row[2])
+                is_silent |= [port.left_before, port.lost_before] != row[2:4]
+                port.is_hung, port.is_given_up, port.left_before, port.lost_before = row[:4]
+                port.ready_through = tuple(each.encode() for each in row[4])
         return is_silent
 
     # Reports

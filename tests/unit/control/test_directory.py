@@ -143,6 +143,37 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     assert (port.port.is_hung, port.port.is_given_up) == (False, False), "who refuses is gone"
 
 
+@pytest.mark.parametrize(
+    "is_followed", [True, False], ids=["another one answers", "nobody answers"]
+)
+def test_what_a_process_had_that_refuses_connections_is_given_up_in_two_steps(
+    is_followed: bool,
+) -> None:
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", HTTP)
+    told: list[tuple[float, float]] = []
+    directory.ref.subscribe(lambda _: told.append((port.port.left_before, port.port.lost_before)))
+    found(directory, port, REFUSED, 110.0)
+    assert told == [(0.0, 0.0)], "a process that exits finishes what it has"
+    told.clear()
+    if is_followed:
+        for at in (111.0, 112.0):
+            found(directory, port, READY, at)
+        told.clear()
+        directory.check(112.1)
+    else:
+        port.port.last_byte_at = 112.0
+        for tenth in range(1121, 1170):
+            directory.check(tenth / 10)
+        assert told == [], "a byte has come for what was under way"
+        directory.check(117.1)
+    assert told == [(110.0, 0.0)]
+    until = 1451 if is_followed else 1471
+    for tenth in range(1122, until):
+        directory.check(tenth / 10)
+    assert list(dict.fromkeys(told)) == [(110.0, 0.0), (110.0, 110.0)]
+
+
 def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:
     directory = make_directory("a", "b")
     port = port_of(directory, "a", HTTP)
