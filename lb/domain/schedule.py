@@ -198,6 +198,26 @@ class Ticket:
     """The `ModelBackend` where it began. After a change of the plan another one may be in that
     place. None: its request was given up as lost."""
 
+    # Documented here: between the lines of the constructor each text would cost an instruction.
+    rows: int
+    """Batch dimension of the first input; 1 where it is not known."""
+    size: int
+    """Bytes of the request's body, as far as they are known."""
+    deadline: float
+    """When its answer is due."""
+    priority: int
+    """0 is the highest."""
+    tried: tuple[Backend, ...]
+    """Backends where it has failed. They are used only when no other one is eligible."""
+    backend: Backend | None
+    """Where it began; None while it is queued."""
+    position: int
+    """How many tickets were queued before it; 0 where it began at once or was first."""
+    wait: Wait
+    """Why it was queued at first."""
+    is_waiting: bool
+    """It is queued. Until it is dropped nothing else that is set at once may be changed."""
+
     def __init__(
         self,
         request_class: RequestClass,
@@ -210,24 +230,15 @@ class Ticket:
         self.request_class = request_class
         self.arrived_at = now
         self.rows = rows
-        """Batch dimension of the first input; 1 where it is not known."""
         self.size = size
-        """Bytes of the request's body, as far as they are known."""
         self.deadline = deadline
-        """When its answer is due."""
         self.priority = priority
-        """0 is the highest."""
         self.tenant = ""
-        self.tried: tuple[Backend, ...] = ()
-        """Backends where it has failed. They are used only when no other one is eligible."""
-        self.backend: Backend | None = None
-        """Where it began; None while it is queued."""
+        self.tried = ()
+        self.backend = None
         self.position = 0
-        """How many tickets were queued before it; 0 where it began at once or was first."""
         self.wait = _NO_WAIT
-        """Why it was queued at first."""
         self.is_waiting = False
-        """It is queued. Until it is dropped nothing of the above may be changed."""
 
     @property
     def model(self) -> bytes:

@@ -119,9 +119,9 @@ class PendingResponses:
 
     __slots__ = (
         "_alike", "_incoming", "_kept_charged", "_kept_limit", "_last_answers", "_memory_budget",
-        "_owner", "_reserved", "_size", "_unfinished_count", "completed", "counted", "free_models",
-        "held", "is_partly_kept", "is_unknown", "kept", "kept_at", "kept_size", "sequences",
-        "unfinished",
+        "_owner", "_reserved", "_size", "_unfinished_count", "completed", "counted",
+        "drops_slowly", "free_models", "held", "is_unknown", "kept", "kept_at", "kept_size",
+        "sequences", "unfinished",
     )  # fmt: skip
 
     def __init__(self, owner: Debtor, memory_budget: MemoryBudget, kept_limit: int) -> None:
@@ -168,8 +168,9 @@ class PendingResponses:
         """What has come of the last counted request, if that is to be kept and is not whole."""
         self.kept_size = 0
         """Bytes of both."""
-        self.is_partly_kept = False
-        """Perhaps there are requests without answers before the first one that is kept."""
+        self.drops_slowly = False
+        """An answer takes more than dropping the first request that is kept: `drop_answered`.
+        Perhaps others before it have no answers, or the memory budget is to get bytes back."""
         self._kept_charged = 0
         """Bytes of these that the memory budget was told of."""
         self.kept_at = min(_CHARGED_AT_ONCE, kept_limit)
@@ -381,7 +382,7 @@ class PendingResponses:
             size += counted.popleft().size
         self.completed += count
         self._account(-size)
-        self._drop_answered()
+        self.drop_answered(len(self.counted))
 
     def first_answered(self) -> None:
         """The first of the counted requests has its answer."""
@@ -406,20 +407,22 @@ class PendingResponses:
 
     # Requests that are kept to be sent again
 
-    def keep(self, payload: Payload, size: int) -> None:
-        """Keep the last counted request, which is whole."""
+    def keep(self, payload: Payload, size: int) -> bool:
+        """Keep the last counted request, which is whole. Returns whether `charge_kept` is to be
+        called."""
         if size > KEPT_REQUEST_BYTES:
             self.drop_kept()
-            return
+            return False
         if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
             # A view keeps all that was read with it.
             payload = bytes(payload)
         self.kept.append(payload)
-        self.kept_size += size
+        self.kept_size = kept_size = self.kept_size + size
+        return kept_size > self.kept_at
 
     def keep_pieces(self, pieces: tuple[Payload, ...], *, is_whole: bool) -> None:
         """Keep what has come of the last counted request; `keep_more` has the rest."""
-        self.is_partly_kept |= len(self.kept) < len(self.counted) - 1
+        self.drops_slowly |= len(self.kept) < len(self.counted) - 1
         if is_whole and len(pieces) == 1:
             self.keep(pieces[0], len(pieces[0]))
             return
@@ -449,7 +452,7 @@ class PendingResponses:
     def drop_kept(self) -> None:
         """No counted request so far may be sent again."""
         self.kept.clear()
-        self.is_partly_kept = True
+        self.drops_slowly = True
         self._incoming = None
         self.kept_size = 0
         self.charge_kept()
@@ -469,12 +472,17 @@ class PendingResponses:
             return
         self._kept_charged += grown
         self.kept_at = min(self._kept_charged or _CHARGED_AT_ONCE, self._kept_limit)
+        self.drops_slowly |= self.kept_at > KEPT_STEP
         self._account(grown)
 
-    def _drop_answered(self) -> None:
-        """Keep no more requests than have no answers."""
+    def drop_answered(self, owed: int) -> None:
+        """Keep no more requests than have no answers.
+
+        Args:
+            owed: how many counted requests have none.
+        """
         kept = self.kept
-        spare = len(kept) + (self._incoming is not None) - len(self.counted)
+        spare = len(kept) + (self._incoming is not None) - owed
         while spare > 0 and kept:
             self.kept_size -= len(kept.popleft())
             spare -= 1
@@ -482,7 +490,7 @@ class PendingResponses:
             self.drop_kept()  # it was answered before it was whole
         elif self.kept_at > KEPT_STEP and not self.kept_size:
             self.charge_kept()
-        self.is_partly_kept = bool(self.counted) and spare < 0
+        self.drops_slowly = spare < 0 or self.kept_at > KEPT_STEP
 
     def unanswered(self, but: int = 0) -> list[Payload] | None:
         """All requests that have no answer, as they are to be sent again.
@@ -493,7 +501,7 @@ class PendingResponses:
         Returns:
             None where some of them must not be sent again, or are not kept.
         """
-        self._drop_answered()
+        self.drop_answered(len(self.counted))
         kept = self.kept
         spare = but + len(kept) + (self._incoming is not None) - len(self.counted)
         if not 0 <= spare <= len(kept):

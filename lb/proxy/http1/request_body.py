@@ -42,6 +42,31 @@ class RequestBody:
         "unsent",
     )  # fmt: skip
 
+    # Documented here: between the lines of the constructor each text would cost an instruction.
+    client: ClientSide | None
+    """None once the client's side is over; then nothing more is held."""
+    connection: Http1ClientConnection | None
+    """To which backend it goes, once there is one."""
+    ended: bool
+    """All of the request has come from the client."""
+    _kept: list[Payload] | None
+    """Everything that goes to a backend so far; None once it is too much to keep."""
+    unsent: deque[Held] | None
+    """What was kept and goes to the backend bit by bit, if it is much; never little."""
+    _kept_size: int
+    """Bytes of what is kept, or if nothing is, of what is not sent yet."""
+    charged: int
+    """Bytes in the memory budget for what is kept and gathered."""
+    _gathered: bytearray | None
+    """Payload that waits to become a chunk."""
+
+    # Set when they first mean something.
+    _unsent_size: int
+    """Bytes of `unsent`; set with it."""
+    _chunks: int
+    """Chunks that were sent of a body in chunks, which alone has this and the next one."""
+    _gather_timer: Timer | None
+
     def __init__(self, relay: Http1Shared, client: ClientSide | None, length: int) -> None:
         """
         Args:
@@ -51,28 +76,10 @@ class RequestBody:
         """
         self._relay = relay
         self.client = client
-        """None once the client's side is over; then nothing more is held."""
         self._length = length
-        self.connection: Http1ClientConnection | None = None
-        """To which backend it goes, once there is one."""
+        self.connection = self._kept = self.unsent = self._gathered = None
         self.ended = False
-        """All of the request has come from the client."""
-        self._kept: list[Payload] | None = None
-        """Everything that goes to a backend so far; None once it is too much to keep."""
-        self.unsent: deque[Held] | None = None
-        """What was kept and goes to the backend bit by bit, if it is much; never little."""
-        self._kept_size = 0
-        """Bytes of what is kept, or if nothing is, of what is not sent yet."""
-        self.charged = 0
-        """Bytes in the memory budget for what is kept and gathered."""
-        self._gathered: bytearray | None = None
-        """Payload that waits to become a chunk."""
-
-    _unsent_size: int
-    """Bytes of `unsent`; set with it."""
-    _chunks: int
-    """Chunks that were sent of a body in chunks, which alone has this and the next one."""
-    _gather_timer: Timer | None
+        self._kept_size = self.charged = 0
 
     @property
     def is_retained(self) -> bool:

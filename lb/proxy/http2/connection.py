@@ -311,7 +311,7 @@ class Http2Connection(Http2Codec):
                 else:
                     transport.writelines(out)
             else:
-                transport.write(b"".join(out) if len(out) > 1 else out[0])
+                transport.write(b"".join(out))  # one piece is not copied
         except RuntimeError:
             # uvloop: the handle is closed already, and connection_lost is on its way.
             self.parted = True
@@ -465,10 +465,9 @@ class Http2Connection(Http2Codec):
             out += pieces
         else:
             self.data_sent += len(pieces)
-            header = pack_header(length << 8, 0, pipe.sink_id)
-            for piece in pieces:
-                out.append(header)
-                out.append(piece)
+            framed: list[Payload] = [pack_header(length << 8, 0, pipe.sink_id)] * (2 * len(pieces))
+            framed[1::2] = pieces
+            out += framed
         self.bulky += size
         pipe.owed += size
         if pipe.owed * 2 >= pipe.window_size:

@@ -149,17 +149,18 @@ class Http2ServerConnection(Http2Connection):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came; the preface first."""
-        if self._preface:
-            size = min(len(self._preface), len(data))
-            if data[:size] != self._preface[:size]:
-                self._abandon(Http2Error(ErrorCode.PROTOCOL_ERROR, "bad connection preface"))
+        if not self.last_peer_id:
+            if self._preface:
+                size = min(len(self._preface), len(data))
+                if data[:size] != self._preface[:size]:
+                    self._abandon(Http2Error(ErrorCode.PROTOCOL_ERROR, "bad connection preface"))
+                    return
+                self._preface = self._preface[size:]
+                data = data[size:]
+                if not data:
+                    return
+            if len(data) > _LONG_READ and self._has_client_left():
                 return
-            self._preface = self._preface[size:]
-            data = data[size:]
-            if not data:
-                return
-        if not self.last_peer_id and len(data) > _LONG_READ and self._has_client_left():
-            return
         Http2Connection.data_received(self, data)
 
     def _read_on(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
-from lb.kserve.pending_responses import KEPT_STEP, PendingResponses
+from lb.kserve.pending_responses import PendingResponses
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, FINAL, error_text
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
@@ -29,6 +29,8 @@ _ANSWER_START: Final = PREFIX_SIZE + 1
 _OK: Final = 200
 _EMPTY: Final = bytes(PREFIX_SIZE)
 """A message without content."""
+_UNKNOWN: Final = -1
+"""In place of a size."""
 
 
 class StreamAnswers(ResponseSink):
@@ -56,8 +58,8 @@ class StreamAnswers(ResponseSink):
         self._answer = b""
         """How the last answer began, if it came whole and was no error: its length prefix, and the
         tag of its first field."""
-        self._answer_size = 0
-        """How long it was; 0 where the next one must be looked at."""
+        self._answer_size = _UNKNOWN
+        """How long it was; `_UNKNOWN` where the next one must be looked at."""
         self._final_mark = b""
         """What an answer has in it that completes a request, as far as that can be seen: it was not
         compressed."""
@@ -142,11 +144,10 @@ class StreamAnswers(ResponseSink):
         was, and `shown` is to look at it."""
         # HOT PATH (benchmarks/bench_stream_relay.py). A result is masked as the last one was,
         # which is not at all; the reference is `StreamMask.feed`.
-        if not self._answer_size:
-            return False
         if size != self._answer_size or not payload.startswith(self._answer):
             if (
-                size <= PREFIX_SIZE
+                self._answer_size == _UNKNOWN
+                or size <= PREFIX_SIZE
                 or payload[PREFIX_SIZE] == ERROR_TAG
                 or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
             ):
@@ -160,12 +161,10 @@ class StreamAnswers(ResponseSink):
         pending_responses = single.pending_responses
         kept = pending_responses.kept
         if kept:
-            if pending_responses.is_partly_kept:
+            if pending_responses.drops_slowly:
                 single.drop_answered()
             else:
                 pending_responses.kept_size -= len(kept.popleft())
-                if not kept and pending_responses.kept_at > KEPT_STEP:
-                    pending_responses.charge_kept()
         elif pending_responses.unfinished and self._final_mark in payload:
             pending_responses.arrived_whole(payload)
         call.bytes_out += size
@@ -217,7 +216,7 @@ class StreamAnswers(ResponseSink):
                 single.answers_came(is_good=not is_error)
             if mask.completed != completed and not is_error:
                 self._times.on_answer(self._call.relay.now)
-        self._answer_size = 0
+        self._answer_size = _UNKNOWN
         size = len(payload)
         if (
             was_between

@@ -102,13 +102,13 @@ class StreamSession(CallPart):
         """Payload of the request arrived."""
         # HOT PATH (benchmarks/bench_stream_relay.py). A whole message that begins as the last
         # one did goes on as it is; the reference is `_take`.
+        size = len(payload)
+        if not end_stream and self.single.send_unseen(payload, size):
+            return
         call = self.call
         if call.guard is not None and not call.pass_guard(call.guard, payload, end_stream):
             return
-        size = len(payload)
         call.bytes_in += size
-        if not end_stream and self.single.send_unseen(payload, size):
-            return
         if call.messages is not None and not call.check_message(payload):
             return
         self.resume_request(payload, end_stream)

@@ -206,16 +206,15 @@ class SingleBackend:
             or not (self._is_tied or self._stays())
         ):
             return False
+        self._call.bytes_in += size
         if self._counts:
             if self.in_flight is not None:
                 self._begin_alike(self.in_flight, size - PREFIX_SIZE)
             pending_responses = self.pending_responses
             counted = pending_responses.counted
             counted.append(self._due)
-            if self._keeps:
-                pending_responses.keep(payload, size)
-                if pending_responses.kept_size > pending_responses.kept_at:
-                    self._count_at = 0
+            if self._keeps and pending_responses.keep(payload, size):
+                self._count_at = 0
             if len(counted) > self._count_at and not self._count_answers():
                 return True
         elif not self._expect_any(payload, size):
@@ -403,8 +402,10 @@ class SingleBackend:
 
     def drop_answered(self) -> None:
         """Keep nothing of requests whose answers have come."""
-        if self.pending_responses.kept_size:
-            self.take_off_answered()
+        pending_responses = self.pending_responses
+        if pending_responses.kept_size:
+            untold = self.mask.completed - self.told
+            pending_responses.drop_answered(max(0, len(pending_responses.counted) - untold))
 
     def take_off_answered(self) -> None:
         """Tell `pending_responses` how many answers have come."""

@@ -70,28 +70,37 @@ class RequestHead:
         "keep_alive", "length", "method", "options", "request_id", "target", "upstream",
     )  # fmt: skip
 
+    # Documented here: between the lines of the constructor each text would cost an instruction.
+    target: bytes
+    """Origin form, or `*` of OPTIONS; its query included."""
+    length: int
+    """Bytes of the body, or `CHUNKED`."""
+    options: Options
+    """Connection options in lower case."""
+    keep_alive: bool
+    """Whether the client lets the connection live on."""
+    expects_continue: bool
+    """The client waits for 100 (Continue) before it sends the body."""
+    host: bytes | None
+    json_length: int
+    """Bytes of the body before the binary tensors (Triton's Inference-Header-Content-Length); -1
+    when it is not given."""
+    hops: bytes
+    """Values of the hop marker, see `lb.wire.hops`."""
+    upstream: bytes
+    """The head for the backend with its empty line."""
+
     def __init__(self, method: bytes, target: bytes, *, is_http10: bool) -> None:
         self.method = method
         self.target = target
-        """Origin form, or `*` of OPTIONS; its query included."""
         self.is_http10 = is_http10
         self.length = _UNFRAMED
-        """Bytes of the body, or `CHUNKED`."""
-        self.options: Options = frozenset()
-        """Connection options in lower case."""
+        self.options = frozenset()
         self.keep_alive = not is_http10
-        """Whether the client lets the connection live on."""
         self.expects_continue = False
-        """The client waits for 100 (Continue) before it sends the body."""
-        self.host: bytes | None = None
+        self.host = None
         self.json_length = -1
-        """Bytes of the body before the binary tensors (Triton's Inference-Header-Content-Length);
-        -1 when it is not given."""
-        self.request_id = b""
-        self.hops = b""
-        """Values of the hop marker, see `lb.wire.hops`."""
-        self.upstream = b""
-        """The head for the backend with its empty line."""
+        self.request_id = self.hops = self.upstream = b""
 
 
 def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:

@@ -38,25 +38,32 @@ class ResponseHead:
         "options", "plain", "status",
     )  # fmt: skip
 
+    # Documented here: between the lines of the constructor each text would cost an instruction.
+    length: int
+    """Bytes of the body, `CHUNKED` or `UNTIL_CLOSE`."""
+    options: Options
+    """Connection options in lower case."""
+    keep_alive: bool
+    """Whether the connection to the backend may be used again."""
+    head: bytes
+    """Start line and end-to-end fields, without framing by chunks and the empty line."""
+    plain: bytes
+    """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
+    not_run: bytes
+    """Value of that field of another balancer (`lb.wire.hops`). It is not in what goes on."""
+    is_foreign: bool
+    """No server answers a request for a result so: see `leads_elsewhere`."""
+    is_clean: bool
+    """Nothing had to change: `plain` is the very head that was parsed."""
+
     def __init__(self, status: int, *, is_http10: bool) -> None:
         self.status = status
         self.is_http10 = is_http10
         self.length = UNTIL_CLOSE
-        """Bytes of the body, `CHUNKED` or `UNTIL_CLOSE`."""
-        self.options: Options = frozenset()
-        """Connection options in lower case."""
+        self.options = frozenset()
         self.keep_alive = not is_http10
-        """Whether the connection to the backend may be used again."""
-        self.head = b""
-        """Start line and end-to-end fields, without framing by chunks and the empty line."""
-        self.plain = b""
-        """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
-        self.not_run = b""
-        """Value of that field of another balancer (`lb.wire.hops`). It is not in what goes on."""
-        self.is_foreign = False
-        """No server answers a request for a result so: see `leads_elsewhere`."""
-        self.is_clean = False
-        """Nothing had to change: `plain` is the very head that was parsed."""
+        self.head = self.plain = self.not_run = b""
+        self.is_foreign = self.is_clean = False
 
     @property
     def is_interim(self) -> bool:

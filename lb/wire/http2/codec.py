@@ -53,10 +53,11 @@ class Http2Codec(Http2Endpoint):
 
     __slots__ = (
         "_block", "_block_end", "_block_frames", "_block_id", "_block_size", "_credited_in",
-        "_header_limit", "_postponed", "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip",
-        "_tail", "acked", "blocks", "credit", "credited", "data_sent", "frame_limit",
-        "frames_at_once", "going_away", "inspected", "last_peer_id", "left", "owed",
-        "peer_frame_size", "peer_max_streams", "peer_ready", "peer_window",
+        "_header_limit", "_is_unfinished", "_longest_block", "_longest_data", "_postponed",
+        "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip", "_tail", "acked", "blocks",
+        "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
+        "inspected", "last_peer_id", "left", "owed", "peer_frame_size", "peer_max_streams",
+        "peer_ready", "peer_window",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,10 @@ class Http2Codec(Http2Endpoint):
         self.blocks = blocks
         self.frame_limit = frame_limit
         self._header_limit = header_limit
+        self._longest_data = frame_limit << 8 | fr.DATA
+        """The first four bytes of the longest DATA frame that is taken: its length and kind."""
+        self._longest_block = header_limit << 8 | fr.HEADERS
+        """The same of a HEADERS frame."""
         self.frames_at_once = 1 << 60
         """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
         self.inspected = 0
@@ -113,6 +118,8 @@ class Http2Codec(Http2Endpoint):
         """Bytes to throw away: padding, and payload of unknown frames."""
         self._postponed: tuple[Pipe[Any], Payload, int] | None = None
         """Payload that comes before everything else in the next `receive`."""
+        self._is_unfinished = False
+        """Perhaps one of these is set: `_tail`, `_rest`, `_skip`, `_postponed`."""
         self._block: list[bytes] = []
         self._block_id = _NOT_GREETED
         """Stream whose header block is under way; 0 when none is."""
@@ -132,18 +139,17 @@ class Http2Codec(Http2Endpoint):
         # HOT PATH (benchmarks/bench_http2_codec.py). One pass over a read; whole DATA frames and
         # plain HEADERS are handled in line, without a call beside the subclass's own, and without
         # events. Everything else takes `_uncommon`.
-        if self._tail:
+        pos = 0
+        if self._is_unfinished:
+            self._is_unfinished = False
             data = self._tail + data
             self._tail = b""
+            if self._postponed is not None:
+                self._take_postponed()
+            if self._postponed is None:
+                pos = self._go_on(data, len(data))
         size = len(data)
-        pos = 0
-        if self._postponed is not None:
-            self._take_postponed()
-        if (self._rest or self._skip) and self._postponed is None:
-            pos = self._go_on(data, size)
-        find = self.streams.get
-        data_limit = self.frame_limit << 8
-        head_limit = self._header_limit << 8 | 1
+        longest_data = self._longest_data
         view: memoryview | None = None
         left = self.frames_at_once
         last = size - 9
@@ -159,10 +165,9 @@ class Http2Codec(Http2Endpoint):
             length = head >> 8
             stop = start + length
             if stop <= size and not self._block_id:
-                kind = head & 0xFF
-                if not kind:
-                    pipe = find(stream_id)
-                    if pipe is not None and not pipe.ended and flags < 2 and head <= data_limit:
+                if not head & 0xFF:  # DATA
+                    pipe = self.streams.get(stream_id)
+                    if pipe is not None and not pipe.ended and flags < 2 and head <= longest_data:
                         pos = stop
                         self.owed += length
                         pipe.window = window = pipe.window - length
@@ -180,18 +185,19 @@ class Http2Codec(Http2Endpoint):
                                 view = memoryview(data)
                             self.on_data(pipe, view[start:stop], flags)
                             if (
-                                self._postponed is None
+                                stop <= last
+                                and self._postponed is None
                                 and data[stop : stop + 9] == data[start - 9 : start]
-                                and find(stream_id) is pipe
+                                and self.streams.get(stream_id) is pipe
                                 and (room := self.run_room(pipe, length)) >= length
                             ):
                                 pos = self._take_run(pipe, data, stop, min(left, room // length))
                                 left -= (pos - stop) // (length + 9)
                         continue
                 elif (
-                    kind == 1
+                    head & 0xFF == 1  # HEADERS
                     and flags & 0x2C == 4  # END_HEADERS, neither padded nor with priority
-                    and head <= head_limit
+                    and head <= self._longest_block
                     and 0 < stream_id < _LAST_IDS
                 ):
                     block = data[start:stop]
@@ -220,6 +226,7 @@ class Http2Codec(Http2Endpoint):
         self.left = left
         if pos < size:
             self._tail = data[pos:]
+            self._is_unfinished = True
             if pos + 9 <= size and data[pos + 3] == fr.HEADERS and left > 0:
                 self.on_unfinished()
         if self.owed >= _CONNECTION_CREDIT:
@@ -231,11 +238,13 @@ class Http2Codec(Http2Endpoint):
         """Have bytes that were read handled by the next `receive`, before those that it is given:
         there is no time for them now."""
         self._tail += data
+        self._is_unfinished = True
 
     def postpone(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Have payload that `on_data` was given come again in the next `receive`, before
         everything else: inspecting all of it now would take too long."""
         self._postponed = (pipe, payload, end_stream)
+        self._is_unfinished = True
         self.inspected = self.frames_at_once
 
     def _take_postponed(self) -> None:
@@ -256,17 +265,16 @@ class Http2Codec(Http2Endpoint):
         most = min(most, pipe.window // length, (len(data) - pos) // step)
         view = memoryview(data)
         pieces: list[Payload] = []
-        for _ in range(most):
-            if data[pos : pos + 9] != header:
+        for start in range(pos, pos + most * step, step):
+            if data[start : start + 9] != header:
                 break
-            pieces.append(view[pos + 9 : pos + step])
-            pos += step
+            pieces.append(view[start + 9 : start + step])
         if pieces:
             size = length * len(pieces)
             self.owed += size
             pipe.window -= size
             self.on_run(pipe, pieces, length)
-        return pos
+        return pos + len(pieces) * step
 
     def _uncommon(self, data: bytes, pos: int, size: int) -> int:
         """Handle one frame in the plain way. Returns the position after what was handled of it;
@@ -370,6 +378,8 @@ class Http2Codec(Http2Endpoint):
             take = min(self._skip, size - pos)
             self._skip -= take
             pos += take
+        if self._rest or self._skip:
+            self._is_unfinished = True
         return pos
 
     def take_rest(self, payload: Any, size: int) -> None:

@@ -196,22 +196,24 @@ class ResponseHead:
 
     frame: int
     """Length of `block` and the type of its frame, as both stand in the header of that."""
+    # Documented here: between the lines of the constructor each text would cost an instruction.
+    grpc_message: bytes
+    """As on the wire, percent-encoded."""
+    not_run: bytes
+    """Value of that field of another balancer (`lb.wire.hops`). It is not in `block`."""
+    status: int
+    """0 for trailers."""
+    is_answer: bool
+    """It begins the answer of something that speaks gRPC, or an HTTP error: not so trailers,
+    informational responses, and pages that something else has served with status 200."""
 
     def __init__(self) -> None:
-        self.block = b""
+        self.block = self.grpc_message = self.not_run = b""
         self.cacheable = True
         self.content_length = NO_LENGTH
-        self.grpc_message = b""
-        """As on the wire, percent-encoded."""
         self.grpc_status = NO_STATUS
-        self.not_run = b""
-        """Value of that field of another balancer (`lb.wire.hops`). It is not in `block`."""
-        self.status = 0
-        """0 for trailers."""
+        self.status = self.size = 0
         self.is_answer = False
-        """It begins the answer of something that speaks gRPC, or an HTTP error: not so trailers,
-        informational responses, and pages that something else has served with status 200."""
-        self.size = 0
 
 
 def _survey(fields: list[Field]) -> tuple[int, int, bool]:

@@ -394,3 +394,30 @@ def test_requests_are_not_kept_where_much_is_held() -> None:
     pending_responses.charge_kept()
     assert pending_responses.unanswered() is None
     assert stream.memory_budget.held < 2**13
+
+
+def test_the_memory_budget_gets_its_bytes_back_with_the_last_answer() -> None:
+    stream = Stream(ceiling=2**20)
+    pending_responses = stream.pending_responses
+    keeps(pending_responses, *[bytes(9000)] * 3)
+    pending_responses.charge_kept()
+    charged = stream.memory_budget.held
+    slow = [pending_responses.drops_slowly]
+    pending_responses.drop_answered(1)
+    slow.append(pending_responses.drops_slowly)
+    assert stream.memory_budget.held == charged > 27_000
+    pending_responses.drop_answered(0)
+    slow.append(pending_responses.drops_slowly)
+    assert stream.memory_budget.held < 2**13
+    assert slow == [True, True, False]
+
+
+def test_an_answer_does_more_where_requests_before_the_first_kept_one_have_none() -> None:
+    pending_responses = make_pending_responses()
+    pending_responses.expect(counted())
+    keeps(pending_responses, b"two")
+    slow = [pending_responses.drops_slowly]
+    pending_responses.drop_answered(1)
+    slow.append(pending_responses.drops_slowly)
+    assert slow == [True, False]
+    assert list(pending_responses.kept) == [b"two"]
