@@ -24,6 +24,7 @@ from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
+    SERVING_STATES,
     WELL_STATES,
     AdminState,
     AppProtocol,
@@ -54,6 +55,8 @@ _CLOSED_S: Final = 5.0
 take longer to compute; then the request is computed twice."""
 _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
+_ROUTED: Final = SERVING_STATES | {BackendState.UNREADY}
+"""In these a backend is in some tier."""
 _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.REMOVING)
 REMOVAL_S: Final = 300.0
@@ -833,6 +836,9 @@ class BackendDirectory:
         both protocols."""
         up, partial, suspected, for_models, unready = [], [], [], [], []
         for record, port in self._registry.serving(protocol):
+            state = port.health.state
+            if state not in _ROUTED:
+                continue  # there may be a thousand of them, and this is asked at each change
             candidate = known.get(record)
             if candidate is None:
                 models = record.models
@@ -842,7 +848,6 @@ class BackendDirectory:
                     is_known=models.lists is True,
                     regions=record.regions,
                 )
-            state = port.health.state
             if state is BackendState.UP:
                 up.append(candidate)
                 for_models.append(candidate)
