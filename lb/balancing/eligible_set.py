@@ -46,7 +46,7 @@ class EligibleSet:
 
     __slots__ = (
         "_among", "_instances", "_rate", "_rate_at", "freed", "freed_at", "has_tenants", "index",
-        "is_capped", "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends",
+        "is_capped", "is_closed", "is_retired", "is_uneven", "key", "lead_s", "model_backends",
         "others_waiting", "queue", "ranking", "stats", "wake_at",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class EligibleSet:
         """Some backend has a limit of its own, which requests of other models count against."""
         self.others_waiting = 0
         """Requests of the model that are queued by other workers."""
+        self.key = 0
+        """A hash of the names of its backends, the same in all workers; 0: nobody has asked."""
         self.is_closed = False
         """No model backend had room when it was checked last for a queued request."""
         self.is_retired = False

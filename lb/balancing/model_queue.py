@@ -3,7 +3,7 @@ requests that are queued for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
@@ -392,6 +392,23 @@ class ModelQueue:
             if found is None or level_of(victim.priority) > level_of(found.priority):
                 found = victim
         return found
+
+    def has_room(self, backends: Iterable[Backend] | None = None) -> bool:
+        """Whether any of some backends can take another request within all limits, be it slow or
+        not.
+
+        Args:
+            backends: that are asked; None: those of all eligible sets.
+        """
+        if backends is None:
+            return any(each.can_take() and not each.is_shut() for each in self._used)
+        for backend in backends:
+            model_backend = self.model_backends.get(backend)
+            if model_backend is None or model_backend.is_shut():
+                continue
+            if model_backend.can_take():
+                return True
+        return False
 
     def room_in(self, eligible_set: EligibleSet, now: float) -> float:
         """Predict in how many seconds all that are queued now will have begun."""

@@ -76,7 +76,7 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "ended", "ended_at", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry",
+        "ended", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry", "sets",
         "tenants", "told_arrivals", "told_at",
     )  # fmt: skip
 
@@ -84,14 +84,14 @@ class _SharedQueue:
         self.own_entry = Entry(key)
         self.others: dict[int, Waits] = {}
         """What each worker has queued that has anything."""
+        self.sets: dict[int, int] = {}
+        """The key of the eligible set of these requests; 0 where they are of several."""
         self.tenants: dict[int, ClientUsage] = {}
         """The tenant whose turn it is in each of them, where tenants have shares."""
-        self.ended = 0
+        self.ended: dict[Backend, int] = {}
         """Requests of this worker that have ended, and in whose place it has begun none so far."""
         self.ended_set: EligibleSet | None = None
-        """The eligible set of the last of them."""
-        self.ended_at: ModelBackend | None = None
-        """The model backend of the last of them."""
+        """The eligible set of these requests; None where they were of several."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
         self.told_arrivals = 0
@@ -159,6 +159,8 @@ class SharedScheduler(Scheduler):
         """When the first change was made that others are to be told of."""
         self._rang: dict[int, int] = {}
         """How often others had read the board when this worker rang for them last."""
+        self._is_rung = False
+        """Another worker has rung, and room that is left is to be passed on."""
         self.ring: Callable[[int], None] = _ring_nobody
         """Wakes the worker with that index."""
         self.on_untold: Callable[[], object] = self.tell_untold
@@ -179,7 +181,7 @@ class SharedScheduler(Scheduler):
         else:
             model_queue = request_class.model_queue
             if not 0.0 <= now - self._read_at < _FRESH_S:
-                self.rung(now)
+                self._read(now)
         queue = self._queues[model_queue]
         if queue.others and not eligible_set.queue.count:
             self._number = ticket.number = self._number + 1
@@ -207,19 +209,21 @@ class SharedScheduler(Scheduler):
                 return backend
         # Others may take the last place of each backend meanwhile; more often is not worth asking.
         tries_left = len(eligible_set.model_backends)
+        is_undone = False
         while backend is not None:
             self._tell(ticket, now)
             if not tries_left or not self._recheck_limits(ticket, backend, now):
                 return backend
             tries_left -= 1
+            is_undone = True
             self.complete(ticket, now, Ending.NEITHER)
             self._number = ticket.number = self._number + 1
             backend = self._enqueue(ticket, model_queue, eligible_set, now)
         is_first = not queue.own_entry.count
         self._tell(ticket, now)
-        if is_first:
-            # Others that have ended something before they were told have not rung.
-            self.rung(now)
+        if is_first or is_undone:
+            # Others that have ended or taken back something before they were told have not rung.
+            self._read(now)
         return None
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
@@ -258,7 +262,7 @@ class SharedScheduler(Scheduler):
         """Count the end of an attempt; see `Scheduler`. If no request of this worker begins in its
         place, `tell` rings for the worker whose next request is the most urgent."""
         if not 0.0 <= now - self._read_at < _FRESH_S:
-            self.rung(now)
+            self._read(now)
         model_backend: ModelBackend | None = ticket.model_backend
         is_counted = model_backend is not None
         backend = ticket.backend
@@ -273,9 +277,14 @@ class SharedScheduler(Scheduler):
                 return
         shared = self._queues.get(model_queue)
         if shared is not None:
-            shared.ended += 1
-            shared.ended_set = ticket.request_class.eligible_set
-            shared.ended_at = model_backend
+            ended = shared.ended
+            eligible_set: EligibleSet | None = ticket.request_class.eligible_set
+            is_other = ended and shared.ended_set is not eligible_set
+            shared.ended_set = None if is_other else eligible_set
+            if backend in ended:
+                ended[backend] += 1
+            else:
+                ended[backend] = 1
             if not model_queue.waiting:  # otherwise `_step` decides
                 self._ended[model_queue] = shared
         is_undone = ending is Ending.NEITHER
@@ -294,17 +303,61 @@ class SharedScheduler(Scheduler):
         """Ring for the workers with the most urgent requests where requests have ended in whose
         place none of this worker begins. The others must have been told of them."""
         ended, self._ended = self._ended, {}
-        if not self._board.has_queued_elsewhere():
+        if not (self._waiting or self._board.has_queued_elsewhere()):
             for shared in ended.values():
-                shared.ended = 0
+                shared.ended.clear()
             return
-        # Who queues a request from now on finds the room.
-        self.rung(now)
+        # Who queues a request from now on finds the room. What others have ended before they were
+        # told may be room for requests of this worker.
+        self._read(now)
         for model_queue, shared in ended.items():
-            if shared.ended and not model_queue.waiting:
-                shared.ended = 0
-                if shared.others and shared.ended_set is not None:
-                    self._wake(shared.first(shared.ended_set, now), now)
+            if not shared.ended or self._is_ready(model_queue):
+                continue
+            has_room = model_queue.has_room(shared.ended)
+            shared.ended.clear()
+            if not has_room:
+                continue
+            if shared.others:
+                self._ring_first(shared, shared.ended_set, now)
+            elif self._limits:
+                # Requests of other models may begin in their place.
+                for worker in self._board.queued_elsewhere():
+                    self._wake(worker, now)
+
+    def _is_ready(self, model_queue: ModelQueue) -> bool:
+        """Whether a queued request of a model may begin: `_step` then decides on ended ones."""
+        return not model_queue.waiting.keys().isdisjoint(self._dirty.keys())
+
+    def _pass_on(self, now: float) -> None:
+        """Ring for others where room is left of what this worker was rung for. It has no request
+        for it, so nobody rings for this worker because of the same room."""
+        self._is_rung = False
+        if not self._board.has_queued_elsewhere():
+            return
+        for model_queue, shared in self._queues.items():
+            if shared.others and not model_queue.waiting and model_queue.has_room():
+                sets = model_queue.eligible_sets
+                only = next(iter(sets.values())) if len(sets) == 1 else None
+                self._ring_first(shared, only, now)
+
+    def _ring_first(
+        self, shared: _SharedQueue, eligible_set: EligibleSet | None, now: float
+    ) -> None:
+        """Ring for the worker with the most urgent request, and for all others that have requests
+        if that one may not be able to use the room.
+
+        Args:
+            shared: of a model of which other workers have requests queued.
+            eligible_set: whose requests can use the room. None: it is not known.
+            now: the time.
+        """
+        if eligible_set is not None:
+            worker = shared.first(eligible_set, now)
+            self._wake(worker, now)
+            if len(shared.others) == 1 or shared.sets[worker] == _set_key(eligible_set):
+                return
+        for worker in shared.others:
+            self._wake(worker, now)
 
     def _wake(self, worker: int, now: float) -> None:
         """Ring for another worker, unless it has yet to hear the last ring: it reads what has
@@ -324,20 +377,31 @@ class SharedScheduler(Scheduler):
     def next_due(self, now: float) -> Ticket | None:
         """Give the next ticket that begins now; see `Scheduler`."""
         if self._waiting and not 0.0 <= now - self._read_at < _FRESH_S:
-            self.rung(now)
+            self._read(now)
         while (ticket := super().next_due(now)) is not None:
-            shared = self._queues.get(ticket.request_class.model_queue)
+            model_queue: ModelQueue = ticket.request_class.model_queue
+            shared = self._queues.get(model_queue)
+            backend = ticket.backend
+            assert backend is not None
             if shared is not None and shared.ended:
-                shared.ended -= 1
+                ended = shared.ended
+                if backend in ended:
+                    ended[backend] -= 1
+                    if not ended[backend]:
+                        del ended[backend]
+                if not ended:
+                    if model_queue in self._ended:
+                        del self._ended[model_queue]
+                elif not self._is_ready(model_queue):
+                    self._ended[model_queue] = shared
             self._untold_at = now  # what follows asks for no other call
             self._tell(ticket, now)
             self.tell(now)
-            backend = ticket.backend
-            assert backend is not None
             if not self._recheck_limits(ticket, backend, now):
+                if self._is_rung and not (self._dirty or self._began):
+                    self._pass_on(now)
                 return ticket
             self.complete(ticket, now, Ending.NEITHER)
-            model_queue: ModelQueue = ticket.request_class.model_queue
             eligible_set = model_queue.eligible_set(ticket, now)
             ticket.eligible_set = eligible_set
             eligible_set.ranking = None
@@ -347,8 +411,11 @@ class SharedScheduler(Scheduler):
             self._expire_at(ticket, model_queue, ticket.deadline)
             self._dirty[eligible_set] = model_queue
             self._tell(ticket, now)
+            self._read(now)  # another worker may have taken back a request as well
         if self._ended or self._untold_at != inf:
             self.tell(now)
+        if self._is_rung:
+            self._pass_on(now)
         return None
 
     def next_refused(self, now: float) -> Ticket | None:
@@ -366,8 +433,11 @@ class SharedScheduler(Scheduler):
         room: the simulation has 3 to 5 % less at the 99th percentile without it.
         """
         shared = self._queues.get(model_queue)
-        if shared is None or not shared.others or not eligible_set.queue.count:
+        if shared is None or not eligible_set.queue.count:
             super()._step(model_queue, eligible_set, now)
+            return
+        if not shared.others:
+            self._step_own(model_queue, eligible_set, shared, now)
             return
         worker = shared.first(eligible_set, now)
         first = shared.waits_of(worker)
@@ -379,8 +449,11 @@ class SharedScheduler(Scheduler):
                 shared.gave_way_at = now
                 left_s = _GIVE_WAY_S
             if left_s > 0.0:
-                if shared.ended:
-                    shared.ended = 0
+                if shared.ended_set is not eligible_set:
+                    if shared.ended:
+                        self._ended[model_queue] = shared
+                elif shared.ended:
+                    shared.ended.clear()
                     self._wake(worker, now)
                 eligible_set.freed = 0
                 eligible_set.wake_at = now + left_s
@@ -403,8 +476,8 @@ class SharedScheduler(Scheduler):
         shared: _SharedQueue,
         now: float,
     ) -> bool:
-        """Dispatch the next request of an eligible set while others have some, too. What this
-        worker has ended and cannot use is left to them.
+        """Dispatch the next request of an eligible set. What this worker has ended and cannot use
+        is left to others, who may have queued requests since they were read.
 
         Returns:
             Whether the queue has become shorter.
@@ -412,12 +485,9 @@ class SharedScheduler(Scheduler):
         queued = eligible_set.queue.count
         super()._step(model_queue, eligible_set, now)
         if eligible_set.queue.count < queued:
-            return True
+            return True  # `next_due` or `next_refused` goes on with what has ended
         if shared.ended:
-            shared.ended = 0
-            # Others may have heard of the end, and taken the place.
-            if shared.ended_at is not None and shared.ended_at.can_take():
-                self._wake(shared.first(eligible_set, now), now)
+            self._ended[model_queue] = shared
         return False
 
     # Other workers
@@ -434,9 +504,16 @@ class SharedScheduler(Scheduler):
         for limited in self._limits.values():
             self._tell_limited(limited, 0)
         self.tell(now)
-        self.rung(now)
+        self._read(now)
 
     def rung(self, now: float) -> None:
+        """Another worker has rung, since there is room: use it, or ring for one that can."""
+        self._read(now)
+        self._is_rung = True
+        if not (self._dirty or self._began):
+            self._pass_on(now)
+
+    def _read(self, now: float) -> None:
         """Take over what other workers have changed.
 
         Requests that begin and end do so once in `_FRESH_S`: what they decide by is younger than
@@ -520,6 +597,7 @@ class SharedScheduler(Scheduler):
             eligible_set.others_waiting = model_queue.others_waiting
         if values[1]:
             queue.others[worker] = values[2], values[6], values[7]
+            queue.sets[worker] = values[4]
             tenant = None if self._usage is None else self._usage.client_at(worker, values[3])
             if tenant is None:
                 queue.tenants.pop(worker, None)
@@ -627,7 +705,7 @@ class SharedScheduler(Scheduler):
         if known is None or len(known) < len(model_queue.model_backends):
             for model_backend in model_queue.model_backends.values():
                 self._know(model_queue, model_backend, now)
-        self.rung(now)
+        self._read(now)
         return model_queue
 
     def _read_if_old(self, ticket: Ticket, now: float) -> None:
@@ -636,7 +714,7 @@ class SharedScheduler(Scheduler):
         if eligible_set is None or eligible_set.is_retired or ticket.tried:
             self._prepare(ticket, now)
         elif not 0.0 <= now - self._read_at < _FRESH_S:
-            self.rung(now)
+            self._read(now)
 
     def _apply_again(self, key: int, now: float) -> None:
         """Count what was read of a key before it was known what it stands for."""
@@ -689,7 +767,7 @@ class SharedScheduler(Scheduler):
         model_backend: ModelBackend | None = ticket.model_backend
         if model_backend is None or not (backend.max_in_flight or model_backend.is_exact):
             return False
-        self.rung(now)
+        self._read(now)
         count = model_backend.load.in_flight
         # Where all others are overdue, one more may be tried beyond the limit.
         is_trial = model_backend.unanswered.open_at == count - 1
@@ -713,7 +791,8 @@ class SharedScheduler(Scheduler):
         iteration of the event loop: until then they leave room unused, and exceed nothing.
         """
         self._write_untold(now)
-        if self._ended:
+        # A queued request that is to begin may use the room: `next_due` asks again then.
+        if self._ended and not self._began:
             self._hand_over(now)
 
     def tell_untold(self) -> None:
@@ -761,12 +840,13 @@ class SharedScheduler(Scheduler):
         none any more."""
         if bool(model_queue.waiting) != bool(shared.own_entry.count):
             self._write_queue(model_queue, shared, now)
-            if shared.ended and not model_queue.waiting:
-                self._ended[model_queue] = shared
-                self._tell_soon(now)
+            if not shared.ended:
+                return
         else:
             self._untold_queues[model_queue] = shared
-            self._tell_soon(now)
+        if shared.ended and (self._began or not self._is_ready(model_queue)):
+            self._ended[model_queue] = shared
+        self._tell_soon(now)
 
     def _write_queue(self, model_queue: ModelQueue, shared: _SharedQueue, now: float) -> None:
         entry = shared.own_entry
@@ -777,8 +857,14 @@ class SharedScheduler(Scheduler):
                 self._board.write(entry)
         else:
             waits, found = model_queue.waits, eligible_set.waits(now)
-            if entry.count != waits or found != (entry.high, entry.work_s, entry.since):
+            key = _set_key(eligible_set) if len(model_queue.waiting) == 1 else 0
+            if (
+                entry.count != waits
+                or entry.ends != key
+                or found != (entry.high, entry.work_s, entry.since)
+            ):
                 entry.count = waits
+                entry.ends = key
                 entry.high, entry.work_s, entry.since = found
                 entry.rows = eligible_set.slot(now)
                 self._board.write(entry)
@@ -885,6 +971,14 @@ class SharedScheduler(Scheduler):
             model_queue = self._model_queues[view.model, view.version]
             own = len(model_queue.model_backends[view.backend].unanswered.tickets)
             yield replace(view, in_flight=own)
+
+
+def _set_key(eligible_set: EligibleSet) -> int:
+    """The key by which all workers know an eligible set."""
+    if not eligible_set.key:
+        names = sorted([each.backend.spec.name for each in eligible_set.model_backends])
+        eligible_set.key = key_of(b"set", *[name.encode() for name in names])
+    return eligible_set.key
 
 
 def _first_set(model_queue: ModelQueue, now: float) -> EligibleSet | None:

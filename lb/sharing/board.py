@@ -85,7 +85,8 @@ class Entry:
         self.rows = 0
         """Rows of the requests in flight."""
         self.ends = 0
-        """Requests that have ended since the worker began."""
+        """Requests that have ended since the worker began. Of a queue: the key of the eligible set
+        of its requests; 0 where they are of several."""
         self.samples = 0
         """Executions that were learnt from since the worker began."""
         self.work_s = 0.0
@@ -277,10 +278,18 @@ class Board:
     def has_queued_elsewhere(self) -> bool:
         """Whether any other worker that runs has requests queued."""
         cells = self._cells
-        for other in self._neighbours:  # noqa: SIM110  # each end of a request comes here
-            if cells[other.base + _QUEUED] and other.is_alive:
+        for other in self._neighbours:
+            if cells[other.base + _QUEUED] and (other.is_alive or self._has_come(other)):
                 return True
         return False
+
+    def queued_elsewhere(self) -> list[int]:
+        """The other workers that run and have requests queued."""
+        return [
+            other.index
+            for other in self._neighbours
+            if self._cells[other.base + _QUEUED] and (other.is_alive or self._has_come(other))
+        ]
 
     def changes(self) -> list[tuple[int, int]]:
         """The worker and the number of each entry of others that may have changed since the last

@@ -29,16 +29,10 @@ async def test_an_end_in_one_worker_begins_a_request_that_another_one_has_queued
     try:
         for worker in workers:
             worker.start(loop, name, time.monotonic)
-        begun = loop.create_future()
-
-        def tick() -> None:  # as the process does: what was missed is found then
-            for worker in workers:
-                worker.tick(time.monotonic(), 0)
-            if not begun.done():
-                loop.call_later(0.1, tick)
-
-        tick()
+        for worker in workers:
+            worker.tick(time.monotonic(), 0)
         one, two = (worker.scheduler for worker in workers)
+        begun = loop.create_future()
 
         def look() -> None:
             ticket = two.next_due(time.monotonic())
