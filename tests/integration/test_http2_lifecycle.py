@@ -984,6 +984,26 @@ async def test_shutdown_is_in_two_steps() -> None:
         assert len(backend.peers[0].heads) == 2
 
 
+async def test_streams_that_come_too_late_cost_those_that_run_nothing() -> None:
+    async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
+        client.send(request(1))
+        await eventually(lambda: backend.peers and backend.peers[0].ended)
+        relay.begin_drain()
+        asked = await client.until_kind(PING)
+        client.send(ping(asked.payload, ack=True))
+        assert (await client.until_kind(GOAWAY)).last_stream == 1
+        # All that the client had sent before it heard of the end; the last is asked for an echo.
+        for stream_id in range(3, 1003, 2):
+            client.send(request(stream_id))
+        client.send(ping(b"received"))
+        assert (await client.until_kind(PING)).payload == b"received"
+        backend.peers[0].send(answer(1))
+        assert await statuses(client, 1) == [0]
+        await client.until_closed()
+        assert not any(frame.kind == RST_STREAM for frame in client.seen)
+        assert len(backend.peers[0].heads) == 1
+
+
 async def test_shutdown_does_not_wait_for_the_ping_for_ever() -> None:
     async with raw_backend() as backend, running_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:

@@ -78,7 +78,8 @@ class Http2ServerConnection(Http2Connection):
     """One downstream HTTP/2 connection."""
 
     __slots__ = (
-        "_age_timer", "_decided", "_drain_step", "_drawn", "_ended", "_idle_since", "_preface",
+        "_age_timer", "_decided", "_drain_step", "_drawn", "_ended", "_idle_since", "_last_taken",
+        "_preface",
         "_timer", "_unanswered", "_unopened",
     )  # fmt: skip
 
@@ -96,6 +97,8 @@ class Http2ServerConnection(Http2Connection):
         """A block that `take_whole` leaves to `on_head`, and its head, where nothing else keeps
         it: to decode it may take milliseconds."""
         self._drain_step = 0
+        self._last_taken = 0
+        """What the client was told in the last step: its later streams are not taken."""
         self._idle_since = 0.0
         self._ended = 0
         """Streams that were calls and are over."""
@@ -428,7 +431,10 @@ class Http2ServerConnection(Http2Connection):
         self.begin_drain()
 
     def state(self, stream_id: int) -> StreamState:
-        """The state of a stream."""
+        """The state of a stream. What is left of one that came too late is discarded (RFC 9113
+        6.8), as after a reset: an honest client has sent it before it was told."""
+        if self._drain_step == 2 and stream_id > self._last_taken:
+            return StreamState.RESET_BY_US
         state = super().state(stream_id)
         if state is StreamState.CLOSED and 2 * self._used <= self.last_peer_id:
             return StreamState.SKIPPED
@@ -524,7 +530,8 @@ class Http2ServerConnection(Http2Connection):
         if self._drain_step != 1 or self.transport is None:
             return
         self._drain_step = 2
-        self.out.append(fr.goaway(self.last_peer_id, ErrorCode.NO_ERROR))
+        self._last_taken = self.last_peer_id
+        self.out.append(fr.goaway(self._last_taken, ErrorCode.NO_ERROR))
         self.mark()
         if not self.streams:
             self._close_soon()
