@@ -272,6 +272,17 @@ class VariantSet:
         if rules.ramp is not None and rules.ramp[0] is not None:
             self._go_on_with_ramp(now)
 
+    def take(self, rules: NameRules, now: float) -> None:
+        """Go by other rules of the same variants from now on. Shares, counters and open sequences
+        stay; a new ramp begins unless somebody has decided on the shares."""
+        before, self.rules = self.rules, rules
+        if rules.rollback != before.rollback:
+            self.renew_judges()
+        if rules.ramp != before.ramp and self.changed in ("", "ramp"):
+            self.begins_at = now
+            self.ramps = rules.ramp is not None
+            self._go_on_with_ramp(now)
+
     def use(self, weights: Sequence[float]) -> None:
         """Choose by other weights from now on."""
         total = fsum(weights) or 1.0
@@ -593,20 +604,22 @@ class VariantBook:
         """By the name that clients use."""
 
     def configure(self, options: VariantOptions) -> None:
-        """Go by other options from now on. Names whose variants stay the same keep their weights;
-        sequences under way stay where they are."""
+        """Go by other options from now on. Names whose variants stay the same keep their shares
+        and counters; sequences under way stay where they are."""
         self._tenant_header = options.tenant_header
         now = self.clock()
         sets = {}
         for name, rules in options.names.items():
             before = self.sets.get(name)
-            if before is None or before.rules != rules:
+            if before is None or before.rules.variants != rules.variants:
                 fresh = VariantSet(name, rules, now)
                 fresh.renew_judges()
                 if before is not None:
                     fresh.steps = before.steps
                     fresh.rollbacks = before.rollbacks
                 before = fresh
+            elif before.rules != rules:
+                before.take(rules, now)
             sets[name] = before
         self.sets = sets
 

@@ -191,6 +191,48 @@ def test_what_an_operator_sets_survives_a_reload_of_other_settings() -> None:
     assert desk.percents() == {"stable": 50, "canary": 50}
 
 
+def test_a_rolled_back_variant_gets_nothing_after_a_reload_of_other_rules() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    assert serve(desk, 20, failing=0.5) is not None
+    before = list(desk.book.statuses())
+    for how in ({"rollback": (2.0, None, 300)}, {"header": b"x-user"}, {"ramp": (1.0, 50.0, 60.0)}):
+        desk.configure(**how)
+        desk.now += 30
+        desk.book.check()
+        assert list(desk.book.statuses()) == before
+
+
+def test_a_sequence_counts_for_its_variant_after_a_reload_of_other_rules() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].set_shares({"canary": 100})
+    desk.choose(step=step(7, start=True))
+    desk.configure(header=b"x-user")
+    desk.variant(step=step(7)).count(0.01, is_error=False)
+    assert [each.answers for each in desk.book.statuses()] == [0, 1]
+
+
+def test_a_changed_threshold_of_a_rollback_holds_at_once() -> None:
+    desk = Desk(rollback=(2.0, None, 1_000_000))
+    assert serve(desk, 20, failing=0.5) is None
+    desk.configure(rollback=(2.0, None, 200))
+    assert serve(desk, 20, failing=0.5) is not None
+
+
+def test_a_ramp_begins_when_a_reload_brings_it_and_stops_when_one_takes_it_away() -> None:
+    desk = Desk()
+    desk.now += 1000
+    desk.configure(ramp=(None, 50.0, 1000.0))
+    desk.now += 500
+    desk.book.check()
+    assert desk.percents()["canary"] == pytest.approx(27.5)
+    desk.configure(ramp=(10.0, 50.0, 1000.0))
+    assert desk.percents()["canary"] == pytest.approx(10)
+    desk.configure()
+    desk.now += 500
+    desk.book.check()
+    assert desk.percents()["canary"] == pytest.approx(10)
+
+
 def test_promotion_makes_a_variant_the_first_one() -> None:
     desk = Desk()
     desk.book.promote(desk.book.sets[NAME], "canary")
