@@ -268,7 +268,7 @@ class NamedForm:
             key: of the name in the JSON of the answer.
             model: the variant's.
             name: that was asked for.
-            is_stream: the answer is a stream of events, each of which has the name.
+            is_stream: an answer is a stream of events, each of which has the name.
         """
         self._inner = inner
         self._key = key
@@ -299,14 +299,16 @@ class NamedForm:
         if head is not None:
             self._head, self._held, self._delta = None, b"", 0
             has_length = self._is_stream and head.length > 0
-            if head.is_error or has_length or _ENCODED.search(head.plain):
-                self.changes_all = self._is_stream = False
+            passes = head.is_error or has_length or bool(_ENCODED.search(head.plain))
+            # Another backend may answer after an error.
+            self.changes_all = self._is_stream and not passes
+            if passes:
                 return head, pieces
             if not self._is_stream:
                 found = _JSON_LENGTH.search(head.plain)
                 self._json_size = int(found[1]) if found is not None else -1
                 self._head = head
-        if self._is_stream:
+        if self.changes_all:
             return head, [self._events(b"".join(pieces), ended=ended)]
         if self._head is None:
             return head, pieces
