@@ -34,11 +34,11 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.domain.server_errors import is_service_error
 from lb.telemetry.collector import ModelTableStatus
 from lb.telemetry.counts import RerunCounts, WorkerStatus
 from lb.telemetry.meter import Meter
 from lb.telemetry.variants import VariantStatuses
-from lb.wire.grpc.status import GrpcStatus
 
 EVERY_S: Final = 1.0
 """How often the document is computed while somebody looks."""
@@ -310,24 +310,13 @@ def _queues(views: Iterable[ModelQueueView]) -> dict[bytes, tuple[int, float]]:
     return found
 
 
-_GRPC_FAILURES: Final = frozenset(
-    each.value
-    for each in (
-        GrpcStatus.UNKNOWN, GrpcStatus.ABORTED, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE,
-        GrpcStatus.DATA_LOSS,
-    )
-)  # fmt: skip
-"""Statuses that no client can have caused alone."""
-
-
 def _failed(protocol: AppProtocol, answers: Mapping[Backend | None, Mapping[int, int]]) -> int:
-    """Requests that ended with a status that speaks against the service."""
-    is_grpc = protocol is AppProtocol.GRPC
+    """Requests that ended with an error of the service."""
     return sum(
         [
             count
             for codes in answers.values()
             for code, count in codes.items()
-            if (code in _GRPC_FAILURES if is_grpc else 500 <= code < 600)
+            if is_service_error(protocol, code)
         ]
     )

@@ -14,8 +14,9 @@ from typing import Final
 
 from lb.balancing.score import PickSequence
 from lb.balancing.tuning import TUNING
-from lb.domain.backend import AppProtocol, Backend, Port
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.pool import Picker
+from lb.domain.server_errors import is_backend_error
 
 _SHARE: Final = TUNING.latency_weight
 _HALF_LIFE: Final = TUNING.latency_half_life
@@ -23,8 +24,7 @@ _PENALTY: Final = TUNING.latency_failure_penalty
 _FEW: Final = TUNING.latency_few_failures
 _LEAST_S: Final = 1e-4
 _SPARE: Final = 64
-_BAD_STATUS: Final = frozenset({2, 8, 13, 14})
-"""gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE."""
+_PROTOCOLS: Final = tuple(AppProtocol)
 
 
 class Everybody:
@@ -74,7 +74,7 @@ class Observed:
             self.peak_s = mean_s
         else:
             self.peak_s = peak_s + (mean_s - peak_s) * (1.0 - (1.0 - _SHARE) ** min(count, 100))
-        bad = sum([_bad(port, protocol) for protocol, port in enumerate(backend.ports) if port])
+        bad = _bad(backend)
         failed = min(1.0, (bad - self._bad) / count)
         self._bad = bad
         self.bad_share += (failed - self.bad_share) * _SHARE
@@ -143,10 +143,14 @@ class LeastLatencyPicker:
         return best
 
 
-def _bad(port: Port, protocol: int) -> int:
-    """How many attempts at a port have failed, or were answered with an error of the server."""
-    bad = sum(port.failures.values())
-    for code, count in port.codes.items():
-        if code in _BAD_STATUS if protocol == AppProtocol.GRPC else code >= 500:
-            bad += count
+def _bad(backend: Backend) -> int:
+    """How many attempts at a backend have failed, or were answered with an error of it."""
+    bad = 0
+    for protocol, port in zip(_PROTOCOLS, backend.ports, strict=True):
+        if port is None:
+            continue
+        bad += sum(port.failures.values())
+        for code, count in port.codes.items():
+            if is_backend_error(protocol, code):
+                bad += count
     return bad

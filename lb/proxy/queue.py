@@ -36,6 +36,7 @@ from lb.domain.schedule import (
     Ticket,
     Wait,
 )
+from lb.domain.server_errors import is_backend_error
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Attempt, Exchange, RoutingHints, Waiting
@@ -60,8 +61,6 @@ _ANEW_AT_ONCE: Final = 32
 thousands of those."""
 _MAX_TENANT: Final = 128
 _GOOD: Final = Ending.GOOD
-_SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
-"""gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = UNREACHED | {
     Outcome.LOST, Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED,
     Outcome.SILENT, Outcome.BROKEN, Outcome.HEAD_TOO_LARGE,
@@ -928,6 +927,5 @@ def _ending(protocol: AppProtocol, outcome: Outcome, code: int) -> Ending:
         is_http = protocol is AppProtocol.HTTP
         if 200 <= code < 400 if is_http else not code:
             return Ending.GOOD
-        is_bad = code >= 500 if is_http else code in _SERVER_ERRORS
-        return Ending.FAILED if is_bad else Ending.NEITHER
+        return Ending.FAILED if is_backend_error(protocol, code) else Ending.NEITHER
     return Ending.FAILED if outcome in _BAD_ENDS else Ending.NEITHER

@@ -2,7 +2,8 @@
 
 A part is an exchange of its own for whoever places and retries it, and none for the client, for its
 limits, and in the log: those know the whole. What is done with messages and bodies say
-`lb.kserve.split`, `lb.proxy.http2.split_session` and `lb.proxy.http1.split_request`.
+`lb.kserve.split`, `lb.proxy.http2.split_session` and `lb.proxy.http1.split_request`. What becomes
+of a batch says `lb.proxy.split_batch`.
 """
 
 from __future__ import annotations
@@ -350,6 +351,10 @@ class Part(Protocol):
 
     def cancel(self) -> None:
         """Nobody wants its answer any more. Nothing is to be left behind."""
+        ...
+
+    def drop_answer(self) -> None:
+        """Hold nothing any more of its answer."""
         ...
 
 

@@ -18,12 +18,12 @@ from lb.domain.client import Client
 from lb.domain.operation import OperationKind, Treatment
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Wait
+from lb.domain.server_errors import is_span_error
 from lb.domain.why import Why
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.request_trace import RequestTrace
 from lb.settings.tracing import SampledBy, TracingSettings, UnsampledMode
 from lb.telemetry.access_log import CLIENTS_FAULT
-from lb.telemetry.labels import is_servers_fault
 from lb.telemetry.record import RequestRecord, RequestSink
 from lb.telemetry.sampling import TRACED, Draw, drawing
 from lb.telemetry.spans import RareFacts, SpanQueue, TraceFacts
@@ -182,7 +182,7 @@ class Tracer:
         if trace is None:
             if outcome in _NO_FAILURE or exchange.finished:
                 return
-            if outcome is _ANSWERED and not is_servers_fault(exchange.protocol, code):
+            if outcome is _ANSWERED and not is_span_error(exchange.protocol, code):
                 return
             trace = self._decide_late(exchange, now)
             if trace is None:

@@ -15,19 +15,24 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final, Protocol
 
+from lb.access.gate import Credentials, Gate
 from lb.balancing.variants import WeightedChoice, with_shares
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
+from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.domain.server_errors import is_service_error
 from lb.health.rollback import Baseline, Counts, VariantJudge
 from lb.net.timers import TimerWheel
-from lb.proxy.exchange import RoutingHints
+from lb.proxy.exchange import Exchange, RoutingHints
+from lb.proxy.failure import grpc_status, http_status
 from lb.settings.model import Settings
 from lb.settings.scheduling import ModelSettings
 from lb.settings.values import field_name
 from lb.telemetry.variants import VariantStatus
+from lb.wire.grpc.status import GrpcStatus
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +54,10 @@ _NOT_ITS_OWN: Final = frozenset({
     Reason.MEMORY, Reason.SEQUENCE_ID,
 })  # fmt: skip
 """Reasons that a client, or we ourselves, are to blame for."""
-GIVEN_UP: Final = frozenset({Reason.CLIENT_GONE, Reason.DEADLINE})
+_GIVEN_UP: Final = frozenset({Reason.CLIENT_GONE, Reason.DEADLINE})
 """Reasons for which nobody waits for an answer any longer."""
+_GOOD_HTTP: Final = range(200, 300)
+_MAY_NOT: Final = "this client may not choose a variant; see access.control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +137,24 @@ def variant_fields(settings: Settings) -> frozenset[bytes]:
     return frozenset(fields - {b""})
 
 
-def is_counted(reason: Reason | None) -> bool:
-    """Whether a request that we ended for a reason says something of its variant."""
-    return reason not in _NOT_ITS_OWN
+def pinned_by(
+    exchange: Exchange, gate: Gate, credentials: Credentials | None, client: Client | None
+) -> bytes:
+    """Find the variant that the client of a request names; empty where it names none.
+
+    Args:
+        exchange: the request.
+        gate: says who may name one.
+        credentials: of its head.
+        client: at the other end of its connection; None once that is gone.
+
+    Raises:
+        RequestRefused: this one may not.
+    """
+    pinned = exchange.hint(PIN)
+    if pinned and (client is None or not gate.may_control(credentials, client)):
+        raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
+    return pinned
 
 
 class Variant:
@@ -158,6 +180,41 @@ class Variant:
         """None: it is not judged, nor is another one by it."""
         self.has_served = False
         """It has answered well since its share was set."""
+
+    def ended(
+        self, exchange: Exchange, reason: Reason | None, due: float, now: float
+    ) -> float | None:
+        """Count a unary inference that this variant served.
+
+        Args:
+            exchange: the inference, which is over.
+            reason: why we ended it; None where it has the answer of its backend.
+            due: when the deadline of its client passes, in monotonic seconds.
+            now: monotonic seconds.
+
+        Returns:
+            How long it took if it was answered well.
+        """
+        is_grpc = exchange.protocol is AppProtocol.GRPC
+        code = exchange.grpc_status if is_grpc else exchange.status
+        code_of = grpc_status if is_grpc else http_status
+        took_s = exchange.took_s(now)
+        if reason is None and code == code_of(Reason.DEADLINE) and now >= due:
+            # The backend knows the deadline, too, and noticed it first.
+            self.given_up(took_s, is_answered=True)
+            return None
+        if reason in _GIVEN_UP:
+            waited_s = 0.0 if exchange.first_byte_at else took_s
+            self.given_up(waited_s, is_answered=reason is Reason.DEADLINE)
+            return None
+        is_answered = code >= GrpcStatus.OK if is_grpc else code > 0
+        was_cancelled = reason is None and code == code_of(Reason.CLIENT_GONE)
+        if not is_answered or was_cancelled or reason in _NOT_ITS_OWN:
+            return None
+        is_good = reason is None and (code == GrpcStatus.OK if is_grpc else code in _GOOD_HTTP)
+        is_error = reason is not None or is_service_error(exchange.protocol, code)
+        self.count(took_s if is_good else None, is_error=is_error)
+        return took_s if is_good else None
 
     def count(self, took_s: float | None, *, is_error: bool) -> None:
         """A request was answered. It took so long since its client had sent it, if that is
@@ -270,6 +327,17 @@ class VariantSet:
         """Requests since the weights changed last, up to those that are needed."""
         self.use([each.weight for each in rules.variants])
         if rules.ramp is not None and rules.ramp[0] is not None:
+            self._go_on_with_ramp(now)
+
+    def take(self, rules: NameRules, now: float) -> None:
+        """Go by other rules of the same variants from now on. Shares, counters and open sequences
+        stay; a new ramp begins unless somebody has decided on the shares."""
+        before, self.rules = self.rules, rules
+        if rules.rollback != before.rollback:
+            self.renew_judges()
+        if rules.ramp != before.ramp and self.changed in ("", "ramp"):
+            self.begins_at = now
+            self.ramps = rules.ramp is not None
             self._go_on_with_ramp(now)
 
     def use(self, weights: Sequence[float]) -> None:
@@ -593,20 +661,22 @@ class VariantBook:
         """By the name that clients use."""
 
     def configure(self, options: VariantOptions) -> None:
-        """Go by other options from now on. Names whose variants stay the same keep their weights;
-        sequences under way stay where they are."""
+        """Go by other options from now on. Names whose variants stay the same keep their shares
+        and counters; sequences under way stay where they are."""
         self._tenant_header = options.tenant_header
         now = self.clock()
         sets = {}
         for name, rules in options.names.items():
             before = self.sets.get(name)
-            if before is None or before.rules != rules:
+            if before is None or before.rules.variants != rules.variants:
                 fresh = VariantSet(name, rules, now)
                 fresh.renew_judges()
                 if before is not None:
                     fresh.steps = before.steps
                     fresh.rollbacks = before.rollbacks
                 before = fresh
+            elif before.rules != rules:
+                before.take(rules, now)
             sets[name] = before
         self.sets = sets
 

@@ -15,10 +15,6 @@ OTHER: Final = "other"
 _GRPC: Final = AppProtocol.GRPC
 _OK: Final = GrpcStatus.OK.value
 _HTTP_CODES: Final = {0: NO_CODE} | {code: str(code) for code in range(100, 600)}
-_SERVERS_FAULTS: Final = frozenset({
-    GrpcStatus.UNKNOWN, GrpcStatus.DEADLINE_EXCEEDED, GrpcStatus.UNIMPLEMENTED,
-    GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS,
-})  # fmt: skip
 _GRPC_CODES: Final = {-1: NO_CODE} | {status.value: status.name for status in GrpcStatus}
 
 
@@ -31,11 +27,6 @@ def code_label(protocol: AppProtocol, code: int) -> str:
     """
     codes = _GRPC_CODES if protocol is _GRPC else _HTTP_CODES
     return codes.get(code, OTHER)
-
-
-def is_servers_fault(protocol: AppProtocol, code: int) -> bool:
-    """Whether a code is an error of the server, by OpenTelemetry's semantic conventions."""
-    return code in _SERVERS_FAULTS if protocol is _GRPC else code >= 500
 
 
 def is_failure(protocol: AppProtocol, code: int) -> bool:

@@ -14,10 +14,11 @@ from typing import Final
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome
+from lb.domain.server_errors import is_span_error
 from lb.domain.why import Why
 from lb.telemetry.access_log import CLIENTS_FAULT
 from lb.telemetry.facts import FACTS, GRPC_STATUS
-from lb.telemetry.labels import code_label, is_failure, is_servers_fault
+from lb.telemetry.labels import code_label, is_failure
 from lb.telemetry.spans import AttemptSpan, RequestSpan, Span
 from lb.wire.protobuf import BYTES, VARINT, fields, varint
 
@@ -165,7 +166,7 @@ class SpanEncoder:
         error = ""
         if span.reason is not None and span.reason not in CLIENTS_FAULT:
             error = span.reason.value
-        elif is_servers_fault(span.protocol, code):
+        elif is_span_error(span.protocol, code):
             error = code_label(span.protocol, code)
         name = _add_protocol(attributes, span)
         ids = (span.trace_id, span.span_id, span.parent_id, span.state)

@@ -164,6 +164,49 @@ def test_a_watched_file_is_applied_by_itself(serving: Serving, config: dict[str,
     assert metric(addresses["metrics"], 'triton_lb_reloads_total{result="applied"}') == 2
 
 
+def test_other_rules_of_variants_keep_what_an_operator_set(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+
+    def reload_with(**rules: Any) -> None:
+        variants = [
+            {"name": "old", "model": "sleeper", "weight": 95},
+            {"name": "new", "model": "identity_fp32", "weight": 5},
+        ]
+        models = {"named": {"variants": variants, **rules}}
+        reload(serving, config | {"models": models}, addresses["metrics"])
+
+    def shown() -> tuple[str, list[tuple[str, float, int]]]:
+        _, text = get(addresses["admin"], "/api/v1/variants")
+        named = json.loads(text)["models"][0]
+        variants = [(each["name"], each["percent"], each["answers"]) for each in named["variants"]]
+        return named["changed"], variants
+
+    def command(*words: str) -> None:
+        done = serving.command(*words, "--admin", addresses["admin"])
+        assert done.returncode == 0, done.stderr
+
+    reload_with(rollback={"errors": "2x", "min_requests": 200})
+    command("promote", "named", "new")
+    command("set", "named", "old=0")
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}
+    client = http.client.HTTPConnection(addresses["http"], timeout=30)
+    client.request("POST", "/v2/models/named/infer", json.dumps({"inputs": [tensor]}))
+    answer = client.getresponse()
+    assert answer.status == 200, answer.read()
+    client.close()
+    before = ("operator", [("new", 100, 1), ("old", 0, 0)])
+    wait_until(lambda: shown() == before, timeout_s=30, what="the answer to be counted")
+    for rules in (
+        {"rollback": {"errors": "2x", "min_requests": 300}},
+        {"sticky": "header:x-user"},
+        {"ramp": {"to": 50, "over": "1s"}},
+    ):
+        reload_with(**rules)
+        assert shown() == before
+
+
 TOKEN = "0123456789abcdef"
 
 

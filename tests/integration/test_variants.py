@@ -36,8 +36,9 @@ async def serving(
     version: bytes = b"",
     gate: Gate | None = None,
     audience: Audience = Audience.NOBODY,
+    backends: int = 1,
 ) -> AsyncIterator[Setup]:
-    """A relay before a backend that gives one answer to everything."""
+    """A relay before a backend, or several at one address, that gives one answer to everything."""
 
     async def script(peer: Peer) -> None:
         while await peer.request():
@@ -50,7 +51,7 @@ async def serving(
     }
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=options, gate=gate) as relay,
+        running_http1_relay(*[backend.target] * backends, options=options, gate=gate) as relay,
         raw_client(relay.port) as client,
     ):
         first = {"name": "canary", "model": model, "version": version, "weight": 1}
@@ -125,6 +126,31 @@ async def test_each_event_of_a_stream_has_the_name() -> None:
             got = await client.answer()
             assert got.body == events.replace(LONG, NAME)
             assert got.complete
+
+
+async def test_each_event_has_the_name_after_the_error_of_another_backend() -> None:
+    full = reply(b'{"error":"Exceeds maximum queue size"}', status=b"503 Service Unavailable")
+    events = [b'data: {"model_name":"%b","text_output":"%d"}\n\n' % (LONG, each) for each in (1, 2)]
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    async with serving(b"", backends=2) as (backend, _, client):
+
+        async def script(peer: Peer) -> None:
+            while await peer.request():
+                if len(backend.requests) == 1:
+                    await peer.send(full)
+                    continue
+                await peer.send(head)
+                for event in events:
+                    await peer.send(b"%x\r\n%b\r\n" % (len(event), event))
+                await peer.send(b"0\r\n\r\n")
+
+        backend.script = script
+        await client.send(inference(b"/v2/models/detector/generate_stream"))
+        got = await client.answer()
+        assert (got.status, got.body) == (200, b"".join(events).replace(LONG, NAME))
+        assert len(backend.requests) == 2
 
 
 async def test_errors_pass_as_they_are_and_count() -> None:

@@ -3,23 +3,20 @@ a client of their own, and it is answered once they are."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import http_error_text, meaning
+from lb.kserve.errors import http_error_text
 from lb.kserve.inspect import Findings
-from lb.kserve.merge.steps import Steps, finish
+from lb.kserve.merge.steps import Steps
 from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
-from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
+from lb.kserve.split.tensors import NotSplit
 from lb.kserve.work import json_priority, json_rows
 from lb.net.sockets import peer_end
-from lb.net.steps import at_once, in_turns
-from lb.proxy.exchange import Exchange, SplitHints
+from lb.proxy.exchange import Exchange
 from lb.proxy.failure import http_body, http_status
 from lb.proxy.findings import note_findings
 from lb.proxy.http1.answers import Answer
@@ -28,18 +25,14 @@ from lb.proxy.http1.heads import RequestPlan, json_size_of
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.sides import ClientSide
 from lb.proxy.split import (
-    JOINED_AT_ONCE,
     TOO_LARGE,
     HeldBytes,
-    Parts,
+    Part,
     SplitPlan,
     part_hints,
-    pinned,
-    rows_text,
     take_over_marks,
-    units_at_once,
 )
-from lb.proxy.split_memory import BatchMemory
+from lb.proxy.split_batch import SplitBatch
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
@@ -219,7 +212,7 @@ class Http1Part:
         self.request = request
         self.first = first
         self.count = count
-        self.form = PartForm(HeldBytes(request.memory))
+        self.form = PartForm(HeldBytes(request.batch.memory))
         plan = _plan_of_part(whole.plan)
         self.exchange = Http1Exchange(whole.relay, side, plan, whole.started_at)
         self.exchange.be_part(whole)
@@ -232,7 +225,8 @@ class Http1Part:
         body = request.body_of(self)
         head = request.head_of(body)
         size = body.size
-        exchange.hints = part_hints(request.hints, request.plan, self.count, size)
+        batch = request.batch
+        exchange.hints = part_hints(batch.hints, batch.plan, self.count, size)
         exchange.plan.length = size
         exchange.expect_parts()
         trace = request.exchange.trace
@@ -249,6 +243,13 @@ class Http1Part:
             take_over_marks(self.request.exchange, exchange)
         self.form.held.drop()
 
+    def drop_answer(self) -> None:
+        """See `Part`. What still runs on a backend is still a request of its client."""
+        self.form.held.drop()
+        whole, exchange = self.request.exchange, self.exchange
+        if whole.permit is not None and exchange.is_under_way:
+            exchange.permit, whole.permit = whole.permit, None
+
 
 def _plan_of_part(whole: RequestPlan) -> RequestPlan:
     """What is done with a part, whose length is not known yet."""
@@ -261,12 +262,10 @@ def _plan_of_part(whole: RequestPlan) -> RequestPlan:
 
 
 class SplitRequest:
-    """Holds an inference whose batch may be cut, and has it answered or goes out of its way."""
+    """Holds an inference whose batch may be cut, and has it answered or goes out of its way.
+    Implements `BatchSide`."""
 
-    __slots__ = (
-        "_cut", "_held", "_is_fresh", "_is_pinned", "_parts", "_plan", "_work", "collects",
-        "exchange", "head", "hints", "memory",
-    )  # fmt: skip
+    __slots__ = ("batch", "collects", "exchange", "head")
 
     def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
         """
@@ -278,21 +277,9 @@ class SplitRequest:
         self.collects = True
         self.head = b""
         """As a backend would get it."""
-        self.hints = exchange.hints
-        """The hints of the whole batch."""
-        self.memory = BatchMemory(exchange.relay.memory_budget, self)
-        """What the request and the answers to its parts take."""
-        self._held = HeldBytes(self.memory)
-        self._plan = plan
-        """None while nobody knows whether it is cut."""
-        self._is_fresh = True
-        """The plan is of this iteration of the event loop."""
-        self._is_pinned = False
-        """Its parts ask for a version of the model, since several answered before."""
-        self._cut: BodyCut | None = None
-        self._parts: Parts | None = None
-        self._work: asyncio.Task[None] | None = None
-        """Reads a long request, or joins long answers."""
+        self.batch: SplitBatch[BodyCut, tuple[Body, str]] = SplitBatch(
+            self, exchange, exchange.relay.parts, self, plan
+        )
 
     # The request
 
@@ -304,7 +291,7 @@ class SplitRequest:
         self.head = head
         server = exchange.server
         self.add(pieces, ended=ended)
-        self._is_fresh = False
+        self.batch.age()
         if server is not None and exchange.handler is self and not ended:
             exchange.invite_body(server)
 
@@ -314,20 +301,19 @@ class SplitRequest:
 
     def add(self, pieces: Sequence[Held], *, ended: bool) -> None:
         """See `RequestHandler`."""
-        exchange = self.exchange
+        exchange, batch = self.exchange, self.batch
         if exchange.cut_if_too_large(pieces):
             return
         exchange.bytes_in += sum(map(len, pieces))
         exchange.body.ended = ended
-        if not all(map(self._held.add, pieces)):
+        if not all(map(batch.held.add, pieces)):
             return
-        if self._plan is None and not self._decides(is_all=ended):
+        if not batch.is_planned and not self._decides(is_all=ended):
             return
-        plan = self._plan
-        assert plan is not None
-        if max(exchange.plan.length, self._held.size) > plan.rule.max_bytes:
+        plan = batch.plan
+        if max(exchange.plan.length, batch.held.size) > plan.rule.max_bytes:
             if not plan.must:
-                self._pass_on()
+                self.pass_on()
                 return
             exchange.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif ended:
@@ -336,236 +322,103 @@ class SplitRequest:
     def _decides(self, *, is_all: bool) -> bool:
         """Whether the batch is to be cut. If not, more of it is needed to tell, or it has gone on
         as it came."""
-        exchange = self.exchange
-        text = self._held.rope().read(0, _LOOKED_AT)
+        exchange, batch = self.exchange, self.batch
+        text = batch.held.rope().read(0, _LOOKED_AT)
         if exchange.plan.is_compressed:
             text, _ = inflated_start(text, _LOOKED_AT)
         rows, end = json_rows(text)
-        if not (end or is_all or self._held.size >= _LOOKED_AT):
+        if not (end or is_all or batch.held.size >= _LOOKED_AT):
             return False
         splits = exchange.relay.dispatcher.splits
+        plan = None
         if not splits.stays_whole(exchange.model, rows):
-            size = max(exchange.plan.length, self._held.size)
-            self._plan = splits.plan(exchange, rows, size)
-        if self._plan is None:
-            self._pass_on()
-        return self._plan is not None
-
-    def _pass_on(self) -> None:
-        """Have the request placed like any other, as it came."""
-        exchange = self.exchange
-        data = self._held.rope()
-        ended = exchange.body.ended
-        exchange.handler = None
-        self._leave_room()
-        self._held.drop()
-        exchange.bytes_in = 0
-        if ended and exchange.plan.length >= 0:
-            exchange.pass_on_held(self.head, data.pieces(0, len(data)))
-        else:
-            exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
+            size = max(exchange.plan.length, batch.held.size)
+            plan = splits.plan(exchange, rows, size)
+        if plan is None:
+            self.pass_on()
+            return False
+        batch.use(plan)
+        return True
 
     def _begin(self, plan: SplitPlan) -> None:
         """The request is complete."""
-        exchange = self.exchange
         if not plan.must and self._is_left():
-            self._pass_on()
+            self.pass_on()
             return
-        size = exchange.plan.json_size
-        units = units_at_once(self._held.size if size < 0 else size)
-        work = self._read(plan)
-        try:
-            cut = at_once(work, exchange.relay.iteration, units)
-        except NotSplit:
-            self._pass_on()
-            return
-        if cut is None:
-            self._do_in_turns("cut", work, partial(self._begin_parts, plan))
-        else:
-            self._begin_parts(plan, cut)
+        json_size = self.exchange.plan.json_size
+        self.batch.begin(self.batch.held.size if json_size < 0 else json_size)
 
     def _is_left(self) -> bool:
         """Whether the client has ended its connection, or its half of it, behind the request. Most
-        that do are gone: parts that nobody waits for would each cost as much as a request."""
+        that do are gone: parts that nobody waits for would each cost as much as a request. Nothing
+        is read from the connection meanwhile, so nobody else notices."""
         server = self.exchange.server
         transport = None if server is None else server.transport
         return transport is not None and peer_end(transport) is not None
 
-    def _read(self, plan: SplitPlan) -> Steps[BodyCut]:
-        """Read the request.
+    # What its protocol does of a batch
 
-        Raises:
-            NotSplit: it cannot be cut.
-        """
+    def read(self) -> Steps[BodyCut]:
+        """See `BatchSide`."""
         request = self.exchange.plan
-        data = self._held.rope()
+        data = self.batch.held.rope()
         if request.is_compressed:
-            text = inflated(data.joined(), plan.rule.max_bytes)
+            text = inflated(data.joined(), self.batch.plan.rule.max_bytes)
             if text is None:
                 raise NotSplit("it cannot be inflated, or is too long")
             data = Rope([text])
         cut = yield from cut_body(data, request.json_size)
-        if cut.rows != plan.rows:
-            raise NotSplit("inputs differ in their batch dimension")
         return cut
 
-    def _do_in_turns(
-        self, name: str, work: Steps[ResultT], then: Callable[[ResultT], None]
-    ) -> None:
-        """Do work while others have their turns. `close` ends it."""
-        exchange = self.exchange
-        name = f"{name}:{exchange.operation.name}"
-        self._work = exchange.relay.parts.tasks.spawn(self._in_turns(work, then), name=name)
-
-    async def _in_turns(self, work: Steps[ResultT], then: Callable[[ResultT], None]) -> None:
-        exchange = self.exchange
-        try:
-            result = await in_turns(work, exchange.relay.iteration)
-            self._work = None
-            then(result)
-        except NotSplit:
-            self._work = None
-            self._pass_on()
-        except NotMerged as error:
-            self._work = None
-            self._not_merged(error)
-        except Exception:  # top frame: a client waits
-            _log.exception("a batch cannot be cut, or the answers to its parts not joined")
-            self._work = None
-            exchange.cut(Outcome.CANCELLED, Reason.INTERNAL, "internal error")
-
-    def _begin_parts(self, plan: SplitPlan, cut: BodyCut) -> None:
-        exchange = self.exchange
-        self._cut = cut
-        self._note(cut.text, plan)
-        room = exchange.relay.dispatcher.splits.room
-        if room.begin(self.memory, exchange.model, plan.rows, must=plan.must):
-            self._go_on(cut)
-        elif plan.must:
-            self._is_fresh = False
-            go_on = partial(self._go_on, cut)
-            room.wait(self.memory, exchange.model, plan.rows, go_on, exchange.relay.parts)
-        else:
-            self._pass_on()
-
-    def _go_on(self, cut: BodyCut) -> None:
-        """There is room for the answers to the parts."""
-        exchange, plan = self.exchange, self.plan
-        splits = exchange.relay.dispatcher.splits
-        if not self._is_fresh:
-            now_best = splits.plan(exchange, plan.rows, self._held.size)
-            if now_best is None:
-                self._pass_on()  # others have come since it began
-                return
-            self._plan = plan = now_best
-        splits.counts.batches += 1
-        self._run(cut, plan)
-
-    def _run(self, cut: BodyCut, plan: SplitPlan) -> None:
-        exchange = self.exchange
-        parts = []
-        first = 0
-        for count in plan.parts:
-            parts.append(self._part(first, count))
-            first += count
-        exchange.relay.dispatcher.splits.counts.parts += len(parts)
-        exchange.hints = SplitHints(self.hints, len(parts))
-        exchange.may_have_run = True  # some of it, before an error of ours
-        budget = exchange.relay.iteration
-        self._parts = Parts(parts, plan.rule.at_once, budget, cut.part_units)
-        self._parts.begin()
-
-    def _note(self, text: bytes, plan: SplitPlan) -> None:
-        """Note what the JSON of the batch says of where it goes."""
-        exchange = self.exchange
+    def note(self, cut: BodyCut) -> bool:
+        """See `BatchSide`: the JSON of the batch says where it goes."""
+        exchange, text = self.exchange, cut.text
         snapshot = exchange.relay.dispatcher.pool.current
         found = Findings(exchange.plan.route.version)
-        found.rows = plan.rows
+        found.rows = cut.rows
         if b'"priority"' in text:
             found.priority = json_priority(text)
         if snapshot.regions:
             found.regions = http_regions(text)
         route = snapshot.routes.get(exchange.model)
         note_findings(exchange, found, route, snapshot.regions, exchange.bytes_in)
-        self.hints = exchange.hints
+        return True
 
-    def _part(self, first: int, count: int) -> Http1Part:
+    def pass_on(self) -> None:
+        """See `BatchSide`."""
+        exchange = self.exchange
+        ended = exchange.body.ended
+        exchange.handler = None
+        data = self.batch.give_back()
+        exchange.bytes_in = 0
+        if ended and exchange.plan.length >= 0:
+            exchange.pass_on_held(self.head, data.pieces(0, len(data)))
+        else:
+            exchange.pass_on(self.head, [*data.views(0, len(data))], ended=ended)
+
+    def make_part(self, first: int, count: int) -> Http1Part:
+        """See `BatchSide`."""
         server = self.exchange.server
         assert server is not None
         side = PartSide(server)
         side.part = part = Http1Part(self, side, first, count)
         return part
 
-    @property
-    def plan(self) -> SplitPlan:
-        """How the batch is cut."""
-        assert self._plan is not None
-        return self._plan
+    def join(self, parts: Sequence[Part]) -> tuple[Steps[tuple[Body, str]], int]:
+        """See `BatchSide`."""
+        forms = [part.form for part in parts if isinstance(part, Http1Part)]
+        answers = [
+            (json_size_of(form.head.head.lower()), form.held.rope())
+            for form in forms
+            if form.head is not None
+        ]
+        size = sum(len(body) for _, body in answers)
+        return join_bodies(answers, self.batch.plan.parts), size
 
-    def body_of(self, part: Http1Part) -> Body:
-        """What a backend gets of the batch."""
-        assert self._cut is not None
-        return self._cut.part(part.first, part.count)
-
-    def head_of(self, body: Body) -> bytes:
-        """The head of a part."""
-        head = drop_fields(self.head, _OF_THE_WHOLE)
-        head = add_field(head, b"Content-Length", b"%d" % body.size)
-        if body.json_size == ALL_JSON:
-            return head
-        return add_field(head, _JSON_SIZE, b"%d" % body.json_size)
-
-    # The parts
-
-    def part_answered(self, part: Http1Part) -> None:
-        """A backend has answered a part."""
-        exchange = self.exchange
-        take_over_marks(exchange, part.exchange)
-        parts, form = self._parts, part.form
-        head = form.head
-        if exchange.server is None or parts is None or head is None:
-            return
-        if head.status >= _ERRORS:
-            data = form.held.rope().joined()
-            text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
-            if self._is_pinned and meaning(text) is not None:  # nobody has that version any more
-                self._fail(part, Answer(503, http_body(text), Reason.NOT_MERGED), text)
-                return
-            self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
-            return
-        relay = exchange.relay
-        room = relay.dispatcher.splits.room
-        room.answered(exchange.model, part.count, form.held.size, relay.parts)
-        if parts.one_done():
-            self._join(parts)
-
-    def _join(self, parts: Parts) -> None:
-        exchange, plan = self.exchange, self.plan
-        forms = [part.form for part in parts.parts if isinstance(part, Http1Part)]
-        try:
-            answers = [
-                (json_size_of(form.head.head.lower()), form.held.rope())
-                for form in forms
-                if form.head is not None
-            ]
-            work = join_bodies(answers, plan.parts)
-            size = sum(len(body) for _, body in answers)
-            budget = exchange.relay.iteration
-            if size > JOINED_AT_ONCE or budget.left <= 0:
-                self._do_in_turns("join", work, self._answer)
-                return
-            budget.spend(units_at_once(size))
-            joined = finish(work)
-        except NotMerged as error:
-            self._not_merged(error)
-            return
-        self._answer(joined)
-
-    def _answer(self, joined: tuple[Body, str]) -> None:
-        exchange, plan = self.exchange, self.plan
+    def answer(self, joined: tuple[Body, str]) -> ClientSide | None:
+        """See `BatchSide`."""
         body, _ = joined
         pieces = in_memory(body.pieces)
-        exchange.relay.dispatcher.splits.fit(exchange.model, plan)
         is_json = body.json_size == ALL_JSON
         answer = Answer(
             200,
@@ -576,41 +429,59 @@ class SplitRequest:
         answer.rest = pieces[1:]
         if not is_json:
             answer.lines = b"%b: %d\r\n" % (_JSON_SIZE, body.json_size)
-        server, relay = exchange.server, exchange.relay
-        exchange.answer(answer)
-        if server is not None:
-            relay.dispatcher.splits.room.handed_over(server, relay.parts)
+        server = self.exchange.server
+        self.exchange.answer(answer)
+        return server
 
-    def _not_merged(self, error: NotMerged) -> None:
-        exchange, plan = self.exchange, self.plan
-        if error.is_of_model:
-            exchange.relay.dispatcher.splits.unfit(exchange.model, plan, str(error))
-        if not plan.must:
-            self._drop_answers()
-            exchange.hints = self.hints
-            self._pass_on()
-            return
-        if isinstance(error, VersionsDiffer) and self._try_run_again(error.newest):
-            return
-        status = http_status(Reason.NOT_MERGED) if error.is_of_model else 503
-        text = f"the answers to {len(plan.parts)} parts cannot be joined: {error}"
-        exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
+    def not_joined(self, text: str, *, is_of_model: bool) -> None:
+        """See `BatchSide`."""
+        status = http_status(Reason.NOT_MERGED) if is_of_model else 503
+        self.exchange.answer(Answer(status, http_body(text), Reason.NOT_MERGED))
 
-    def _try_run_again(self, version: bytes) -> bool:
-        """Run the batch once more, on the backends that have a version of the model: others had
-        another one. False where it was, or its model cannot be cut any more."""
-        exchange, cut, plan = self.exchange, self._cut, self.plan
-        splits = exchange.relay.dispatcher.splits
-        now_best = splits.plan(exchange, plan.rows, self._held.size)
-        if self._is_pinned or not version or cut is None or now_best is None:
-            return False
-        self._drop_answers()
-        self._is_pinned = True
-        self._plan = now_best
-        self.hints = pinned(self.hints, version)
+    def pin(self, cut: BodyCut, version: bytes) -> None:
+        """See `BatchSide`."""
         self.head = _with_version(self.head, version)
-        self._run(cut, now_best)
-        return True
+
+    def fail(self) -> None:
+        """See `BatchSide`."""
+        self.exchange.cut(Outcome.CANCELLED, Reason.INTERNAL, "internal error")
+
+    def wake(self) -> None:
+        """See `BatchSide`: whoever needs the time asks the clock."""
+
+    # The parts
+
+    def body_of(self, part: Http1Part) -> Body:
+        """What a backend gets of the batch."""
+        cut = self.batch.cut
+        assert cut is not None
+        return cut.part(part.first, part.count)
+
+    def head_of(self, body: Body) -> bytes:
+        """The head of a part."""
+        head = drop_fields(self.head, _OF_THE_WHOLE)
+        head = add_field(head, b"Content-Length", b"%d" % body.size)
+        if body.json_size == ALL_JSON:
+            return head
+        return add_field(head, _JSON_SIZE, b"%d" % body.json_size)
+
+    def part_answered(self, part: Http1Part) -> None:
+        """A backend has answered a part."""
+        exchange = self.exchange
+        take_over_marks(exchange, part.exchange)
+        form = part.form
+        head = form.head
+        if exchange.server is None or head is None:
+            return
+        if head.status < _ERRORS:
+            self.batch.part_answered(part.count, form.held.size)
+            return
+        data = form.held.rope().joined()
+        text = http_error_text(data) or data[:_LOOKED_AT].decode("utf-8", "replace")
+        if self.batch.lacks_version(text):
+            self._fail(part, Answer(503, http_body(text), Reason.NOT_MERGED), text)
+            return
+        self._fail(part, Answer(head.status, http_body(text), is_relayed=True), text)
 
     def part_failed(self, part: Http1Part, answer: Answer) -> None:
         """There is no answer to a part but this one of ours."""
@@ -622,11 +493,10 @@ class SplitRequest:
         exchange = self.exchange
         if exchange.server is None:
             return
-        where = rows_text(part.first, part.count, self.plan.rows)
         exchange.answer(
             Answer(
                 answer.status,
-                http_body(f"{where}: {text}"),
+                http_body(self.batch.error_text(part.first, part.count, text)),
                 answer.reason,
                 retry_after_s=answer.retry_after_s,
                 is_relayed=answer.is_relayed,
@@ -638,7 +508,7 @@ class SplitRequest:
     @property
     def is_decided(self) -> bool:
         """Whether all of the body will be held, to be cut."""
-        return self._plan is not None
+        return self.batch.is_planned
 
     @property
     def is_busy(self) -> bool:
@@ -647,32 +517,7 @@ class SplitRequest:
 
     def close(self) -> None:
         """See `RequestHandler`."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
-        if self._parts is not None:
-            self._parts.cancel()
-            self._drop_answers()
-            self._parts = None
-        self._leave_room()
-        self._held.drop()
-        self._cut = None
-
-    def _leave_room(self) -> None:
-        relay = self.exchange.relay
-        relay.dispatcher.splits.room.leave(self.memory, relay.parts)
-
-    def _drop_answers(self) -> None:
-        for part in () if self._parts is None else self._parts.parts:
-            if isinstance(part, Http1Part):
-                part.form.held.drop()
-                self._hand_permit(part.exchange)
-
-    def _hand_permit(self, part: Http1Exchange) -> None:
-        """What still runs on a backend is still a request of its client."""
-        exchange = self.exchange
-        if exchange.permit is not None and part.is_under_way:
-            part.permit, exchange.permit = exchange.permit, None
+        self.batch.close()
 
     def evict(self) -> None:
         """The memory budget wants the bytes of the request, or of an answer, back."""

@@ -12,7 +12,6 @@ from typing import Final
 
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
-from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceKey
 from lb.kserve.names import JSON_BYTES, renamed_json
 from lb.kserve.operations import MODEL_GENERATE_STREAM
@@ -23,14 +22,12 @@ from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.sides import AnswerForm, RequestHandler
 from lb.proxy.shadow import head_fields
 from lb.proxy.variants import (
-    GIVEN_UP,
-    PIN,
     TARGET_VARIANT,
     Variant,
     VariantChoice,
     VariantHints,
     VariantRules,
-    is_counted,
+    pinned_by,
 )
 from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import drop_fields
@@ -47,9 +44,6 @@ _JSON_LENGTH: Final = re.compile(
 )
 _ENCODED: Final = re.compile(rb"\r\ncontent-encoding:", re.IGNORECASE)
 _EVENT: Final = b"data:"
-_GOOD: Final = range(200, 300)
-_ERRORS: Final = 500
-_MAY_NOT: Final = "this client may not choose a variant; see access.control"
 
 
 class VariantHandler:
@@ -204,14 +198,10 @@ class VariantHandler:
         exchange = self._exchange
         if self._by_platform:
             return exchange.hint(TARGET_VARIANT)
-        pinned = exchange.hint(PIN)
         server = exchange.server
+        client = None if server is None else server.client
         gate = exchange.relay.dispatcher.gate
-        if pinned and (
-            server is None or not gate.may_control(exchange.plan.credentials, server.client)
-        ):
-            raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
-        return pinned
+        return pinned_by(exchange, gate, exchange.plan.credentials, client)
 
     def _take(self, variant: Variant, before: bytes, found: RoutingHints) -> None:
         """Make the request one for a variant; see `_use`."""
@@ -234,25 +224,18 @@ class VariantHandler:
         """The client's side is over: count it for its variant, and copy it."""
         exchange, variant = self._exchange, self._variant
         shadows = exchange.relay.parts.shadows
-        took_s = exchange.took_s(exchange.relay.clock())
-        is_inference = exchange.operation.kind is OperationKind.INFERENCE
-        if variant is None or not is_inference or exchange.reason is not None:
+        if variant is None or exchange.operation.kind is not OperationKind.INFERENCE:
             shadows.forget(exchange)
-        if variant is None or not is_inference:
             return
-        if exchange.reason in GIVEN_UP:
-            waited_s = 0.0 if exchange.first_byte_at else took_s
-            variant.given_up(waited_s, is_answered=exchange.reason is Reason.DEADLINE)
-            return
-        if not is_counted(exchange.reason):
-            return
-        is_error = exchange.status >= _ERRORS or exchange.reason is not None
-        is_good = exchange.status in _GOOD
-        variant.count(took_s if is_good else None, is_error=is_error)
-        if is_good and exchange.reason is None:
+        now, reason = exchange.relay.clock(), exchange.reason
+        took_s = variant.ended(exchange, reason, exchange.due, now)
+        if took_s is not None:
             shadows.answered(exchange.plan.model, took_s)
-        if self._recording is not None:
+        if reason is not None:
+            shadows.forget(exchange)
+        elif self._recording is not None:
             rules, status = variant.rules, exchange.status
+            took_s = exchange.took_s(now)
             shadows.finished(exchange, rules.model, rules.version, status, took_s, self._fields)
 
     def _fields(self) -> Fields:
@@ -285,7 +268,7 @@ class NamedForm:
             key: of the name in the JSON of the answer.
             model: the variant's.
             name: that was asked for.
-            is_stream: the answer is a stream of events, each of which has the name.
+            is_stream: an answer is a stream of events, each of which has the name.
         """
         self._inner = inner
         self._key = key
@@ -316,14 +299,16 @@ class NamedForm:
         if head is not None:
             self._head, self._held, self._delta = None, b"", 0
             has_length = self._is_stream and head.length > 0
-            if head.is_error or has_length or _ENCODED.search(head.plain):
-                self.changes_all = self._is_stream = False
+            passes = head.is_error or has_length or bool(_ENCODED.search(head.plain))
+            # Another backend may answer after an error.
+            self.changes_all = self._is_stream and not passes
+            if passes:
                 return head, pieces
             if not self._is_stream:
                 found = _JSON_LENGTH.search(head.plain)
                 self._json_size = int(found[1]) if found is not None else -1
                 self._head = head
-        if self._is_stream:
+        if self.changes_all:
             return head, [self._events(b"".join(pieces), ended=ended)]
         if self._head is None:
             return head, pieces

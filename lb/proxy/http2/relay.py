@@ -208,7 +208,7 @@ class Http2Relay(Http2Shared):
         recording = self.parts.payloads.recording_of(call)
         if recording is not None:
             self.parts.payloads.drop(recording)  # the session takes the call from it
-        SplitSession(call, splits, plan).take(payload, int(is_all))
+        SplitSession(call, plan).take(payload, int(is_all))
         return True
 
     def start(self, attempt: GrpcAttempt) -> None:

@@ -7,41 +7,32 @@ request is: an attempt at a part has pipes of its own, and its response is held 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import meaning
 from lb.kserve.inspect import inspect_quickly
-from lb.kserve.merge.steps import Steps, finish
+from lb.kserve.merge.steps import Steps
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
-from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
-from lb.net.steps import at_once, in_turns
-from lb.proxy.exchange import Exchange, SplitHints
+from lb.kserve.split.tensors import NotMerged, NotSplit
+from lb.proxy.exchange import Exchange
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inspection import INSPECTED_BYTES, NAME_AT
 from lb.proxy.http2.replies import trailers_only
 from lb.proxy.split import (
-    JOINED_AT_ONCE,
     TOO_LARGE,
     HeldBytes,
-    Parts,
+    Part,
     SplitPlan,
-    Splits,
     part_hints,
-    pinned,
-    rows_text,
     take_over_marks,
-    units_at_once,
 )
-from lb.proxy.split_memory import BatchMemory
+from lb.proxy.split_batch import SplitBatch
 from lb.wire.grpc.compression import inflated, inflated_start
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
@@ -155,11 +146,11 @@ class GrpcPart(Exchange):
 
     def begin(self) -> None:
         """See `Part`."""
-        session = self.session
-        assert session.cut is not None
-        self.pieces = session.cut.part(self.first, self.count)
+        batch = self.session.batch
+        assert batch.cut is not None
+        self.pieces = batch.cut.part(self.first, self.count)
         self.bytes_in = size = sum(map(len, self.pieces))
-        self.hints = part_hints(session.hints, session.plan, self.count, size)
+        self.hints = part_hints(batch.hints, batch.plan, self.count, size)
         self.place_anew()
 
     def _place(self) -> None:
@@ -242,6 +233,12 @@ class GrpcPart(Exchange):
         self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
         self._finish()
 
+    def drop_answer(self) -> None:
+        """See `Part`. Nothing of it runs on: its attempts end with their streams."""
+        if self.answer is not None:
+            self.answer.held.drop()
+            self.answer = None
+
     def _finish(self) -> None:
         """Leave nothing behind but the answer."""
         call = self.session.call
@@ -287,7 +284,7 @@ class PartAnswer(ResponseSink):
 
     def __init__(self, part: GrpcPart) -> None:
         self.part = part
-        self.held = HeldBytes(part.session.memory)
+        self.held = HeldBytes(part.session.batch.memory)
 
     @property
     def message(self) -> Rope:
@@ -399,61 +396,45 @@ class PartAnswer(ResponseSink):
 
 
 class SplitSession(CallPart):
-    """The request of a batch that is cut: held whole, and answered once all parts are."""
+    """The request of a batch that is cut: held whole, and answered once all parts are. Implements
+    `BatchSide`."""
 
-    __slots__ = (
-        "_held", "_is_fresh", "_is_pinned", "_parts", "_splits", "_work", "cut", "first_answer_at",
-        "hints", "memory", "plan",
-    )  # fmt: skip
+    __slots__ = ("batch", "first_answer_at")
 
-    def __init__(self, call: Call, splits: Splits, plan: SplitPlan) -> None:
+    def __init__(self, call: Call, plan: SplitPlan) -> None:
         """
         Args:
             call: whose request it is.
-            splits: counts the batch.
             plan: how it is cut.
         """
         super().__init__(call)
         call.part = self
-        self.plan = plan
-        self.hints = call.hints
-        """The hints of the call before it was cut."""
-        self.cut: MessageCut | None = None
-        """The request once it is complete."""
         self.first_answer_at = 0.0
-        self._is_fresh = True
-        """The plan is of this iteration of the event loop."""
-        self._is_pinned = False
-        """Its parts ask for a version of the model, since several answered before."""
-        self._splits = splits
-        self.memory = BatchMemory(call.relay.memory_budget, call)
-        """What the request and the answers to its parts take."""
-        self._held = HeldBytes(self.memory)
-        self._parts: Parts | None = None
-        self._work: asyncio.Task[None] | None = None
-        """Reads a long request, or joins long answers."""
+        self.batch: SplitBatch[MessageCut, tuple[list[Payload], str]] = SplitBatch(
+            self, call, call.relay.parts, call, plan
+        )
 
     # The request
 
     def take(self, payload: Payload, end_stream: int) -> None:
         """Take what has come of the request, whose call has looked at it."""
-        request = self.call.request
+        request, held = self.call.request, self.batch.held
         pieces = [*(request.queue or ()), payload]
         request.clear()
-        if all(map(self._held.add, pieces)):
-            self._go_on(self._held.size, end_stream)
-        self._is_fresh = False
+        if all(map(held.add, pieces)):
+            self._go_on(held.size, end_stream)
+        self.batch.age()
 
     def request_data(self, payload: Held, end_stream: int) -> None:
         """See `CallPart`."""
-        call = self.call
-        if self.cut is not None or call.finished:
+        call, batch = self.call, self.batch
+        if batch.cut is not None or call.finished:
             call.drop_upload(len(payload))
             return
         call.bytes_in += len(payload)
         if call.messages is not None and not call.check_message(payload):
             return
-        if self._held.add(payload):
+        if batch.held.add(payload):
             self._go_on(len(payload), end_stream)
 
     def request_trailers(self, block: bytes) -> None:
@@ -461,136 +442,42 @@ class SplitSession(CallPart):
         self._go_on(0, 1)
 
     def _go_on(self, size: int, end_stream: int) -> None:
-        call = self.call
-        if self._held.size > self.plan.rule.max_bytes + PREFIX_SIZE:
+        call, batch = self.call, self.batch
+        if batch.held.size > batch.plan.rule.max_bytes + PREFIX_SIZE:
             call.fail(Reason.BODY_TOO_LARGE, TOO_LARGE)
         elif end_stream:
             call.request.ended = True
             if call.check_length():
-                self._begin()
+                batch.begin(batch.held.size)
         else:
             call.drop_upload(size)
             if not call.finished:
                 call.server.store(call.request)
 
-    def _begin(self) -> None:
-        """The request is complete."""
-        work = self._read()
-        try:
-            cut = at_once(work, self.call.relay.iteration, units_at_once(self._held.size))
-        except NotSplit:
-            self._give_back()
-            return
-        if cut is None:
-            self._do_in_turns("cut", work, self._begin_parts)
-        else:
-            self._begin_parts(cut)
+    # What its protocol does of a batch
 
-    def _read(self) -> Steps[MessageCut]:
-        """Read the request.
-
-        Raises:
-            NotSplit: it cannot be cut.
-        """
-        cut = yield from cut_message(self._message())
-        if cut.rows != self.plan.rows:
-            raise NotSplit("inputs differ in their batch dimension")
-        return cut
-
-    def _do_in_turns(
-        self, name: str, work: Steps[ResultT], then: Callable[[ResultT], None]
-    ) -> None:
-        """Do work while others have their turns. `leave` ends it."""
-        call = self.call
-        name = f"{name}:{call.operation.name}"
-        self._work = call.relay.parts.tasks.spawn(self._in_turns(work, then), name=name)
-
-    async def _in_turns(self, work: Steps[ResultT], then: Callable[[ResultT], None]) -> None:
-        try:
-            result = await in_turns(work, self.call.relay.iteration)
-            self._end_work()
-            then(result)
-        except NotSplit:
-            self._end_work()
-            self._give_back()
-        except NotMerged as error:
-            self._end_work()
-            self._not_merged(error)
-        except Exception:  # top frame: a client waits
-            _log.exception("a batch cannot be cut, or the answers to its parts not joined")
-            self._end_work()
-            self.call.fail(Reason.INTERNAL, "internal error")
-
-    def _end_work(self) -> None:
-        self._work = None
-        relay = self.call.relay
-        relay.now = relay.clock()
-
-    def _begin_parts(self, cut: MessageCut) -> None:
-        call, plan = self.call, self.plan
-        if not self._held.charge(cut.memory):
-            return
-        self.cut = cut
-        room = self._splits.room
-        if room.begin(self.memory, call.model, plan.rows, must=plan.must):
-            self._go_on_with(cut)
-        elif plan.must:
-            self._is_fresh = False
-            go_on = partial(self._begin_late, cut)
-            room.wait(self.memory, call.model, plan.rows, go_on, call.relay.parts)
-        else:
-            self._give_back()
-
-    def _begin_late(self, cut: MessageCut) -> None:
-        relay = self.call.relay
-        relay.now = relay.clock()
-        self._go_on_with(cut)
-
-    def _go_on_with(self, cut: MessageCut) -> None:
-        """There is room for the answers to the parts."""
-        call, plan = self.call, self.plan
-        if not self._is_fresh:
-            now_best = self._splits.plan(call, plan.rows, self._held.size)
-            if now_best is None:
-                self._give_back()  # others have come since it began
-                return
-            self.plan = plan = now_best
-        self._splits.counts.batches += 1
-        self._run(cut, plan)
-
-    def _run(self, cut: MessageCut, plan: SplitPlan) -> None:
-        call = self.call
-        firsts = [sum(plan.parts[:place]) for place in range(len(plan.parts))]
-        made = [GrpcPart(self, *each) for each in zip(firsts, plan.parts, strict=True)]
-        self._splits.counts.parts += len(made)
-        call.hints = SplitHints(self.hints, len(made))
-        call.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(made, plan.rule.at_once, call.relay.iteration, cut.part_units)
-        self._parts.begin()
-
-    def _message(self) -> Rope:
-        """The message of the request, inflated.
-
-        Raises:
-            NotSplit: it is not exactly one, or cannot be inflated.
-        """
-        data = self._held.rope()
+    def read(self) -> Steps[MessageCut]:
+        """See `BatchSide`."""
+        batch = self.batch
+        data = batch.held.rope()
         size = int.from_bytes(data.read(1, PREFIX_SIZE), "big")
         if len(data) != size + PREFIX_SIZE or data[0] > 1:
             raise NotSplit("not exactly one message")
-        message = _inflated(data, self.plan.rule.max_bytes)
+        message = _inflated(data, batch.plan.rule.max_bytes)
         if message is None:
             raise NotSplit("it cannot be inflated, or is too long")
-        return message
+        cut = yield from cut_message(message)
+        return cut
 
-    def _give_back(self) -> None:
-        """Have the call placed like any other, as it came."""
+    def note(self, cut: MessageCut) -> bool:
+        """See `BatchSide`."""
+        return self.batch.held.charge(cut.memory)
+
+    def pass_on(self) -> None:
+        """See `BatchSide`."""
         call = self.call
         request = call.request
-        data = self._held.rope()
-        self._leave_room()
-        self._held.drop()
-        self.cut = None
+        data = self.batch.give_back()
         call.part, request.owner = None, call
         request.retained = []
         request.retained_size = 0
@@ -601,92 +488,70 @@ class SplitSession(CallPart):
         if request.push_run(pieces):
             call.place_anew()
 
+    def make_part(self, first: int, count: int) -> GrpcPart:
+        """See `BatchSide`."""
+        return GrpcPart(self, first, count)
+
+    def join(self, parts: Sequence[Part]) -> tuple[Steps[tuple[list[Payload], str]], int] | None:
+        """See `BatchSide`."""
+        batch = self.batch
+        found = [part.answer for part in parts if isinstance(part, GrpcPart)]
+        answers = [answer for answer in found if answer is not None]
+        messages = [answer.message for answer in answers]
+        size = sum(map(len, messages))
+        inflated_bytes = size - sum(answer.held.size for answer in answers)
+        if inflated_bytes > 0 and not batch.held.charge(inflated_bytes):
+            return None
+        return join_messages(messages, batch.plan.parts), size
+
+    def answer(self, joined: tuple[list[Payload], str]) -> Pipe[Any] | None:
+        """See `BatchSide`."""
+        call = self.call
+        pieces, _ = joined
+        # What waits of the answer is on the account of the pipe.
+        self.batch.close()
+        call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
+        return call.response if call.response.held else None
+
+    def not_joined(self, text: str, *, is_of_model: bool) -> None:
+        """See `BatchSide`."""
+        status = GrpcStatus.INTERNAL if is_of_model else GrpcStatus.UNAVAILABLE
+        self.call.fail(Reason.NOT_MERGED, text, status=status)
+
+    def pin(self, cut: MessageCut, version: bytes) -> None:
+        """See `BatchSide`."""
+        cut.pin(version)
+
+    def fail(self) -> None:
+        """See `BatchSide`."""
+        self.call.fail(Reason.INTERNAL, "internal error")
+
+    def wake(self) -> None:
+        """See `BatchSide`."""
+        relay = self.call.relay
+        relay.now = relay.clock()
+
     # The parts
 
     def part_answered(self, part: GrpcPart, size: int) -> None:
         """A part has its answer, of so many bytes."""
-        call, parts = self.call, self._parts
-        self._splits.room.answered(call.model, part.count, size, call.relay.parts)
-        self.first_answer_at = self.first_answer_at or call.relay.now
-        if call.finished or parts is None or not parts.one_done():
-            return
-        plan = self.plan
-        answers = [part.answer for part in parts.parts if isinstance(part, GrpcPart)]
-        try:
-            messages = [answer.message for answer in answers if answer is not None]
-            size = sum(map(len, messages))
-            inflated = size - sum(answer.held.size for answer in answers if answer is not None)
-            if inflated > 0 and not self._held.charge(inflated):
-                return
-            work = join_messages(messages, plan.parts)
-            budget = call.relay.iteration
-            if size > JOINED_AT_ONCE or budget.left <= 0:
-                self._do_in_turns("join", work, self._answer)
-                return
-            budget.spend(units_at_once(size))
-            joined = finish(work)
-        except NotMerged as error:
-            self._not_merged(error)
-            return
-        self._answer(joined)
-
-    def _answer(self, joined: tuple[list[Payload], str]) -> None:
-        call = self.call
-        pieces, _ = joined
-        self._splits.fit(call.model, self.plan)
-        self._leave_room()
-        # What waits of the answers is on the account of the pipe, and the request is not needed.
-        self._drop_answers()
-        self._held.drop()
-        self.cut = None
-        call.finish_answer(bytes(pieces[0]), rest=pieces[1:])
-        if call.response.held:
-            self._splits.room.handed_over(call.response, call.relay.parts)
-
-    def _not_merged(self, error: NotMerged) -> None:
-        call = self.call
-        if error.is_of_model:
-            self._splits.unfit(call.model, self.plan, str(error))
-        if not self.plan.must:
-            self._drop_answers()
-            call.hints = self.hints
-            self._give_back()
-            return
-        if isinstance(error, VersionsDiffer) and self._try_run_again(error.newest):
-            return
-        status = GrpcStatus.INTERNAL if error.is_of_model else GrpcStatus.UNAVAILABLE
-        text = f"the answers to {len(self.plan.parts)} parts cannot be joined: {error}"
-        call.fail(Reason.NOT_MERGED, text, status=status)
-
-    def _try_run_again(self, version: bytes) -> bool:
-        """Run the batch once more, on the backends that have a version of the model: others had
-        another one. False where it was, or its model cannot be cut any more."""
-        cut, plan = self.cut, self.plan
-        now_best = self._splits.plan(self.call, plan.rows, self._held.size)
-        if self._is_pinned or not version or cut is None or now_best is None:
-            return False
-        self._drop_answers()
-        self._is_pinned = True
-        self.plan = now_best
-        self.hints = pinned(self.hints, version)
-        cut.pin(version)
-        self._run(cut, now_best)
-        return True
+        self.first_answer_at = self.first_answer_at or self.call.relay.now
+        self.batch.part_answered(part.count, size)
 
     def part_erred(self, part: GrpcPart, status: int, text: str) -> None:
         """A backend answers to a part with an error, which ends the call."""
-        call = self.call
+        call, batch = self.call, self.batch
         if call.finished:
             return
-        if self._is_pinned and meaning(text) is not None:  # nobody has that version any more
+        if batch.lacks_version(text):
             self.part_failed(part, Reason.NOT_MERGED, text, GrpcStatus.UNAVAILABLE)
             return
-        self.end_attempts(None)
-        where = rows_text(part.first, part.count, self.plan.rows)
+        batch.cancel_parts()
+        text = batch.error_text(part.first, part.count, text)
         call.grpc_status = status
         call.status = 200
         known = GrpcStatus(status) if status in _STATUSES else GrpcStatus.UNKNOWN
-        call.answer_whole(trailers_only(known, f"{where}: {text}") + call.facts(), None)
+        call.answer_whole(trailers_only(known, text) + call.facts(), None)
 
     def part_failed(
         self,
@@ -698,38 +563,19 @@ class SplitSession(CallPart):
         retry_after_s: float = 0.0,
     ) -> None:
         """There is no answer to a part, and no other attempt, which ends the call."""
-        where = rows_text(part.first, part.count, self.plan.rows)
-        self.call.fail(reason, f"{where}: {detail}", status=status, retry_after_s=retry_after_s)
+        text = self.batch.error_text(part.first, part.count, detail)
+        self.call.fail(reason, text, status=status, retry_after_s=retry_after_s)
 
     # What the call asks of it
 
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """See `CallPart`."""
-        if self._parts is not None:
-            self._parts.cancel()
+        self.batch.cancel_parts()
         return True
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
-        if self._parts is not None:
-            self._parts.cancel()
-            self._drop_answers()
-            self._parts = None
-        self._leave_room()
-        self._held.drop()
-        self.cut = None
-
-    def _leave_room(self) -> None:
-        self._splits.room.leave(self.memory, self.call.relay.parts)
-
-    def _drop_answers(self) -> None:
-        for part in () if self._parts is None else self._parts.parts:
-            if isinstance(part, GrpcPart) and part.answer is not None:
-                part.answer.held.drop()
-                part.answer = None
+        self.batch.close()
 
     @property
     def merged_at(self) -> float:

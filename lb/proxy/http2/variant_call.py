@@ -8,6 +8,7 @@ variant. A compressed message goes on as a plain one, which gRPC allows message 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Final
 
 from lb.access.gate import Credentials
@@ -29,17 +30,14 @@ from lb.proxy.http2.inspection import (
 )
 from lb.proxy.http2.recorded import RecordedResponse
 from lb.proxy.variants import (
-    GIVEN_UP,
-    PIN,
     Variant,
     VariantChoice,
     VariantRules,
     VariantSet,
-    is_counted,
+    pinned_by,
 )
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache, encode_field
 from lb.wire.http2.flow import Payload
 from lb.wire.http2.heads import NO_LENGTH
@@ -49,12 +47,6 @@ _MAX_COMPRESSED: Final = 4 * 2**20
 _CONFIG: Final = "ModelConfig"
 _CONFIG_FIELD: Final = 1
 """The field of `ModelConfigResponse` with the configuration, whose first field is the name."""
-_MAY_NOT: Final = "this client may not choose a variant; see access.control"
-_ITS_OWN: Final = frozenset({
-    GrpcStatus.UNKNOWN, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS,
-    GrpcStatus.DEADLINE_EXCEEDED,
-})  # fmt: skip
-"""Statuses of calls that failed, and not by their client's fault."""
 
 
 class CountedAnswer(ResponseSink):
@@ -165,9 +157,9 @@ class VariantCall(CallPart):
         if call.operation.kind is not OperationKind.INFERENCE:
             return split.variants[0]
         book = call.relay.dispatcher.variants
-        pinned, step = pinned_by(call), self._step
-        variant = book.choose(split, call.protocol, call.hint, call.token, step, pinned)
-        self._choice = book.choice(split, variant, call.protocol, step, pinned)
+        name, step = pinned(call), self._step
+        variant = book.choose(split, call.protocol, call.hint, call.token, step, name)
+        self._choice = book.choice(split, variant, call.protocol, step, name)
         return variant
 
     def leave_variant(self) -> bool:
@@ -288,46 +280,21 @@ class VariantCall(CallPart):
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
         call, variant = self.call, self._variant
-        if self._recording is not None:
-            self._copy(reason)
-        if variant is None or call.operation.kind is not OperationKind.INFERENCE:
-            return
-        status = call.grpc_status
-        if reason in GIVEN_UP or self._is_past_deadline(reason):
-            has_begun = reason is not None and call.first_byte_at
-            waited_s = 0.0 if has_begun else call.took_s(call.relay.clock())
-            variant.given_up(waited_s, is_answered=reason is not Reason.CLIENT_GONE)
-            return
-        if status < 0 or not is_counted(reason):
-            return
-        if status == GrpcStatus.CANCELLED and reason is None:
-            return
-        took_s = call.took_s(call.relay.now) if status == GrpcStatus.OK else None
-        variant.count(took_s, is_error=status in _ITS_OWN or reason is not None)
-        if took_s is not None:
-            call.relay.parts.shadows.answered(self._asked.name, took_s)
-
-    def _is_past_deadline(self, reason: Reason | None) -> bool:
-        """Whether the backend says that the client's deadline has passed, and it has."""
-        call = self.call
-        timeout_s = call.head.facts.timeout_s
-        return (
-            reason is None
-            and call.grpc_status == GrpcStatus.DEADLINE_EXCEEDED
-            and timeout_s is not None
-            and call.relay.clock() >= call.started_at + timeout_s
-        )
-
-    def _copy(self, reason: Reason | None) -> None:
-        """The call is over: its request may go to the shadow."""
-        call, variant = self.call, self._variant
         shadows = call.relay.parts.shadows
-        if variant is None or reason is not None or call.grpc_status < 0:
+        if variant is None or call.operation.kind is not OperationKind.INFERENCE:
             shadows.forget(call)
             return
-        rules = variant.rules
-        took_s = call.took_s(call.relay.now)
-        shadows.finished(call, rules.model, rules.version, call.grpc_status, took_s, self._fields)
+        timeout_s = call.head.facts.timeout_s
+        due = inf if timeout_s is None else call.started_at + timeout_s
+        now, status = call.relay.clock(), call.grpc_status
+        took_s = variant.ended(call, reason, due, now)
+        if took_s is not None:
+            shadows.answered(self._asked.name, took_s)
+        if reason is not None or status < 0:
+            shadows.forget(call)
+        elif self._recording is not None:
+            rules, took_s = variant.rules, call.took_s(now)
+            shadows.finished(call, rules.model, rules.version, status, took_s, self._fields)
 
     def _fields(self) -> Fields:
         """The metadata of the call."""
@@ -354,20 +321,11 @@ def _renamed(data: bytes, rules: VariantRules) -> bytes:
     return b"\0" + size.to_bytes(4, "big") + renamed + data[PREFIX_SIZE + len(part) :]
 
 
-def pinned_by(call: Call) -> bytes:
-    """The variant that the client of a call names; empty where it names none.
-
-    Raises:
-        RequestRefused: it may not.
-    """
-    pinned = call.hint(PIN)
-    credentials: Any = call.head.facts.credentials
-    gate = call.relay.dispatcher.gate
-    if pinned and not gate.may_control(
-        credentials if isinstance(credentials, Credentials) else None, call.server.client
-    ):
-        raise RequestRefused(Reason.FORBIDDEN, _MAY_NOT)
-    return pinned
+def pinned(call: Call) -> bytes:
+    """The variant that the client of a call names; see `pinned_by`."""
+    found: Any = call.head.facts.credentials
+    credentials = found if isinstance(found, Credentials) else None
+    return pinned_by(call, call.relay.dispatcher.gate, credentials, call.server.client)
 
 
 def _forget_length(call: Call) -> None:

@@ -19,7 +19,7 @@ from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.proxy.http2.stream_session import CUT_OFF, StreamSession
-from lb.proxy.http2.variant_call import pinned_by
+from lb.proxy.http2.variant_call import pinned
 from lb.proxy.variants import Variant, VariantSet
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.cutter import MessageCutter
@@ -94,8 +94,8 @@ class StreamVariants:
             or variant not in split.variants
             or not book.may_serve(variant, call.protocol)
         ):
-            pinned = pinned_by(call)
-            variant = book.choose(split, call.protocol, call.hint, call.token, found.step, pinned)
+            name = pinned(call)
+            variant = book.choose(split, call.protocol, call.hint, call.token, found.step, name)
             if found.step is None:
                 self._drawn[found.model] = variant
         self._note(split, variant)

@@ -11,8 +11,11 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.model import NO_FACTS
+from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, OnDemand, Placement, PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.kserve.operations import MODEL_INFER
+from lb.proxy.exchange import Exchange
 from lb.proxy.variants import NameRules, Variant, VariantBook, VariantOptions, VariantRules
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import named_policy
@@ -191,6 +194,48 @@ def test_what_an_operator_sets_survives_a_reload_of_other_settings() -> None:
     assert desk.percents() == {"stable": 50, "canary": 50}
 
 
+def test_a_rolled_back_variant_gets_nothing_after_a_reload_of_other_rules() -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    assert serve(desk, 20, failing=0.5) is not None
+    before = list(desk.book.statuses())
+    for how in ({"rollback": (2.0, None, 300)}, {"header": b"x-user"}, {"ramp": (1.0, 50.0, 60.0)}):
+        desk.configure(**how)
+        desk.now += 30
+        desk.book.check()
+        assert list(desk.book.statuses()) == before
+
+
+def test_a_sequence_counts_for_its_variant_after_a_reload_of_other_rules() -> None:
+    desk = Desk()
+    desk.book.sets[NAME].set_shares({"canary": 100})
+    desk.choose(step=step(7, start=True))
+    desk.configure(header=b"x-user")
+    desk.variant(step=step(7)).count(0.01, is_error=False)
+    assert [each.answers for each in desk.book.statuses()] == [0, 1]
+
+
+def test_a_changed_threshold_of_a_rollback_holds_at_once() -> None:
+    desk = Desk(rollback=(2.0, None, 1_000_000))
+    assert serve(desk, 20, failing=0.5) is None
+    desk.configure(rollback=(2.0, None, 200))
+    assert serve(desk, 20, failing=0.5) is not None
+
+
+def test_a_ramp_begins_when_a_reload_brings_it_and_stops_when_one_takes_it_away() -> None:
+    desk = Desk()
+    desk.now += 1000
+    desk.configure(ramp=(None, 50.0, 1000.0))
+    desk.now += 500
+    desk.book.check()
+    assert desk.percents()["canary"] == pytest.approx(27.5)
+    desk.configure(ramp=(10.0, 50.0, 1000.0))
+    assert desk.percents()["canary"] == pytest.approx(10)
+    desk.configure()
+    desk.now += 500
+    desk.book.check()
+    assert desk.percents()["canary"] == pytest.approx(10)
+
+
 def test_promotion_makes_a_variant_the_first_one() -> None:
     desk = Desk()
     desk.book.promote(desk.book.sets[NAME], "canary")
@@ -280,6 +325,48 @@ def test_a_bad_variant_is_rolled_back_and_all_know_why(caplog: pytest.LogCapture
     assert dict(status.rollbacks) == {"errors": 1}
     assert "rolled back" in caplog.text
     assert {desk.choose() for _ in range(100)} == {"stable"}
+
+
+OK, INVALID, LATE, CANCELLED, BROKEN = range(5)
+CODES = {HTTP: (200, 400, 504, 499, 500), AppProtocol.GRPC: (0, 3, 4, 1, 13)}
+"""Good, the client's fault, past the deadline, cancelled and the server's fault."""
+
+
+@pytest.mark.parametrize("protocol", AppProtocol)
+@pytest.mark.parametrize(
+    ("code", "reason", "due_s", "counts", "waits"),
+    [
+        (OK, None, 1, (1, 0), []),
+        (OK, Reason.UPSTREAM_LOST, 9, (1, 1), []),
+        (INVALID, None, 9, (1, 0), []),
+        (BROKEN, None, 9, (1, 1), []),
+        (BROKEN, Reason.MEMORY, 9, (0, 0), []),
+        (LATE, None, 9, (1, 1), []),
+        (LATE, None, 2, (1, 1), [2.0]),
+        (LATE, Reason.DEADLINE, 2, (1, 1), [2.0]),
+        (CANCELLED, None, 9, (0, 0), []),
+        (CANCELLED, Reason.CLIENT_GONE, 9, (0, 0), [2.0]),
+    ],
+)
+def test_an_end_counts_alike_over_both_protocols(
+    protocol: AppProtocol,
+    code: int,
+    reason: Reason | None,
+    due_s: float,
+    counts: tuple[int, int],
+    waits: list[float],
+) -> None:
+    desk = Desk(rollback=(2.0, None, 200))
+    exchange = Exchange(protocol, MODEL_INFER, "127.0.0.1:1", desk.now)
+    if protocol is HTTP:
+        exchange.status = CODES[protocol][code]
+    else:
+        exchange.grpc_status = CODES[protocol][code]
+    variant = desk.variant()
+    took_s = variant.ended(exchange, reason, desk.now + due_s, desk.now + 2.0)
+    assert took_s == (2.0 if code == OK and reason is None else None)
+    assert (variant.answers, variant.errors) == counts
+    assert variant.recent.waits == waits
 
 
 def give_up(desk: Desk, seconds: int, waited_s: float, *, also_answers: bool) -> int | None:

@@ -125,7 +125,14 @@ async def test_the_time_of_an_upload_does_not_count_for_a_variant() -> None:
     assert bench.sides.variant_durations() == [250]
 
 
-@pytest.mark.parametrize("end", ["deadline", "left", "uploading", "answering"])
+async def test_a_request_that_the_backend_cancels_counts_for_no_variant() -> None:
+    bench = Bench()
+    bench.asks(b"{}")
+    bench.answers(b"HTTP/1.1 499 Client Closed Request\r\nContent-Length: 0\r\n\r\n")
+    assert bench.sides.variant_counts() == [(0, 0)]
+
+
+@pytest.mark.parametrize("end", ["deadline", "told", "early", "left", "uploading", "answering"])
 async def test_a_client_that_gives_up_counts_by_how_long_it_waited(end: str) -> None:
     bench = Bench(request_timeout_s=3.0)
     bench.server.data_received(HEAD)
@@ -133,11 +140,17 @@ async def test_a_client_that_gives_up_counts_by_how_long_it_waited(end: str) -> 
     bench.server.data_received(b"{" if end == "uploading" else b"{}")
     if end == "answering":
         bench.connection.data_received(reply(ANSWER)[:-30])
+    late = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n"
+    if end == "early":  # it says so though the deadline has not passed
+        bench.answers(late)
     bench.sides.now += 2.0
-    if end == "left":
+    if end == "told":  # the timer of the connection is late
+        bench.answers(late)
+    elif end == "left":
         bench.client.lose()
     else:
         bench.server._look_at_time()
-    assert sum(bench.sides.variant_waits()) == (2000 if end in ("deadline", "left") else 0)
-    is_counted = end in ("deadline", "answering")  # no variant is chosen for half of a request
+    has_waited = end in ("deadline", "told", "left")
+    assert sum(bench.sides.variant_waits()) == (2000 if has_waited else 0)
+    is_counted = end not in ("left", "uploading")  # no variant is chosen for half of a request
     assert bench.sides.variant_counts() == [(1, 1) if is_counted else (0, 0)]
