@@ -40,14 +40,14 @@ from typing import Any, Final
 from lb.domain.errors import LoadBalancerError
 from lb.runtime.handover import (
     Peer,
-    SequenceNews,
     operator_state,
     resume_operator_state,
-    sequence_parts,
+    sequence_news,
 )
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.predecessor import VARIABLE, Predecessor
 from lb.runtime.reload import Reloader
+from lb.runtime.sequence_news import SequenceNews
 from lb.runtime.signals import ready, reloading
 from lb.runtime.wiring import LoadBalancer
 
@@ -103,7 +103,7 @@ class Upgrader:
         self._give_way = give_way
         self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
-        self.news = SequenceNews(balancer)
+        self.news = sequence_news(balancer)
         """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
         self._starting: subprocess.Popen[bytes] | None = None
@@ -290,7 +290,7 @@ class Upgrader:
         """Tell what exists nowhere else, and go on telling until we end."""
         peer.say("operator", operator_state(self._balancer))
         peer.share_news()
-        for rows in sequence_parts(self._balancer):
+        for rows in self.news.parts():
             peer.tell(rows)
             await peer.flush()
             await asyncio.sleep(0)
@@ -330,7 +330,7 @@ class Succession:
         self.predecessor = predecessor
         self._balancer = balancer
         self._stop = stop
-        self._news = news or SequenceNews(balancer)
+        self._news = news or sequence_news(balancer)
         self._reload = reload
         self._peer: Peer | None = None
         self._is_dismissed = False

@@ -1,4 +1,4 @@
-"""What workers have counted before the control process was started again."""
+"""What workers know that the control process does not, since it was started again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -65,9 +66,9 @@ class Control:
         reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
         hello = {"token": "token", "index": index, "start": start, "pid": os.getpid()}
         writer.write(line("hello", hello))
-        while "pool" not in json.loads(await reader.readline()):
-            pass
-        return Worker(writer)
+        worker = Worker(reader, writer)
+        await worker.hears("pool")
+        return worker
 
     async def aclose(self) -> None:
         self.hub.close()
@@ -80,8 +81,18 @@ class Control:
 class Worker:
     """The worker's end of a connection."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
         self._writer = writer
+
+    async def hears(self, event: str) -> Any:
+        """The value of the next message of a kind."""
+        while event not in (message := json.loads(await self._reader.readline())):
+            pass
+        return message[event]
+
+    def say(self, event: str, value: Any) -> None:
+        self._writer.write(line(event, value))
 
     def tell(self, rows: list[list[Any]]) -> None:
         """Tell counts, and that the first snapshot is followed."""
@@ -151,3 +162,61 @@ async def test_counts_of_workers_that_have_ended_outlive_the_control_process(
         worker.leave()
     finally:
         await following.aclose()
+
+
+_OPEN = ["m", 1, "a", 60.0]
+_OVER = ["m", 1, "", 0.0]
+
+
+async def test_open_sequences_that_workers_know_are_known_to_all_and_count(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    one.say("open_sequences", [_OPEN, ["m", 2, "gone", 60.0]])
+    rows = await other.hears("sequences")
+    assert rows == [_OPEN, ["m", 2, "gone", 60.0]]
+    assert control.backend.open_sequences == 1
+    other.say("open_sequences", [_OPEN])  # it has heard of it, and tells all that it knows
+    one.say("news", [["sequences", [["m", 3, "a", 60.0]]]])
+    assert await other.hears("sequences") == [["m", 3, "a", 60.0]]
+    other.say("news", [["sequences", [_OVER]]])
+    assert await one.hears("sequences") == [_OVER]
+    assert control.backend.open_sequences == 1
+    for worker in (one, other):
+        worker.leave()
+
+
+async def test_a_sequence_that_has_ended_is_not_opened_again_by_who_has_not_heard_of_it(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    one.say("news", [["sequences", [_OVER]]])
+    assert await other.hears("sequences") == [_OVER]
+    other.say("open_sequences", [_OPEN])
+    assert await other.hears("sequences") == [_OVER]
+    assert control.backend.open_sequences == 0
+    one.say("news", [["sequences", [_OPEN]]])  # it begins anew
+    assert await other.hears("sequences") == [_OPEN]
+    other.say("open_sequences", [_OPEN])
+    one.say("follows", 1)
+    other.say("follows", 1)
+    assert await control.hub.counts_told()
+    assert control.backend.open_sequences == 1
+    for worker in (one, other):
+        worker.leave()
+
+
+async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_any_more(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await control.hub.start()
+    worker = await control.meet(0)
+    control.hub.model_use(control.backend, b"m")
+    worker.say("news", [["use", [[*each, 4] for each in await worker.hears("use")]]])
+    link = control.hub._links[0]
+    await eventually(lambda: link.used == {(0, "m"): (4, ANY)})
+    monkeypatch.setattr(hub_module, "_ASKED_S", 0.0)
+    await eventually(lambda: link.used == {})
+    worker.leave()
