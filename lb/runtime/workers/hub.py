@@ -551,6 +551,7 @@ class Hub:
             self._keep_counts()
         balancer = self._balancer
         link.say("settings", self._settings())
+        link.say("variants", balancer.relay.dispatcher.variants.export())
         self._flush()
         snapshot, roster = balancer.side.pool.current, balancer.side.roster()
         link.say("pool", self._writer.write(snapshot, roster, is_whole=True))
@@ -561,7 +562,6 @@ class Hub:
             link.say("measured", self._measured_row(backend))
         for rows in self._news.parts():
             link.say("sequences", rows)
-        link.say("variants", balancer.relay.dispatcher.variants.export())
         self._links[link.index] = link
         _log.info("worker connected", extra={"worker": link.index, "pid": link.pid})
         return link
@@ -597,6 +597,8 @@ class Hub:
                 self._take_open(link, value)
             case "applied":
                 link.digest = value
+                # With other settings it begins with the shares of the file.
+                link.say("variants", self._balancer.relay.dispatcher.variants.export())
             case "follows":  # it has told all its counts before
                 link.generation = value
                 followed = [each for each in self._links.values() if each.generation >= 0]
@@ -620,6 +622,8 @@ class Hub:
                 now = time.monotonic()
                 for number, model, used in value:
                     link.used[number, model] = (used, now)
+            case "variants":
+                self._balancer.relay.dispatcher.variants.add_recent(value)
             case "taken":
                 if (trial := self._writer.trials().get(value)) is not None:
                     trial.is_open = False

@@ -151,6 +151,7 @@ class WorkerSide:
             self._tell_in_flight()
         else:
             self.tell_counts()
+            self._tell_recent()
         self._ticks += 1
         writer = self._writer
         if self._owes_sequences and self._can_tell and self._host and writer:
@@ -243,7 +244,7 @@ class WorkerSide:
                 assert self._news is not None
                 self._news.hear(value, self._tell_sequences)
             case "variants":
-                relay.dispatcher.variants.resume(value)
+                relay.dispatcher.variants.follow(value)
             case "settled":
                 if value in self._settled:
                     self._settled[value].set()
@@ -437,6 +438,13 @@ class WorkerSide:
         self._tell(now)
         self._tell_queue(host.relay.dispatcher.queue.scheduler, host.relay.dispatcher.queue)
         self._tell_in_flight()
+
+    def _tell_recent(self) -> None:
+        """Tell what variants are judged by. What nobody hears is not kept."""
+        if self._host is not None and (
+            recent := self._host.relay.dispatcher.variants.take_recent()
+        ):
+            self._say("variants", recent)
 
     def _tell_in_flight(self) -> None:
         """Tell what the control process decides by, if it has changed."""

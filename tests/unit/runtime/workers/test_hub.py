@@ -13,7 +13,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from lb.domain.backend import Backend
+from lb.domain.backend import Backend, Histogram
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
@@ -23,8 +23,19 @@ from lb.runtime.workers.seat import CONTROL, Seat
 from lb.settings.model import Settings
 from tests.wire.waiting import eventually
 
+_VARIANTS = [{"name": name, "model": name, "weight": 50} for name in ("stable", "canary")]
 _SETTINGS = Settings.model_validate(
-    {"listen": {"http": "127.0.0.1:0"}, "backends": [{"name": "a", "http": "127.0.0.1:1"}]}
+    {
+        "listen": {"http": "127.0.0.1:0"},
+        "backends": [{"name": "a", "http": "127.0.0.1:1"}],
+        "models": {
+            "m": {
+                "variants": _VARIANTS,
+                "ramp": {"to": 60, "over": "1h"},
+                "rollback": {"errors": "2x", "min_requests": 1000},
+            }
+        },
+    }
 )
 _RERUNS = ["reruns", "count"]
 
@@ -220,3 +231,60 @@ async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_an
     monkeypatch.setattr(hub_module, "_ASKED_S", 0.0)
     await eventually(lambda: link.used == {})
     worker.leave()
+
+
+def shares(message: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    """What has changed shares, and which they are."""
+    return message["m"]["changed"], message["m"]["percents"]
+
+
+async def test_variants_are_judged_by_the_requests_of_all_workers(control: Control) -> None:
+    await control.hub.start()
+    workers = [await control.meet(0), await control.meet(1)]
+    book = control.balancer.relay.dispatcher.variants
+    for _ in range(12):  # none of the two has had enough requests
+        for worker in workers:
+            recent = {"stable": [40, 0, [0.01] * 40, []], "canary": [40, 40, [], []]}
+            worker.say("news", [["variants", {"m": recent}]])
+            worker.say("queue", {"queues": [], "backends": [], "unplaced": 1})
+        await eventually(lambda: control.hub.queued() == 2)
+        for worker in workers:
+            worker.say("queue", {"queues": [], "backends": [], "unplaced": 0})
+        await eventually(lambda: control.hub.queued() == 0)
+        book.check()
+    rolled_back = ("rollback", {"stable": 100.0, "canary": 0.0})
+    for worker in workers:
+        while shares(await worker.hears("variants")) != rolled_back:
+            pass
+    (canary,) = [each for each in book.statuses() if each.variant == "canary"]
+    assert canary.rollbacks == {"errors": 1}
+    assert canary.why.startswith("canary: ")
+    workers[0].say("applied", "digest")  # its shares were those of the file for a moment
+    assert shares(await workers[0].hears("variants")) == rolled_back
+    book.reset("m")
+    for worker in workers:
+        assert shares(await worker.hears("variants"))[1]["canary"] == pytest.approx(50, abs=0.1)
+        worker.leave()
+
+
+async def test_answers_of_variants_are_added_up(control: Control) -> None:
+    await control.hub.start()
+    workers = [await control.meet(0), await control.meet(1)]
+    at = ["variants", "m", "canary"]
+    times = [0.5, *[0] * len(Histogram().counts)]
+    times[3] = 2
+    for worker in workers:
+        worker.say(
+            "counts", [[[*at, "answers"], 3], [[*at, "errors"], 1], [[*at, "durations"], times]]
+        )
+    book = control.balancer.relay.dispatcher.variants
+
+    def canary() -> Any:
+        return next(each for each in book.statuses() if each.variant == "canary")
+
+    await eventually(lambda: canary().answers == 6)
+    assert (canary().errors, canary().durations.sum) == (2, 1.0)
+    workers[0].say("counts", [[[*at, "answers"], 1]])  # a reload has made the variant anew there
+    await eventually(lambda: canary().answers == 7)
+    for worker in workers:
+        worker.leave()
