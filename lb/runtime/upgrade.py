@@ -38,6 +38,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
+from lb.net.threads import in_thread
+from lb.runtime.child_end import end_within
 from lb.runtime.handover import (
     Peer,
     operator_state,
@@ -180,8 +182,8 @@ class Upgrader:
         try:
             with theirs:
                 self._greet(ours)  # first: should we crash, it has the sockets and goes on
-                self._starting = await asyncio.to_thread(self._spawn, theirs)
-        except (OSError, RuntimeError) as error:  # the latter where there is no thread to be had
+                self._starting = await in_thread(self._spawn, theirs)
+        except OSError as error:
             ours.close()
             raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
         process = self._starting
@@ -238,7 +240,7 @@ class Upgrader:
         limit_s = _STOP_S
         if peer.shares_news:  # it may have clients
             limit_s += shutdown.pre_stop_delay + shutdown.drain
-        code = await asyncio.to_thread(_end, process, limit_s)
+        code = await end_within(process, limit_s)
         peer.close()
         self._starting = None
         return code
@@ -296,15 +298,6 @@ class Upgrader:
             await asyncio.sleep(0)
         peer.say("begin")
         await peer.flush()
-
-
-def _end(process: subprocess.Popen[bytes], limit_s: float) -> int:
-    """Wait for a process that was told to end, but not for ever; return its exit code."""
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 class Succession:

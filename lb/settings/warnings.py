@@ -130,7 +130,7 @@ def _too_much_kept(settings: Settings, kept: Mapping[str, int], tritons: int) ->
 
 def _per_worker(settings: Settings) -> Iterator[Problem]:
     """What each worker decides by what it alone has seen."""
-    if settings.workers > 1 and settings.limits.max_connections_per_client:
+    if settings.workers != 1 and settings.limits.max_connections_per_client:
         why = (
             "counts in each worker alone, so that all together may let through `workers` times this"
         )
