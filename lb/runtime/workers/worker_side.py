@@ -1,7 +1,7 @@
 """The control process as a worker sees it: snapshots come in, reports and counts go out.
 
 While there is no connection the worker goes by the last snapshot, and reports are lost: the next
-control process finds out by itself what they said.
+control process finds out by itself what they said. It is told which sequences are open.
 """
 
 from __future__ import annotations
