@@ -121,7 +121,7 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
             print(given.output / name)
         await browser.close()
         command = (sys.executable, "-m", "lb", "top", "--admin", admin)
-        frames = await asyncio.to_thread(lambda: [*record(command, *TERMINAL, seconds=TOP_S)])
+        frames = await asyncio.to_thread(lambda: [*record(command, *TERMINAL, seconds=TOP_S)])  # noqa: TID251  # a tool
         title = "triton-lb top: gpu-3 is down and gpu-1 is draining"
         (given.output / "top.svg").write_text(svg(frames[-1:], *TERMINAL, title))
         print(given.output / "top.svg")

@@ -63,6 +63,7 @@ from lb.control.model_placement import PlacementError, PlacementStatus
 from lb.control.record import BackendRecord
 from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
+from lb.net.threads import computed
 from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
 from lb.settings.choices import LogLevel
@@ -465,7 +466,7 @@ class AdminApi:
 
     async def _get_config(self, _request: web.Request) -> JsonText:
         # Hundreds of backends have tens of thousands of settings, and nobody changes one.
-        return JsonText(await asyncio.to_thread(lambda: json.dumps(self._config())))
+        return JsonText(await computed(lambda: json.dumps(self._config())))
 
     async def _change_log_level(self, request: web.Request) -> LogLevelInForce:
         try:

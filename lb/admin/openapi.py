@@ -22,6 +22,7 @@ from lb.admin.operations import (
     Operation,
     Parameter,
 )
+from lb.net.threads import computed
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ async def openapi_text(version: str) -> str:
         if issubclass(model, BaseModel):
             model.model_rebuild()
             await asyncio.sleep(0)
-    return await asyncio.to_thread(lambda: json.dumps(openapi_document(version)))
+    return await computed(lambda: json.dumps(openapi_document(version)))
 
 
 def openapi_document(version: str) -> Json:

@@ -49,7 +49,7 @@ model is not scheduled any more."""
 _SEVERAL: Final = 2
 """Stands for any number of ended requests above one."""
 _MAX_MODEL_QUEUES: Final = 4096
-"""Model queues that are remembered; clients may name any version."""
+"""Model queues beyond which idle ones are forgotten."""
 _CLEANUP_MIN: Final = 64
 """The heap of expiries is not cleaned up for fewer void entries than this."""
 _LATE_AT_ONCE: Final = 32
@@ -802,24 +802,28 @@ class Scheduler:
         """Find the model queue of a ticket, and have it know of the ticket's plan."""
         model_queue = self._model_queues.get((ticket.model, ticket.version))
         if model_queue is None:
-            model_queue = self._new_model_queue(ticket)
+            model_queue = self._new_model_queue(ticket, now)
         elif model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         ticket.request_class.model_queue = model_queue
         return model_queue
 
-    def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
+    def _new_model_queue(self, ticket: Ticket, now: float) -> ModelQueue:
         if len(self._model_queues) >= _MAX_MODEL_QUEUES:
-            for key, each in tuple(self._model_queues.items()):
+            for each in tuple(self._model_queues.values()):
                 if not (each.in_flight or each.waiting or each.retired):
-                    each.drop_eligible_sets()
-                    del self._model_queues[key]
+                    self._forget(each, now)
         request_class = ticket.request_class
         model_queue = ModelQueue(
             request_class.model, request_class.version, request_class.plan, self._penalties
         )
         self._model_queues[request_class.model, request_class.version] = model_queue
         return model_queue
+
+    def _forget(self, model_queue: ModelQueue, now: float) -> None:
+        """Forget an idle model queue; `now` is for schedulers that tell others of it."""
+        model_queue.drop_eligible_sets()
+        del self._model_queues[model_queue.model, model_queue.version]
 
     def follow(self, renew: Renew, now: float) -> list[Ticket]:
         """Take over a new snapshot: plans, backends, limits.

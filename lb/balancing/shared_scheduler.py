@@ -672,12 +672,21 @@ class SharedScheduler(Scheduler):
 
     # This worker
 
-    def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
-        model_queue = super()._new_model_queue(ticket)
+    def _new_model_queue(self, ticket: Ticket, now: float) -> ModelQueue:
+        model_queue = super()._new_model_queue(ticket, now)
         if self._usage is not None:
             times: dict[int, TenantTimes] = {}
             model_queue.tenant_times = partial(self._tenant_times, model_queue, times)
         return model_queue
+
+    def _forget(self, model_queue: ModelQueue, now: float) -> None:
+        self.tell(now)  # its last changes, while it is known
+        super()._forget(model_queue, now)
+        shared = self._queues.pop(model_queue, None)
+        if shared is not None:
+            del self._queue_keys[shared.own_entry.key]
+        for key in self._keys.pop(model_queue, {}).values():
+            del self._shared[key]
 
     def _tenant_times(
         self, model_queue: ModelQueue, times: dict[int, TenantTimes], level: int
@@ -943,8 +952,6 @@ class SharedScheduler(Scheduler):
         self._write_untold(now)  # of what is not known any more, too
         gone = super().follow(renew, now)
         known = set(self._model_queues.values())
-        for model_queue in [each for each in self._queues if each not in known]:
-            del self._queue_keys[self._queues.pop(model_queue).own_entry.key]
         for model_queue, keys in tuple(self._keys.items()):
             backends = model_queue.model_backends if model_queue in known else {}
             for backend in [each for each in keys if each not in backends]:

@@ -30,6 +30,7 @@ from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.http_sessions import SteadyConnector
+from lb.net.threads import computed
 from lb.settings.backends import BackendSettings
 from lb.settings.kubernetes import KubernetesSettings
 
@@ -263,7 +264,7 @@ class KubernetesSource:
 
     async def _found(self) -> Entries | SourceError:
         # In a thread: thousands of endpoints take a tenth of a second.
-        return await asyncio.to_thread(self._make_entries)
+        return await computed(self._make_entries)
 
     def _make_entries(self) -> Entries | SourceError:
         settings = self._settings

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf, log, sqrt
-from typing import Final
+from typing import Any, Final
 
 _ALARM_ERRORS: Final = 12.0
 """Evidence of errors that is enough, a natural logarithm: odds of 160,000 to one."""
@@ -74,6 +74,25 @@ class Counts:
         self.errors += is_error
         if latency_s is not None and not is_error:
             self.latencies.append(latency_s)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no request."""
+        return not (self.requests or self.waits)
+
+    def export(self) -> list[Any]:
+        """Return all of it, as JSON has it: latencies to the microsecond."""
+        latencies = [round(each, 6) for each in self.latencies]
+        return [self.requests, self.errors, latencies, self.waits]
+
+    def add_exported(
+        self, requests: int, errors: int, latencies: list[float], waits: list[float]
+    ) -> None:
+        """Count what `export` returned to another process, too."""
+        self.requests += requests
+        self.errors += errors
+        self.latencies += latencies
+        self.waits += waits
 
     def judge_waits(self, patience_s: float) -> None:
         """Count requests as errors whose clients gave up after more than so long. Who gives up

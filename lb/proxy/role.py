@@ -107,7 +107,6 @@ class RelayRole:
         )
         dispatcher.placer.wanted = control.wanted
         dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
-        dispatcher.variants.keep(parts.timers)
         self.backend_client = BackendClient(
             parts.tls,
             answer_bytes=ANSWER_BYTES,

@@ -321,6 +321,8 @@ class VariantSet:
         """When the ramp began."""
         self.ramps = rules.ramp is not None
         """The ramp is under way."""
+        self._ramp_s = 0.0
+        """How long it had been under way when shares changed by it last."""
         self._drawn = 0.0
         self._baseline = Baseline()
         self._judged = 0
@@ -437,7 +439,8 @@ class VariantSet:
         begun, to, over_s = self.rules.ramp
         if begun is None:
             begun = self._share_in_file()
-        part = min(1.0, (now - self.begins_at) / over_s)
+        self._ramp_s = now - self.begins_at
+        part = min(1.0, self._ramp_s / over_s)
         share = begun + (to - begun) * part
         last = len(self.variants) - 1
         percents = [None if index < last else share for index in range(last + 1)]
@@ -534,8 +537,8 @@ class VariantSet:
 
     # What a successor is told
 
-    def export(self, now: float) -> dict[str, Any]:
-        """Return what exists nowhere else, as JSON has it."""
+    def export(self) -> dict[str, Any]:
+        """Return what exists nowhere else, as JSON has it. It changes with the shares only."""
         return {
             "percents": {
                 each.rules.name: share
@@ -543,24 +546,47 @@ class VariantSet:
             },
             "changed": self.changed,
             "why": self.why,
-            "ramp_s": now - self.begins_at if self.ramps else None,
+            "ramp_s": self._ramp_s if self.ramps else None,
         }
 
     def resume(self, state: Mapping[str, Any], now: float) -> None:
-        """Take over what `export` returned to another process; nothing where it was of other
-        variants."""
-        percents = state.get("percents", {})
-        names = {each.rules.name for each in self.variants}
-        if percents.keys() != names or not state.get("changed"):
+        """Take over what `export` returned to another process, and go on from there; nothing where
+        shares were as that one's file said, or of other variants."""
+        if not state.get("changed") or not self.follow(state):
             return
-        order = list(percents)
-        self.variants.sort(key=lambda each: order.index(each.rules.name))
-        self.use([percents[each.rules.name] for each in self.variants])
-        self.changed, self.why = str(state["changed"]), str(state.get("why", ""))
         ramp_s = state.get("ramp_s")
         self.ramps = ramp_s is not None and self.rules.ramp is not None
         if ramp_s is not None:
-            self.begins_at = now - ramp_s
+            self.begins_at, self._ramp_s = now - ramp_s, ramp_s
+
+    def follow(self, state: Mapping[str, Any]) -> bool:
+        """Have the shares that `export` returned to a process with the same file, which judges and
+        goes on with the ramp. False where it was of other variants."""
+        percents = state.get("percents", {})
+        if percents.keys() != {each.rules.name for each in self.variants}:
+            return False
+        order = list(percents)
+        self.variants.sort(key=lambda each: order.index(each.rules.name))
+        self.use([percents[each.rules.name] for each in self.variants])
+        self.changed, self.why = str(state.get("changed", "")), str(state.get("why", ""))
+        return True
+
+    # Requests of other processes
+
+    def take_recent(self) -> dict[str, list[Any]]:
+        """Return what came since the last call of what is judged, by the variant's name."""
+        rows = {}
+        for each in self.variants:
+            if not each.recent.is_empty:
+                rows[each.rules.name] = each.recent.export()
+                each.recent = Counts()
+        return rows
+
+    def add_recent(self, rows: Mapping[str, list[Any]]) -> None:
+        """Judge by what `take_recent` returned to another process, too."""
+        for each in self.variants:
+            if each.judge is not None and each.rules.name in rows:
+                each.recent.add_exported(*rows[each.rules.name])
 
 
 def _nothing_is_open(_key: SequenceKey) -> bool:
@@ -834,16 +860,40 @@ class VariantBook:
 
     def export(self) -> dict[str, Any]:
         """Return what was said and decided while the process ran, as JSON has it."""
-        now = self.clock()
-        return {
-            name.decode("utf-8", "surrogateescape"): each.export(now)
-            for name, each in self.sets.items()
-        }
+        return {_to_text(name): each.export() for name, each in self.sets.items()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take over what another process exported."""
         now = self.clock()
         for name, each in state.items():
-            found = self.sets.get(name.encode("utf-8", "surrogateescape"))
-            if found is not None:
+            if (found := self.sets.get(_to_bytes(name))) is not None:
                 found.resume(each, now)
+
+    # Several processes that serve the same names, of which one judges and goes on with ramps
+
+    def follow(self, state: Mapping[str, Any]) -> None:
+        """Have the shares that the process which judges has exported."""
+        for name, each in state.items():
+            if (found := self.sets.get(_to_bytes(name))) is not None:
+                found.follow(each)
+
+    def take_recent(self) -> dict[str, Any]:
+        """Return what came since the last call of what is judged, as JSON has it."""
+        rows = {_to_text(name): each.take_recent() for name, each in self.sets.items()}
+        return {name: each for name, each in rows.items() if each}
+
+    def add_recent(self, rows: Mapping[str, Any]) -> None:
+        """Judge by what `take_recent` returned to another process, too."""
+        for name, each in rows.items():
+            if (found := self.sets.get(_to_bytes(name))) is not None:
+                found.add_recent(each)
+
+
+def _to_text(name: bytes) -> str:
+    """A name of the wire as JSON can hold it."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _to_bytes(name: str) -> bytes:
+    """A name as it stands on the wire."""
+    return name.encode("utf-8", "surrogateescape")

@@ -14,25 +14,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from lb.balancing.sequences import OpenSequence
 from lb.control.membership import RuntimeChanges
 from lb.domain.backend import AdminState
-from lb.domain.sequence import SequenceKey
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
+from lb.runtime.sequence_news import Row, SequenceNews
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
 from lb.settings.plain import plain
 
 _log = logging.getLogger(__name__)
 
-_ROWS_AT_ONCE: Final = 500
-"""Sequences that are told of in one iteration of the loop: about two milliseconds."""
 _STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
 
 
@@ -83,78 +80,13 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
             directory.drain_model(name, wire_name, is_drained=True, now=now)
 
 
-def sequence_parts(balancer: LoadBalancer) -> Iterator[list[list[Any]]]:
-    """All open sequences, in parts; between two of them the loop may turn."""
-    table, begin = balancer.relay.dispatcher.steps.table, 0
-    while (part := table.export(begin, _ROWS_AT_ONCE)) is not None:
-        if part:
-            yield [_row(each) for each in part]
-        begin += _ROWS_AT_ONCE
-
-
-Tell = Callable[[list[list[Any]]], None]
-"""Tells another process of rows."""
-
-
-class SequenceNews:
-    """Tells other processes of every sequence that begins or ends here, and hears of theirs.
-
-    Both ways, as long as both live: a client may begin a sequence on a connection to one of them
-    and go on over one that it has to the other. What one of them said is told to the others only.
-    """
-
-    def __init__(self, balancer: LoadBalancer) -> None:
-        self._balancer = balancer
-        self._others: list[Tell] = []
-        self._speaker: Tell | None = None
-        """Who is being heard."""
-
-    def follow(self, tell: Tell) -> None:
-        """Tell somebody of what begins or ends from now on."""
-        self._others.append(tell)
-        self._balancer.relay.dispatcher.steps.table.on_change = self._say
-
-    def forget(self, tell: Tell) -> None:
-        """Tell them no more."""
-        self._others = [each for each in self._others if each != tell]
-        if not self._others:
-            self._balancer.relay.dispatcher.steps.table.on_change = None
-
-    def hear(self, rows: Sequence[Sequence[Any]], speaker: Tell | None = None) -> None:
-        """Take over what somebody tells.
-
-        Args:
-            rows: of sequences.
-            speaker: how to tell them; they need not hear it again.
-        """
-        self._speaker = speaker
-        try:
-            resume_sequences(self._balancer, rows)
-        finally:
-            self._speaker = None
-
-    def _say(self, sequence: OpenSequence) -> None:
-        for tell in self._others:
-            if tell != self._speaker:
-                tell([_row(sequence)])
-
-
-def resume_sequences(balancer: LoadBalancer, rows: Sequence[Sequence[Any]]) -> None:
-    """Take over what another process told of sequences."""
-    table, now = balancer.relay.dispatcher.steps.table, monotonic()
-    backends = {
-        record.backend.name: record.backend for record in balancer.control.directory.records
-    }
-    for model, sequence_id, backend, lifetime_s in rows:
-        key = SequenceKey(model.encode("utf-8", "surrogateescape"), sequence_id)
-        sequence = OpenSequence(key, backend, lifetime_s)
-        table.adopt(sequence, backends.get(backend), now)
-
-
-def _row(sequence: OpenSequence) -> list[Any]:
-    key = sequence.key
-    model = key.model.decode("utf-8", "surrogateescape")
-    return [model, key.id, sequence.backend, sequence.lifetime_s]
+def sequence_news(balancer: LoadBalancer) -> SequenceNews:
+    """What other processes are told of the open sequences of a process, and tell it of theirs."""
+    directory = balancer.control.directory
+    return SequenceNews(
+        balancer.relay.dispatcher.steps.table,
+        lambda: {record.backend.name: record.backend for record in directory.records},
+    )
 
 
 class Peer:
@@ -203,7 +135,7 @@ class Peer:
         """
         await self._writer.drain()
 
-    def tell(self, rows: list[list[Any]]) -> None:
+    def tell(self, rows: Sequence[Row]) -> None:
         """Send news of sequences, unless the other process has stopped reading."""
         if unsent(self._writer) < MOST_UNSENT:
             self._writer.write(line("sequences", rows))

@@ -25,6 +25,7 @@ from lb.admin.api import cannot, not_done
 from lb.admin.models import Reload, Upgrade
 from lb.domain.backend import Address, BackendState
 from lb.net.file_thread import FileStalled
+from lb.net.threads import NoThread, in_thread
 from lb.runtime.banner import banner
 from lb.runtime.collector import quiet_the_collector
 from lb.runtime.configuration_file import ConfigurationWatch
@@ -460,7 +461,10 @@ class Process:
         tenth of a second in which no signal is heard, and a stop would end this process alone."""
         listener_set.close()
         _log.info("stopped")
-        await asyncio.to_thread(self._logs.close)
+        try:
+            await in_thread(self._logs.close)
+        except NoThread:
+            self._logs.close()  # no request waits for it any more
         for _ in range(FLUSH_TURNS):  # signals that came meanwhile are passed on
             await asyncio.sleep(0)
         os._exit(0)

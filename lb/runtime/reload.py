@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from lb.domain.errors import LoadBalancerError
 from lb.net.file_thread import FileStalled
 from lb.net.listeners import ListenErrors
+from lb.net.threads import NoThread, in_thread
 from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.listeners import ListenerSet
@@ -311,8 +312,8 @@ class Reloader:
         listener_set.replace(change.listeners)
         if before != change.log_files:
             try:
-                await asyncio.to_thread(before.close, change.log_files)
-            except RuntimeError:  # no thread can wait for their end, which comes all the same
+                await in_thread(before.close, change.log_files)
+            except NoThread:  # nothing waits for their end, which comes all the same
                 before.close(change.log_files, timeout_s=0.0)
 
 

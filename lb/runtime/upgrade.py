@@ -38,16 +38,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
+from lb.net.threads import in_thread
+from lb.runtime.child_end import end_within
 from lb.runtime.handover import (
     Peer,
-    SequenceNews,
     operator_state,
     resume_operator_state,
-    sequence_parts,
+    sequence_news,
 )
 from lb.runtime.listeners import ListenerSet
 from lb.runtime.predecessor import VARIABLE, Predecessor
 from lb.runtime.reload import Reloader
+from lb.runtime.sequence_news import SequenceNews
 from lb.runtime.signals import ready, reloading
 from lb.runtime.wiring import LoadBalancer
 
@@ -103,7 +105,7 @@ class Upgrader:
         self._give_way = give_way
         self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
-        self.news = SequenceNews(balancer)
+        self.news = sequence_news(balancer)
         """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
         self._starting: subprocess.Popen[bytes] | None = None
@@ -180,8 +182,8 @@ class Upgrader:
         try:
             with theirs:
                 self._greet(ours)  # first: should we crash, it has the sockets and goes on
-                self._starting = await asyncio.to_thread(self._spawn, theirs)
-        except (OSError, RuntimeError) as error:  # the latter where there is no thread to be had
+                self._starting = await in_thread(self._spawn, theirs)
+        except OSError as error:
             ours.close()
             raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
         process = self._starting
@@ -238,7 +240,7 @@ class Upgrader:
         limit_s = _STOP_S
         if peer.shares_news:  # it may have clients
             limit_s += shutdown.pre_stop_delay + shutdown.drain
-        code = await asyncio.to_thread(_end, process, limit_s)
+        code = await end_within(process, limit_s)
         peer.close()
         self._starting = None
         return code
@@ -290,21 +292,12 @@ class Upgrader:
         """Tell what exists nowhere else, and go on telling until we end."""
         peer.say("operator", operator_state(self._balancer))
         peer.share_news()
-        for rows in sequence_parts(self._balancer):
+        for rows in self.news.parts():
             peer.tell(rows)
             await peer.flush()
             await asyncio.sleep(0)
         peer.say("begin")
         await peer.flush()
-
-
-def _end(process: subprocess.Popen[bytes], limit_s: float) -> int:
-    """Wait for a process that was told to end, but not for ever; return its exit code."""
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 class Succession:
@@ -330,7 +323,7 @@ class Succession:
         self.predecessor = predecessor
         self._balancer = balancer
         self._stop = stop
-        self._news = news or SequenceNews(balancer)
+        self._news = news or sequence_news(balancer)
         self._reload = reload
         self._peer: Peer | None = None
         self._is_dismissed = False

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lb.net.threads import NoThread, in_thread
 from lb.proxy.split import longest_batch
 from lb.runtime.configuration_file import ConfigurationWatch
 from lb.runtime.limits import FreedMemory, give_back_freed_memory
@@ -48,7 +49,7 @@ async def give_memory_back(host: RelayHost) -> None:
         await asyncio.sleep(_MEMORY_LOOK_S)
         if freed.is_due(host.relay.memory_budget.held):
             try:
-                await asyncio.to_thread(give_back_freed_memory, longest_batch(host.settings))
-            except RuntimeError:
-                continue  # no thread is to be had now
+                await in_thread(give_back_freed_memory, longest_batch(host.settings))
+            except NoThread:
+                continue
             freed.given_back()

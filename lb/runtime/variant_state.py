@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from lb.net.files import answer_of, open_regular, read_text
 from lb.net.tasks import TaskOwner
+from lb.net.threads import in_thread
 from lb.net.timers import TimerWheel
 from lb.proxy.variants import VariantBook
 
@@ -79,9 +79,9 @@ class VariantState:
         """Write the file; if that fails, the next look tries again."""
         path = self._path
         try:
-            await asyncio.to_thread(_replace, path, json.dumps({_KEY: state}, indent=1) + "\n")
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread to be had
-            why = getattr(error, "strerror", None) or str(error)
+            await in_thread(_replace, path, json.dumps({_KEY: state}, indent=1) + "\n")
+        except OSError as error:
+            why = error.strerror or str(error)
             if why != self._why:
                 self._why = why
                 fields = {"file": path, "why": why}

@@ -69,7 +69,9 @@ class LoadBalancer(RelayHost):
         self.admin_access = AdminAccess()
         """Who may use the admin API."""
         parts = self.parts
-        self.variant_state = VariantState(self.relay.dispatcher.variants, parts.timers, parts.tasks)
+        variants = self.relay.dispatcher.variants
+        variants.keep(parts.timers)
+        self.variant_state = VariantState(variants, parts.timers, parts.tasks)
         self.queues: QueueReader = self.relay
         """Knows of requests that wait."""
         self.worker_statuses: Callable[[], Iterable[WorkerStatus]] = tuple

@@ -130,15 +130,11 @@ def _too_much_kept(settings: Settings, kept: Mapping[str, int], tritons: int) ->
 
 def _per_worker(settings: Settings) -> Iterator[Problem]:
     """What each worker decides by what it alone has seen."""
-    if settings.workers == 1:
-        return
-    alone = "counts in each worker alone, so that all together may let through `workers` times this"
-    if settings.limits.max_connections_per_client:
-        yield Problem("limits.max_connections_per_client", alone)
-    for name, own in settings.models.items():
-        if own.rollback is not None:
-            why = "each worker judges by its own requests, and needs min_requests of them"
-            yield Problem(f"models.{name}.rollback", why)
+    if settings.workers != 1 and settings.limits.max_connections_per_client:
+        why = (
+            "counts in each worker alone, so that all together may let through `workers` times this"
+        )
+        yield Problem("limits.max_connections_per_client", why)
 
 
 def _idle_listeners(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[Problem]:

@@ -8,9 +8,25 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from lb.cli.main import main
+
+
+@contextmanager
+def no_further_thread() -> Iterator[None]:
+    """No thread of this process can be started meanwhile."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
 
 
 def _refuse_threads(marker: Path) -> None:

@@ -6,7 +6,9 @@ A few of them run in CI; `make sequences` has 1,000.
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,8 +18,10 @@ from typing import Any, Final
 import grpc
 
 from lb.kserve import inference_pb2 as pb
+from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
+from tests.integration.test_workers import get, kill, processes
 
 _COUNT: Final = int(os.environ.get("SEQUENCES", "60"))
 _STEPS: Final = 6
@@ -122,3 +126,50 @@ def test_steps_over_any_connection_and_protocol_are_right_before_four_workers(
         assert sum(kept) == _COUNT  # each at one server
         # The hash of their numbers is 1.10 times the mean at most with 1,000.
         assert max(kept) <= 1.2 * _COUNT / len(kept) + 3, kept
+
+
+def end(connection: http.client.HTTPConnection, sequence: int) -> int:
+    """Send the last step of a sequence, and return the status."""
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}
+    body = {"parameters": {"sequence_id": sequence, "sequence_end": True}, "inputs": [tensor]}
+    connection.request("POST", "/v2/models/simple_sequence/infer", json.dumps(body))
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "workers": 2,
+        "listen": dict.fromkeys(("http", "metrics", "admin"), "127.0.0.1:0"),
+    }
+    with ExitStack() as stack:
+        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
+        serving = Serving(tmp_path, config)
+        stack.callback(serving.process.close)
+        addresses = serving.until_serving()
+
+        def open_sequences() -> int:
+            assert get(addresses["metrics"], "/metrics/own")[0] == 200  # all workers have told
+            backends = json.loads(get(addresses["admin"], "/api/v1/backends")[1])["backends"]
+            return sum(each["open_sequences"] for each in backends)
+
+        connections = [
+            http.client.HTTPConnection(addresses["http"], timeout=60) for _ in range(_CONNECTIONS)
+        ]
+        for connection in connections:
+            stack.callback(connection.close)
+        numbers = range(1, 10)
+        assert {step(connections[0], number, start=True) for number in numbers} == {200}
+        wait_until(lambda: open_sequences() == len(numbers), what="all are known")
+        kill(serving, "control")
+        assert open_sequences() == len(numbers)
+        found = [step(each, number, start=False) for number in numbers for each in connections[1:]]
+        assert set(found) == {200}
+        assert sorted(n for server in servers for n in server.known) == [*numbers]  # type: ignore[attr-defined]
+
+        os.kill(processes(serving)["control"], signal.SIGKILL)
+        serving.until_logged("control process is away", 4)  # both workers, twice
+        assert {end(connections[0], number) for number in numbers[1:]} == {200}
+        serving.until_logged("process serves again role=control", 2)
+        assert open_sequences() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from lb.kserve.conversion import read_body, to_http, to_message
 from lb.kserve.messages import SERVICE
 from lb.net.ask.backend_client import BackendClient, Keep
 from lb.net.ask.client_call import Fields
+from lb.net.threads import computed
 from lb.proxy.failure import http_body
 from lb.proxy.fan_out.question import FanOutRequest
 from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
@@ -125,7 +125,7 @@ class Calls:
         fields = question.fields
         if question.protocol is AppProtocol.GRPC:
             method, fields = b"POST", _crossing(fields)
-            target, body = await asyncio.to_thread(to_http, question.operation.name, body)
+            target, body = await computed(to_http, question.operation.name, body)
         asked_at = self._clock()
         answer = await self._backend_client.http(
             _without_key(backend.spec),
@@ -164,7 +164,7 @@ async def _reads_alike(question: FanOutRequest) -> bool:
     found = question.conversion
     async with found.lock:
         if found.is_alike is None:
-            found.is_alike = await asyncio.to_thread(_is_alike, question.target, question.body)
+            found.is_alike = await computed(_is_alike, question.target, question.body)
         return found.is_alike
 
 
@@ -178,9 +178,7 @@ async def _as_message(question: FanOutRequest) -> bytes:
     async with found.lock:
         if found.message is None:
             name = question.operation.name
-            found.message = await asyncio.to_thread(
-                to_message, name, question.target, question.body
-            )
+            found.message = await computed(to_message, name, question.target, question.body)
         return found.message
 
 

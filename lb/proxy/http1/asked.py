@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -11,6 +10,7 @@ from lb.domain.client import address_of_name, key_of_client
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
+from lb.net.threads import computed
 from lb.proxy.fan_out.question import Departure, FanOut, FanOutRequest
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
@@ -126,7 +126,7 @@ class AskedRequest:
     async def _join_and_ask(self, kept: list[Payload]) -> None:
         # Elsewhere, where it takes milliseconds: the joining of bytes lets others run meanwhile.
         is_long = self.exchange.bytes_in > _LARGE_JOIN
-        body = await asyncio.to_thread(b"".join, kept) if is_long else b"".join(kept)
+        body = await computed(b"".join, kept) if is_long else b"".join(kept)
         kept.clear()  # a body of hundreds of megabytes is held once
         await self._ask(self, body)
 

@@ -9,6 +9,7 @@ from typing import Final
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.net.iteration import IterationBudget
+from lb.net.threads import computed
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Departure
 from lb.wire.grpc.compression import Inflater
@@ -80,7 +81,7 @@ class Inflation:
             await self._done
             slices = self._slices
             if sum(map(len, slices)) > _LARGE_JOIN:
-                return await asyncio.to_thread(b"".join, slices)
+                return await computed(b"".join, slices)
             return b"".join(slices)
         finally:
             self._let_go()

@@ -16,6 +16,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.schedule import PositionHistogram
 from lb.proxy.role import RelayRole
+from lb.proxy.variants import Variant
 from lb.runtime.workers.pool_messages import to_bytes, to_text
 from lb.telemetry.counts import LoopLag
 from lb.telemetry.meter import ModelUsage, OperationUsage, Traffic
@@ -97,6 +98,12 @@ def read_counts(
         yield ("wait reasons", to_text(model), why), count
     for traffic in relay.meter.traffic:
         yield from _traffic(traffic, number)
+    for split in dispatcher.variants.sets.values():
+        for variant in split.variants:
+            at = ("variants", to_text(split.name), variant.rules.name)
+            yield (*at, "answers"), variant.answers
+            yield (*at, "errors"), variant.errors
+            yield from _times((*at, "durations"), variant.durations)
     for (operation, backend, outcome), count in tuple(relay.fan_out.own_calls.counts.items()):
         if (found := number(backend)) is not None:
             yield ("own calls", operation, found, outcome), count
@@ -177,6 +184,12 @@ class Sums:
             path = tuple(names)
             before = told.get(path)
             told[path] = value
+            if (
+                path[0] == "variants"
+                and before is not None
+                and _count_of(value) < _count_of(before)
+            ):
+                before = None  # other settings have other variants, which count from 0
             if isinstance(value, list):
                 changes = _changes(before if isinstance(before, list) else [0] * len(value), value)
                 if path[0] == "operations":
@@ -300,6 +313,9 @@ class Sums:
                 self._add_traffic(path, change)
             case ("backend" | "port", *_):
                 self._add_backend(path, change)
+            case ("variants", str(name), str(variant), str(what)):
+                if (found := self._variant(name, variant)) is not None:
+                    _grow(found, what, change)
             case _:
                 self._add_queue(path, change)
 
@@ -312,7 +328,7 @@ class Sums:
                 times.counts[bucket] += change
 
     def _times(self, path: Path) -> _Times | None:
-        """The histogram of the control process; None: its backend is gone."""
+        """The histogram of the control process; None: its backend or variant is gone."""
         relay = self._relay
         match path:
             case ("lag",):
@@ -334,7 +350,16 @@ class Sums:
                 backend = self._find(number)
                 port = None if backend is None else backend.ports[protocol]
                 return None if port is None else port.latency
+            case ("variants", str(name), str(variant), "durations"):
+                of_variant = self._variant(name, variant)
+                return None if of_variant is None else of_variant.durations
         raise LookupError(path)
+
+    def _variant(self, name: str, variant: str) -> Variant | None:
+        """The variant of a name; None: the settings have it no more."""
+        split = self._relay.dispatcher.variants.sets.get(to_bytes(name))
+        variants = () if split is None else split.variants
+        return next((each for each in variants if each.rules.name == variant), None)
 
     def _add_queue(self, path: Path, change: float) -> None:
         match path:
@@ -398,6 +423,11 @@ def _grow(holder: object, name: str, change: float) -> None:
 
 def _count(counts: Any, key: Any, change: float) -> None:
     counts[key] = counts.get(key, 0) + int(change)
+
+
+def _count_of(value: Value) -> float:
+    """The number, or the sum of what the buckets of a histogram have counted."""
+    return value if isinstance(value, int | float) else sum(value[1:])
 
 
 def _changes(before: Sequence[Any], now: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -28,8 +29,9 @@ from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.health.models import Version
 from lb.kserve.operations import GRPC_OPERATIONS
-from lb.runtime.handover import resume_sequences, sequence_parts
+from lb.runtime.handover import sequence_news
 from lb.runtime.predecessor import line
+from lb.runtime.sequence_news import Row, RowKey, end_row, is_over, row_key
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers.counts import Sums
 from lb.runtime.workers.pool_messages import PoolWriter, to_bytes, to_text
@@ -55,6 +57,9 @@ _ASKED_S: Final = 3.0
 _TOLD_S: Final = 3.0
 """How long readers of counters wait for workers to tell theirs. Those that run take a fifth of a
 second; the rest is for a machine without free cores."""
+_ENDED_S: Final = 10.0
+"""How long it is remembered that a sequence has ended. A worker that connects again may not know
+that, and would have all others take it for open again."""
 _MOST_UNSENT: Final = 64 << 20
 """Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -166,8 +171,11 @@ class Hub:
         self._all_told = asyncio.Event()
         if seat.start == 1:
             self._all_told.set()  # no worker has counted anything
-        self._sequences: list[tuple[int, list[Any]]] = []
-        """News of this loop iteration, and from which worker."""
+        self._news = sequence_news(balancer)
+        self._sequences: list[tuple[int, Row]] = []
+        """News of sequences of this loop iteration, and from which worker."""
+        self._ended: OrderedDict[RowKey, float] = OrderedDict()
+        """Sequences that ended in the last seconds, and when; the oldest first."""
         balancer.worker_statuses = self.statuses
         balancer.queues = self
         balancer.control.attach(self)
@@ -475,6 +483,10 @@ class Hub:
         self._say_states()
         self._release(now)
         self._asked = {key: at for key, at in self._asked.items() if now - at < _ASKED_S}
+        for link in self._links.values():
+            link.used = {key: used for key, used in link.used.items() if key in self._asked}
+        while self._ended and now - next(iter(self._ended.values())) > _ENDED_S:
+            self._ended.popitem(last=False)
         if self._asked:
             self._say_all("use", list(self._asked))
         variants = balancer.relay.dispatcher.variants.export()
@@ -539,6 +551,7 @@ class Hub:
             self._keep_counts()
         balancer = self._balancer
         link.say("settings", self._settings())
+        link.say("variants", balancer.relay.dispatcher.variants.export())
         self._flush()
         snapshot, roster = balancer.side.pool.current, balancer.side.roster()
         link.say("pool", self._writer.write(snapshot, roster, is_whole=True))
@@ -547,9 +560,8 @@ class Hub:
         link.say("probed", [[n, *_probed_at(each)] for n, each in self._numbers.items()])
         for backend in self._measured:
             link.say("measured", self._measured_row(backend))
-        for rows in sequence_parts(balancer):
+        for rows in self._news.parts():
             link.say("sequences", rows)
-        link.say("variants", balancer.relay.dispatcher.variants.export())
         self._links[link.index] = link
         _log.info("worker connected", extra={"worker": link.index, "pid": link.pid})
         return link
@@ -581,8 +593,12 @@ class Hub:
                     (number, row | {n: to_bytes(row[n]) for n in ("model", "version")})
                     for number, row in value["backends"]
                 ]
+            case "open_sequences":
+                self._take_open(link, value)
             case "applied":
                 link.digest = value
+                # With other settings it begins with the shares of the file.
+                link.say("variants", self._balancer.relay.dispatcher.variants.export())
             case "follows":  # it has told all its counts before
                 link.generation = value
                 followed = [each for each in self._links.values() if each.generation >= 0]
@@ -606,13 +622,16 @@ class Hub:
                 now = time.monotonic()
                 for number, model, used in value:
                     link.used[number, model] = (used, now)
+            case "variants":
+                self._balancer.relay.dispatcher.variants.add_recent(value)
             case "taken":
                 if (trial := self._writer.trials().get(value)) is not None:
                     trial.is_open = False
-            case "sequence":
+            case "sequences":
                 if not self._sequences:
                     self._balancer.parts.loop.call_soon(self._pass_sequences)
-                self._sequences.append((link.index, value))
+                self._sequences += [(link.index, row) for row in value]
+                self._note_ended(value)
 
     def _report(self, kind: str, number: int, *rest: Any) -> None:
         """An attempt at a backend ended, or fared well or badly."""
@@ -647,11 +666,31 @@ class Hub:
         self._flush()
         link.say("settled", question)
 
+    def _note_ended(self, rows: Iterable[Row]) -> None:
+        """Remember which sequences have ended."""
+        now = time.monotonic()
+        for row in rows:
+            self._ended.pop(row_key(row), None)
+            if is_over(row):
+                self._ended[row_key(row)] = now
+
     def _pass_sequences(self) -> None:
         """Tell all workers what one of them told of sequences, and take note of it here."""
         news, self._sequences = self._sequences, []
-        resume_sequences(self._balancer, [row for _, row in news])
+        self._news.hear([row for _, row in news])
         for link in self._links.values():
             rows = [row for index, row in news if index != link.index]
             if rows:
                 link.say("sequences", rows)
+
+    def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
+        """A worker that has just connected tells which sequences are open, as far as it knows. What
+        is known here is newer."""
+        self._pass_sequences()
+        over = [row for row in rows if row_key(row) in self._ended]
+        if over:
+            link.say("sequences", [end_row(row_key(row)) for row in over])
+        new = [r for r in rows if row_key(r) not in self._ended and not self._news.is_known(r)]
+        if new:
+            self._news.hear(new)
+            self._say_all("sequences", new, but=link.index)

@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
+from lb.net.threads import in_thread
+from lb.runtime.child_end import end_within
 from lb.runtime.predecessor import VARIABLE, line
 from lb.runtime.sockets import Listeners
 
@@ -61,14 +63,14 @@ async def start_next(
     try:
         with theirs:
             _greet(ours, listeners, operator)
-            process = await asyncio.to_thread(
+            process = await in_thread(
                 subprocess.Popen,
                 command,
                 env={**os.environ, VARIABLE: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
             )
-    except (OSError, RuntimeError) as error:  # the latter where there is no thread to be had
+    except OSError as error:
         ours.close()
         raise NotReplaced(f"cannot start {command[0]}: {error}") from error
     _log.info("next service started", extra={"pid": process.pid})
@@ -86,7 +88,8 @@ async def start_next(
         raise
     finally:
         writer.close()
-    await _end(process)
+    process.terminate()
+    await end_within(process, _STOP_S)
     raise NotReplaced(why)
 
 
@@ -131,13 +134,3 @@ async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str
 async def _expire(limit: asyncio.Timeout, stop: asyncio.Event) -> None:
     await stop.wait()
     limit.reschedule(0.0)
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a service that is not wanted."""
-    process.terminate()
-    try:
-        await asyncio.to_thread(process.wait, _STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        await asyncio.to_thread(process.wait)

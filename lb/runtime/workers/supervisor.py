@@ -27,6 +27,8 @@ from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
+from lb.net.threads import in_thread
+from lb.runtime.child_end import end_of
 from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners, claim
@@ -324,19 +326,23 @@ class Supervisor:
         """One life of a process. Returns how it ended."""
         child.starts += 1
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._greet(child, ours)
-            environment = {**os.environ, VARIABLE: str(theirs.fileno())}
-            environment.pop("NOTIFY_SOCKET", None)  # we talk to the service manager
-            # To the kernel the thread is the parent: the process hears of its end
-            # (`end_with_supervisor`). Threads of the loop live until the loop is closed.
-            process = await asyncio.to_thread(
-                subprocess.Popen,
-                self._command,
-                env=environment,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+        try:
+            with theirs:
+                self._greet(child, ours)
+                environment = {**os.environ, VARIABLE: str(theirs.fileno())}
+                environment.pop("NOTIFY_SOCKET", None)  # we talk to the service manager
+                # To the kernel the thread is the parent: the process hears of its end
+                # (`end_with_supervisor`). Threads of the loop live until the loop is closed.
+                process = await in_thread(
+                    subprocess.Popen,
+                    self._command,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                )
+        except BaseException:
+            ours.close()
+            raise
         child.process = process
         _log.info("process started", extra={"role": child.name, "pid": process.pid})
         reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
@@ -352,7 +358,7 @@ class Supervisor:
         child.is_ready = False
         child.writer.close()
         child.writer = None
-        code = await asyncio.to_thread(process.wait)
+        code = await end_of(process)
         child.process = None
         if child.role == WORKER:
             clear(self._memory, child.index, self._count)  # what it had in flight

@@ -1,7 +1,7 @@
 """The control process as a worker sees it: snapshots come in, reports and counts go out.
 
 While there is no connection the worker goes by the last snapshot, and reports are lost: the next
-control process finds out by itself what they said.
+control process finds out by itself what they said. It is told which sequences are open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, Final
 
 from lb.balancing.scheduler import Scheduler
-from lb.balancing.sequences import OpenSequence
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.control import Reach
 from lb.domain.fault import Fault
@@ -26,12 +25,12 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.domain.roles import ControlSide
-from lb.domain.sequence import SequenceKey
 from lb.net.process_parts import ProcessParts
 from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.relay_host import RelayHost
+from lb.runtime.sequence_news import Row, RowKey, SequenceNews, end_row, is_over, row_key
 from lb.runtime.workers.counts import (
     Path,
     Value,
@@ -59,6 +58,9 @@ _SETTLE_S: Final = 1.0
 """See `ControlNews.settled`."""
 _VIEWED: Final = ("in_flight", "limit", "expected_s", "row_s", "learnt", "slowed")
 """What is told of a `ModelBackendView` beside its names."""
+_MOST_ENDED: Final = 20_000
+"""Sequences that ended while the control process was away: beyond that the first ones are not told
+of. Others keep those open until their lifetime has passed."""
 _MOST_UNSENT: Final = 4 << 20
 """Bytes that the control process has not read: beyond that reports are dropped and counts wait."""
 
@@ -93,7 +95,13 @@ class WorkerSide:
         """How often something was told by `tick`."""
         self._rests_until = 0.0
         """When `tick` tells something again, so that it takes no larger part of the time."""
-        self._is_adopting = False
+        self._news: SequenceNews | None = None
+        self._ended: dict[RowKey, None] = {}
+        """Sequences that have ended since news of sequences were lost."""
+        self._owes_sequences = True
+        """News of sequences may have been lost: the control process is to hear of all."""
+        self._is_away = False
+        """The control process is away, and the log says so."""
         self.ready = asyncio.Event()
         """There is a snapshot."""
 
@@ -113,7 +121,8 @@ class WorkerSide:
     def attach(self, host: RelayHost) -> None:
         """Serve this process."""
         self._host = host
-        host.relay.dispatcher.steps.table.on_change = self._sequence
+        self._news = SequenceNews(host.relay.dispatcher.steps.table, self._backends)
+        self._news.follow(self._tell_sequences)
 
     def use_policy(self, name: str) -> None:
         """Choose backends by another policy from the next snapshot on."""
@@ -121,16 +130,15 @@ class WorkerSide:
 
     async def run(self) -> None:
         """Stay connected with the control process."""
-        is_news = True
         while True:
             try:
                 await self._converse()
-            except (OSError, ValueError, LookupError, TypeError) as error:
-                if is_news:
+            except OSError as error:
+                if not self._is_away:
                     _log.warning("control process is away", extra={"why": str(error)})
-                is_news = False
-            else:
-                is_news = True
+                self._is_away = True
+            except Exception:
+                _log.exception("conversation with the control process failed, it begins anew")
             await asyncio.sleep(_AGAIN_S)
 
     def tick(self) -> None:
@@ -143,7 +151,11 @@ class WorkerSide:
             self._tell_in_flight()
         else:
             self.tell_counts()
+            self._tell_recent()
         self._ticks += 1
+        writer = self._writer
+        if self._owes_sequences and self._can_tell and self._host and writer:
+            self._host.parts.tasks.spawn(self._tell_all_sequences(writer), name="sequences")
         self._rests_until = began + (time.perf_counter() - began) / _TELLING_SHARE
 
     # The conversation
@@ -166,19 +178,23 @@ class WorkerSide:
                 "pid": os.getpid(),
             }
             writer.write(line("hello", hello))
-            while (text := await reader.readline()).endswith(b"\n"):
-                for event, value in json.loads(text).items():
+            while message := await _read_message(reader):
+                for event, value in message.items():
                     self._hear(event, value)
                     if event == "pool" and self._writer is None:
                         # Numbers of backends mean something from now on.
                         self._told, self._queue_told, self._busy_told = {}, {}, []
                         self._writer = writer
+                        self._is_away = False
                     if event == "pool":
                         self.tell_counts()
+                        if self._owes_sequences:
+                            await self._tell_all_sequences(writer)
                         self._say_now("follows", value["generation"])
             raise ConnectionError("it closed the connection")
         finally:
             self._writer = None
+            self._owes_sequences = True  # it may not have read the last news
             for event_ in self._settled.values():
                 event_.set()
             writer.close()
@@ -225,9 +241,10 @@ class WorkerSide:
                         },
                     )
             case "sequences":
-                self._adopt(value)
+                assert self._news is not None
+                self._news.hear(value, self._tell_sequences)
             case "variants":
-                relay.dispatcher.variants.resume(value)
+                relay.dispatcher.variants.follow(value)
             case "settled":
                 if value in self._settled:
                     self._settled[value].set()
@@ -344,7 +361,13 @@ class WorkerSide:
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
-        if reports and not self._is_behind:
+        if not reports:
+            return
+        if self._is_behind:
+            for event, value in reports:
+                if event == "sequences":
+                    self._lose_sequences(value)
+        else:
             self._write("news", reports)
 
     def _write(self, event: str, value: Any) -> None:
@@ -366,28 +389,40 @@ class WorkerSide:
 
     # Sequences
 
-    def _sequence(self, sequence: OpenSequence) -> None:
-        """A sequence began or ended here."""
-        if not self._is_adopting:
-            key = sequence.key
-            self._say(
-                "sequence", [to_text(key.model), key.id, sequence.backend, sequence.lifetime_s]
-            )
+    def _backends(self) -> dict[str, Backend]:
+        return {backend.name: backend for backend in self._reader.backends.values()}
 
-    def _adopt(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Other workers know of sequences."""
-        host = self._host
-        assert host is not None
-        backends = {backend.name: backend for backend in self._reader.backends.values()}
-        table, now = host.relay.dispatcher.steps.table, time.monotonic()
-        self._is_adopting = True
-        try:
-            for model, sequence_id, backend, lifetime_s in rows:
-                key = SequenceKey(to_bytes(model), sequence_id)
-                sequence = OpenSequence(key, backend, lifetime_s)
-                table.adopt(sequence, backends.get(backend), now)
-        finally:
-            self._is_adopting = False
+    def _tell_sequences(self, rows: Sequence[Row]) -> None:
+        """Sequences began, went on or ended here."""
+        if self._writer is None:
+            self._lose_sequences(rows)
+        else:
+            self._say("sequences", rows)
+
+    def _lose_sequences(self, rows: Sequence[Row]) -> None:
+        """Nobody hears of these rows. Which sequences are open the table knows later, too."""
+        self._owes_sequences = True
+        for row in rows:
+            self._ended.pop(row_key(row), None)
+            if is_over(row):
+                self._ended[row_key(row)] = None
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    async def _tell_all_sequences(self, writer: asyncio.StreamWriter) -> None:
+        """Tell which sequences have ended since news were lost, and then which are open."""
+        assert self._news is not None
+        self._owes_sequences = False
+        ended, self._ended = self._ended, {}
+        if ended:
+            self._say_now("news", [["sequences", [end_row(key) for key in ended]]])
+        for rows in self._news.parts():
+            self._say_now("open_sequences", rows)
+            try:
+                await writer.drain()
+            except OSError:
+                return  # whoever connects next hears of all
+            await asyncio.sleep(0)
 
     # Counts
 
@@ -403,6 +438,13 @@ class WorkerSide:
         self._tell(now)
         self._tell_queue(host.relay.dispatcher.queue.scheduler, host.relay.dispatcher.queue)
         self._tell_in_flight()
+
+    def _tell_recent(self) -> None:
+        """Tell what variants are judged by. What nobody hears is not kept."""
+        if self._host is not None and (
+            recent := self._host.relay.dispatcher.variants.take_recent()
+        ):
+            self._say("variants", recent)
 
     def _tell_in_flight(self) -> None:
         """Tell what the control process decides by, if it has changed."""
@@ -451,6 +493,22 @@ class WorkerSide:
         if status != self._queue_told:
             self._queue_told = status
             self._write("queue", status)
+
+
+async def _read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Read one message of the control process; empty when it has gone.
+
+    Raises:
+        ConnectionError: it is no message.
+    """
+    try:
+        text = await reader.readline()
+        message = json.loads(text) if text.endswith(b"\n") else {}
+    except ValueError as error:
+        raise ConnectionError(f"it is not understood: {error}") from error
+    if not isinstance(message, dict):
+        raise ConnectionError(f"it is not understood: {text[:80]!r}")
+    return message
 
 
 def read_load(value: dict[str, Any]) -> LoadReport:

@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from lb.balancing import scheduler
 from lb.balancing.shared_scheduler import SharedScheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import (
@@ -394,6 +395,27 @@ def test_an_end_at_a_backend_that_a_new_snapshot_has_no_more_is_told_of() -> Non
     one.scheduler.follow(lambda ticket: (ticket.plan, ticket.eligible), 0.0001)
     for _ in NAMES:
         two.begin(0.001)
+
+
+def test_what_was_forgotten_as_idle_is_shared_again_when_it_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "_MAX_MODEL_QUEUES", 1)
+    one, two = Machine().workers
+    first = one.request_class
+    others = [RequestClass(name, b"", one.plan, one.backends) for name in (b"other", b"third")]
+    for now in (0.0, 1.0):
+        for request_class in (first, *others):  # each has the one before forgotten
+            one.request_class = request_class
+            one.complete(one.begin(now), now + 0.1)
+        one.request_class = RequestClass(b"model", b"", one.plan, one.backends)
+        first = one.request_class
+        one.complete(one.begin(now + 0.2), now + 0.3)
+        one.scheduler.follow(lambda _: None, now + 0.3)
+    running = [two.begin(3.0), two.begin(3.0)]
+    one.queue(3.1)  # it knows what the other one has in flight
+    two.complete(running[0], 3.2)
+    assert one.rung == 1
 
 
 def test_nothing_is_left_when_all_has_ended() -> None:

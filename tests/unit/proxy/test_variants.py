@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -281,6 +282,45 @@ def test_a_ramp_raises_the_share_and_goes_on_in_a_successor() -> None:
     after.book.check()
     assert after.percents()["canary"] == pytest.approx(50)
     assert after.book.sets[NAME].changed == "ramp"
+
+
+def test_what_is_told_of_a_ramp_changes_with_the_shares_only() -> None:
+    desk = Desk(ramp=(None, 50.0, 3600.0))
+    desk.now += 1800
+    desk.book.check()
+    told = desk.book.export()
+    desk.now += 0.5
+    assert desk.book.export() == told
+    desk.book.check()
+    assert desk.book.export() != told
+
+
+def test_who_follows_another_process_has_its_shares_whatever_they_come_from() -> None:
+    leader, follower = Desk(ramp=(None, 50.0, 3600.0)), Desk(ramp=(None, 50.0, 3600.0))
+    for change in (
+        lambda split: split.promote("canary"),
+        lambda split: leader.book.reset(split.name.decode()),
+    ):
+        change(leader.book.sets[NAME])
+        follower.book.follow(json.loads(json.dumps(leader.book.export())))
+        assert list(follower.percents().items()) == list(leader.percents().items())
+
+
+def test_one_process_judges_by_the_requests_of_several() -> None:
+    how: dict[str, object] = {"rollback": (2.0, None, 500)}
+    desks = leader, *others = [Desk(**how) for _ in range(3)]
+    for _ in range(8):  # a look counts as a part of what is enough
+        for desk in others:
+            for _ in range(250):
+                variant = desk.variant()
+                failed = variant.rules.name == "canary"
+                variant.count(None if failed else 0.01, is_error=failed)
+            leader.book.add_recent(json.loads(json.dumps(desk.book.take_recent())))
+            assert desk.book.take_recent() == {}
+        leader.book.check()
+    for desk in others:
+        desk.book.follow(leader.book.export())
+    assert [desk.percents()["canary"] for desk in desks] == [0, 0, 0]
 
 
 def test_a_ramp_may_begin_with_another_share_than_that_of_the_file() -> None:

@@ -12,11 +12,9 @@ import pytest
 from lb.domain.backend import AdminState, AppProtocol
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.runtime.handover import (
-    SequenceNews,
     operator_state,
     resume_operator_state,
-    resume_sequences,
-    sequence_parts,
+    sequence_news,
 )
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import LoadBalancer
@@ -117,10 +115,10 @@ async def test_open_sequences_go_on_where_they_run(make: Callable[[], LoadBalanc
         (b"n", 2**63),
     ]
     homes = {key: start(old, *key) for key in keys}
-    parts = [through_json(part) for part in sequence_parts(old)]
+    parts = [through_json(part) for part in sequence_news(old).parts()]
     assert len(parts) > 1
     for part in parts:
-        resume_sequences(new, part)
+        sequence_news(new).hear(part)
     assert {key: home(new, *key) for key in keys} == homes
     assert len(new.relay.dispatcher.steps.table) == len(keys)
     assert sum(record.backend.open_sequences for record in new.control.directory.records) == len(
@@ -131,10 +129,10 @@ async def test_open_sequences_go_on_where_they_run(make: Callable[[], LoadBalanc
 async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
     start(old, b"m", 1)
-    SequenceNews(old).follow(lambda rows: resume_sequences(new, through_json(rows)))
+    sequence_news(old).follow(lambda rows: sequence_news(new).hear(through_json(rows)))
     where = start(old, b"m", 2)
-    for part in sequence_parts(old):
-        resume_sequences(new, part)
+    for part in sequence_news(old).parts():
+        sequence_news(new).hear(part)
     assert home(new, b"m", 2) == where
     table = old.relay.dispatcher.steps.table
     backends = {record.backend.name: record.backend for record in old.control.directory.records}
@@ -145,7 +143,7 @@ async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], LoadBal
 
 async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], LoadBalancer]) -> None:
     product = make()
-    news = SequenceNews(product)
+    news = sequence_news(product)
     told: dict[str, list[Any]] = {"before": [], "next": []}
     before, following = told["before"].extend, told["next"].extend
     news.follow(before)
@@ -165,6 +163,6 @@ async def test_sequences_of_a_backend_that_is_gone_are_not_taken_over(
     make: Callable[[], LoadBalancer],
 ) -> None:
     new = make()
-    resume_sequences(new, [["m", 1, "gone", 60.0]])
+    sequence_news(new).hear([["m", 1, "gone", 60.0]])
     assert home(new, b"m", 1) is None
     assert len(new.relay.dispatcher.steps.table) == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.handover import Peer, SequenceNews
+from lb.runtime.handover import Peer, sequence_news
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
@@ -30,7 +30,7 @@ class Pair:
         settings = Settings.model_validate(CONFIG)
         self.logs = Logs(settings)
         self.product = LoadBalancer(settings, self.logs)
-        self.news = SequenceNews(self.product)
+        self.news = sequence_news(self.product)
         self.stops: list[tuple[Peer, bool]] = []
         self.others: list[socket.socket] = []
         self.peers: list[Peer] = []

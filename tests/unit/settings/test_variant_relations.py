@@ -55,14 +55,11 @@ def test_a_shadow_is_a_model_and_may_run_what_it_gets_twice() -> None:
     assert told({"models": {**models, "c": {}}}) == []
 
 
-def test_a_rollback_that_each_worker_judges_alone_is_doubted() -> None:
-    variants = {"variants": [ONE, TWO], "rollback": {}}
-    backend = {"http": "127.0.0.1:18010"}
-    doubted = ["models.m.rollback"]
-    for models, paths in (({"m": variants, "c": {}}, doubted), ({"c": {"retry": "never"}}, [])):
-        made = settings(backend, workers=2, models=models)
-        assert [each.path for each in warnings_of(made, made.backends)] == paths
-        assert told({"workers": 2, "models": models}) == []
+def test_a_rollback_is_judged_by_the_requests_of_all_workers() -> None:
+    models = {"m": {"variants": [ONE, TWO], "rollback": {}}}
+    made = settings({"http": "127.0.0.1:18010"}, workers=2, models=models)
+    assert warnings_of(made, made.backends) == []
+    assert told({"workers": 2, "models": models}) == []
 
 
 @pytest.mark.parametrize("value", ["true", "false", True, False, "auto"])

@@ -12,9 +12,11 @@ from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve.gate import RESERVED
 from lb.proxy.fan_out.question import FanOutReply
+from lb.proxy.http1 import asked
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import RecordedFanOut
+from tests.fakes.threadless import no_further_thread
 
 _INDEX = b"POST /v2/repository/index?a=b HTTP/1.1\r\nHost: a\r\nX-Key: v\r\n"
 _LENGTH = b"Content-Length: 14\r\n\r\n"
@@ -71,6 +73,22 @@ async def test_the_whole_body_is_asked_and_the_reply_is_answered(wire: bytes, st
     bench.server.data_received(_INDEX + _LENGTH + _BODY)
     await bench.settle()
     assert bench.sent.take() == answer, "the connection lives on"
+    bench.sent.lose()
+
+
+async def test_a_large_body_is_asked_where_no_thread_is_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asked, "_LARGE_JOIN", 1000)
+    bench = Bench(FanOutReply(status=200, body=b"{}"))
+    bench.server, bench.sent = bench.client("127.0.0.1")
+    body = bytes(100_000)
+    head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    with no_further_thread():
+        bench.server.data_received(head % len(body) + body)
+        await bench.settle()
+    assert [question.body for question in bench.fan_out.questions] == [body]
+    assert bench.sent.take().startswith(b"HTTP/1.1 200 OK\r\n")
     bench.sent.lose()
 
 

@@ -22,6 +22,7 @@ from lb.proxy.http2.options import Http2Options
 from lb.wire.memory_budget import SharedBytes
 from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.relay import RecordedFanOut
+from tests.fakes.threadless import no_further_thread
 from tests.wire.frames import (
     DATA,
     HEADERS,
@@ -94,6 +95,16 @@ async def test_the_whole_message_is_asked_and_the_reply_is_answered(step: int, f
     (record,) = relay.finished.records
     assert (record.grpc_status, record.attempts, record.bytes_in) == (0, 2, len(body))
     assert relay.is_clean()
+
+
+async def test_a_large_message_is_inflated_where_no_thread_is_to_be_had() -> None:
+    relay = Bench(FanOutReply(status=0, body=b"merged"))
+    content = bytes(3_000_000)
+    name = b"RepositoryModelLoad"
+    with no_further_thread():
+        _ask(relay.client(), _SERVICE + name, message(gzip.compress(content), 1))
+        await relay.settle()
+    assert [question.body for question in relay.fan_out.questions] == [content]
 
 
 async def test_metadata_goes_with_the_question() -> None:

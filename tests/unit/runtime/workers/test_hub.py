@@ -1,4 +1,4 @@
-"""What workers have counted before the control process was started again."""
+"""What workers know that the control process does not, since it was started again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from lb.domain.backend import Backend
+from lb.domain.backend import Backend, Histogram
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
@@ -22,8 +23,19 @@ from lb.runtime.workers.seat import CONTROL, Seat
 from lb.settings.model import Settings
 from tests.wire.waiting import eventually
 
+_VARIANTS = [{"name": name, "model": name, "weight": 50} for name in ("stable", "canary")]
 _SETTINGS = Settings.model_validate(
-    {"listen": {"http": "127.0.0.1:0"}, "backends": [{"name": "a", "http": "127.0.0.1:1"}]}
+    {
+        "listen": {"http": "127.0.0.1:0"},
+        "backends": [{"name": "a", "http": "127.0.0.1:1"}],
+        "models": {
+            "m": {
+                "variants": _VARIANTS,
+                "ramp": {"to": 60, "over": "1h"},
+                "rollback": {"errors": "2x", "min_requests": 1000},
+            }
+        },
+    }
 )
 _RERUNS = ["reruns", "count"]
 
@@ -65,9 +77,9 @@ class Control:
         reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
         hello = {"token": "token", "index": index, "start": start, "pid": os.getpid()}
         writer.write(line("hello", hello))
-        while "pool" not in json.loads(await reader.readline()):
-            pass
-        return Worker(writer)
+        worker = Worker(reader, writer)
+        await worker.hears("pool")
+        return worker
 
     async def aclose(self) -> None:
         self.hub.close()
@@ -80,8 +92,18 @@ class Control:
 class Worker:
     """The worker's end of a connection."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
         self._writer = writer
+
+    async def hears(self, event: str) -> Any:
+        """The value of the next message of a kind."""
+        while event not in (message := json.loads(await self._reader.readline())):
+            pass
+        return message[event]
+
+    def say(self, event: str, value: Any) -> None:
+        self._writer.write(line(event, value))
 
     def tell(self, rows: list[list[Any]]) -> None:
         """Tell counts, and that the first snapshot is followed."""
@@ -151,3 +173,118 @@ async def test_counts_of_workers_that_have_ended_outlive_the_control_process(
         worker.leave()
     finally:
         await following.aclose()
+
+
+_OPEN = ["m", 1, "a", 60.0]
+_OVER = ["m", 1, "", 0.0]
+
+
+async def test_open_sequences_that_workers_know_are_known_to_all_and_count(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    one.say("open_sequences", [_OPEN, ["m", 2, "gone", 60.0]])
+    rows = await other.hears("sequences")
+    assert rows == [_OPEN, ["m", 2, "gone", 60.0]]
+    assert control.backend.open_sequences == 1
+    other.say("open_sequences", [_OPEN])  # it has heard of it, and tells all that it knows
+    one.say("news", [["sequences", [["m", 3, "a", 60.0]]]])
+    assert await other.hears("sequences") == [["m", 3, "a", 60.0]]
+    other.say("news", [["sequences", [_OVER]]])
+    assert await one.hears("sequences") == [_OVER]
+    assert control.backend.open_sequences == 1
+    for worker in (one, other):
+        worker.leave()
+
+
+async def test_a_sequence_that_has_ended_is_not_opened_again_by_who_has_not_heard_of_it(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    one.say("news", [["sequences", [_OVER]]])
+    assert await other.hears("sequences") == [_OVER]
+    other.say("open_sequences", [_OPEN])
+    assert await other.hears("sequences") == [_OVER]
+    assert control.backend.open_sequences == 0
+    one.say("news", [["sequences", [_OPEN]]])  # it begins anew
+    assert await other.hears("sequences") == [_OPEN]
+    other.say("open_sequences", [_OPEN])
+    one.say("follows", 1)
+    other.say("follows", 1)
+    assert await control.hub.counts_told()
+    assert control.backend.open_sequences == 1
+    for worker in (one, other):
+        worker.leave()
+
+
+async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_any_more(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await control.hub.start()
+    worker = await control.meet(0)
+    control.hub.model_use(control.backend, b"m")
+    worker.say("news", [["use", [[*each, 4] for each in await worker.hears("use")]]])
+    link = control.hub._links[0]
+    await eventually(lambda: link.used == {(0, "m"): (4, ANY)})
+    monkeypatch.setattr(hub_module, "_ASKED_S", 0.0)
+    await eventually(lambda: link.used == {})
+    worker.leave()
+
+
+def shares(message: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    """What has changed shares, and which they are."""
+    return message["m"]["changed"], message["m"]["percents"]
+
+
+async def test_variants_are_judged_by_the_requests_of_all_workers(control: Control) -> None:
+    await control.hub.start()
+    workers = [await control.meet(0), await control.meet(1)]
+    book = control.balancer.relay.dispatcher.variants
+    for _ in range(12):  # none of the two has had enough requests
+        for worker in workers:
+            recent = {"stable": [40, 0, [0.01] * 40, []], "canary": [40, 40, [], []]}
+            worker.say("news", [["variants", {"m": recent}]])
+            worker.say("queue", {"queues": [], "backends": [], "unplaced": 1})
+        await eventually(lambda: control.hub.queued() == 2)
+        for worker in workers:
+            worker.say("queue", {"queues": [], "backends": [], "unplaced": 0})
+        await eventually(lambda: control.hub.queued() == 0)
+        book.check()
+    rolled_back = ("rollback", {"stable": 100.0, "canary": 0.0})
+    for worker in workers:
+        while shares(await worker.hears("variants")) != rolled_back:
+            pass
+    (canary,) = [each for each in book.statuses() if each.variant == "canary"]
+    assert canary.rollbacks == {"errors": 1}
+    assert canary.why.startswith("canary: ")
+    workers[0].say("applied", "digest")  # its shares were those of the file for a moment
+    assert shares(await workers[0].hears("variants")) == rolled_back
+    book.reset("m")
+    for worker in workers:
+        assert shares(await worker.hears("variants"))[1]["canary"] == pytest.approx(50, abs=0.1)
+        worker.leave()
+
+
+async def test_answers_of_variants_are_added_up(control: Control) -> None:
+    await control.hub.start()
+    workers = [await control.meet(0), await control.meet(1)]
+    at = ["variants", "m", "canary"]
+    times = [0.5, *[0] * len(Histogram().counts)]
+    times[3] = 2
+    for worker in workers:
+        worker.say(
+            "counts", [[[*at, "answers"], 3], [[*at, "errors"], 1], [[*at, "durations"], times]]
+        )
+    book = control.balancer.relay.dispatcher.variants
+
+    def canary() -> Any:
+        return next(each for each in book.statuses() if each.variant == "canary")
+
+    await eventually(lambda: canary().answers == 6)
+    assert (canary().errors, canary().durations.sum) == (2, 1.0)
+    workers[0].say("counts", [[[*at, "answers"], 1]])  # a reload has made the variant anew there
+    await eventually(lambda: canary().answers == 7)
+    for worker in workers:
+        worker.leave()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -37,4 +38,36 @@ async def test_a_stop_does_not_wait_for_processes_that_still_import(
     finally:
         listeners.close()
     assert "is killed" not in caplog.text
+    assert not any(each.is_alive for each in children)
+
+
+async def test_a_process_is_started_again_once_there_is_a_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.model_validate(
+        {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "b:1"}]}
+    )
+    listeners = Listeners(settings)
+    supervisor = Supervisor(settings, "", listeners, 1, command=_IMPORTS)
+    supervisor._is_serving = True
+    children = (supervisor.control, *supervisor.workers)
+    start, refused = threading.Thread.start, list[str]()
+
+    def start_later(thread: threading.Thread) -> None:
+        if len(refused) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    try:
+        with caplog.at_level(logging.INFO, "lb.runtime.workers.supervisor"):
+            running = asyncio.create_task(supervisor.main())
+            await until(lambda: all(each.process is not None for each in children))
+            signal.raise_signal(signal.SIGTERM)
+            assert await running == 0
+    finally:
+        listeners.close()
+    lines = [each for each in caplog.records if "is started again" in each.message]
+    assert [vars(each)["code"] for each in lines] == ["can't start new thread"] * 3
     assert not any(each.is_alive for each in children)

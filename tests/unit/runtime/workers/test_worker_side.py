@@ -7,9 +7,14 @@ import socket
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from lb.runtime.interpreter import loop_factory
+from lb.runtime.predecessor import line
+from lb.runtime.workers import worker_side
 from lb.runtime.workers.seat import Seat
 from lb.runtime.workers.worker_side import WorkerSide
+from tests.wire.waiting import eventually
 
 
 def test_a_connection_that_was_just_lost_takes_nothing() -> None:
@@ -28,3 +33,32 @@ def test_a_connection_that_was_just_lost_takes_nothing() -> None:
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(lose())
+
+
+async def test_the_log_tells_failures_of_the_worker_from_a_control_process_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_side, "_AGAIN_S", 0.0)
+    said = [b"nonsense\n", b"[]\n", line("pool", {}), b""]
+    greeted: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeted.append(await reader.readline())
+        writer.write(said.pop(0) if said else b"")
+        writer.close()
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("")
+    hub = listening.getsockname()[1:].decode()
+    seat = SimpleNamespace(hub=hub, token="", index=0, start=1)
+    side = WorkerSide(cast(Seat, seat), lambda *_: None)
+    async with await asyncio.start_unix_server(serve, sock=listening):
+        talking = asyncio.create_task(side.run())
+        await eventually(lambda: len(greeted) >= 5)
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+    (away,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert away.message == "control process is away"
+    assert vars(away)["why"].startswith("it is not understood: ")
+    (failed,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert failed.exc_info is not None
