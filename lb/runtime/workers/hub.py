@@ -520,7 +520,9 @@ class Hub:
                 link.heard_at = time.monotonic()
                 for event, value in json.loads(text).items():
                     self._hear(link, event, value)
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except OSError:
+            pass  # it has gone
+        except (ValueError, LookupError, TypeError) as error:
             _log.warning("worker is not understood", extra={"why": str(error)})
         finally:
             if link is not None and self._links.get(link.index) is link:
