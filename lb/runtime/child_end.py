@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from typing import Final
 
@@ -11,9 +12,23 @@ _LOOK_S: Final = 0.02
 
 async def end_of(process: subprocess.Popen[bytes]) -> int:
     """Wait until a process has ended. Returns its exit code."""
-    while (code := process.poll()) is None:  # noqa: ASYNC110  # nothing tells of it
-        await asyncio.sleep(_LOOK_S)
-    return code
+    if (code := process.poll()) is not None:
+        return code  # another process may have its number by now
+    try:
+        end = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, or a sandbox without it
+        while process.poll() is None:  # noqa: ASYNC110  # nothing tells of it
+            await asyncio.sleep(_LOOK_S)
+    else:
+        has_ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, has_ended.set)
+        try:
+            await has_ended.wait()
+        finally:
+            loop.remove_reader(end)
+            os.close(end)
+    return process.wait()
 
 
 async def end_within(process: subprocess.Popen[bytes], limit_s: float) -> int:
