@@ -4,7 +4,7 @@ nobody exceeds a limit that somebody gave, and nobody waits for long while a bac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -14,7 +14,8 @@ from typing import Final
 import pytest
 
 from lb.domain.schedule import Capacity, QueueRules, Ticket
-from lb.sharing.board import Board, Entry, Values, size
+from lb.sharing.board import size
+from tests.fakes.busy_board import BusyBoard
 from tests.unit.balancing.test_shared_scheduler import NAMES, Worker
 
 pytestmark = pytest.mark.interpreted("a class of its own")
@@ -30,23 +31,6 @@ WAKE_S: Final = 0.0001
 """How long a worker takes to hear a bell, or to see that it is time."""
 MEANWHILE: Final = 0.1
 """How probably another worker does something at each store and load."""
-
-
-class BusyBoard(Board):
-    """Other workers do something between what this one reads and writes."""
-
-    meanwhile: Callable[[], None]
-
-    def write(self, entry: Entry) -> bool:
-        self.meanwhile()
-        is_told = super().write(entry)
-        self.meanwhile()
-        return is_told
-
-    def read(self, worker: int, number: int) -> Values:
-        values = super().read(worker, number)
-        self.meanwhile()
-        return values
 
 
 class Play:

@@ -16,8 +16,9 @@ import pytest
 from lb.balancing.shared_scheduler import SharedScheduler
 from lb.balancing.tuning import TUNING
 from lb.domain.schedule import Capacity, Ending, QueuePlan, RequestClass, Ticket
-from lb.sharing.board import Board, Entry, Values, size
+from lb.sharing.board import Board, size
 from tests.fakes.backends import make_backend
+from tests.fakes.busy_board import BusyBoard
 
 pytestmark = pytest.mark.interpreted("a class of its own")
 
@@ -54,37 +55,6 @@ class Service:
         if self.is_of_backend:
             return Capacity(64, is_auto=True, instances=64)
         return Capacity(self.limit, instances=self.limit)
-
-
-class BusyBoard(Board):
-    """Other workers do something between what this one reads and writes."""
-
-    meanwhile: Callable[[], None]
-
-    def write(self, entry: Entry) -> bool:
-        self.meanwhile()
-        is_told = super().write(entry)
-        self.meanwhile()
-        return is_told
-
-    def write_queued(self, count: int) -> None:
-        super().write_queued(count)
-        self.meanwhile()
-
-    def has_queued_elsewhere(self) -> bool:
-        found = super().has_queued_elsewhere()
-        self.meanwhile()
-        return found
-
-    def changes(self) -> list[tuple[int, int]]:
-        found = super().changes()
-        self.meanwhile()
-        return found
-
-    def read(self, worker: int, number: int) -> Values:
-        values = super().read(worker, number)
-        self.meanwhile()
-        return values
 
 
 class Worker:
