@@ -32,6 +32,8 @@ DEADLINE_S = 5.0
 IMAGE_BYTES, LARGE_BYTES, SMALL_BYTES = 602_112, 4 << 20, 256
 _SERVICE = "/inference.GRPCInferenceService/"
 _CHANNELS = 4
+_CONNECT_MS = 1000
+"""How long a connection of gRPC may take to be made."""
 _STEPS, _STEP_PAUSE_S = 8, 0.15
 _RESPONSES, _RESPONSE_MS = 5, 20
 _LINE = struct.Struct("<I").pack
@@ -81,7 +83,7 @@ class Load:
             ("grpc.max_send_message_length", -1),
             ("grpc.initial_reconnect_backoff_ms", 50),
             # In spite of its name, how long a connection may take to be made.
-            ("grpc.min_reconnect_backoff_ms", 1000),
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
         self._channels = [

@@ -1062,7 +1062,7 @@ class Desk:
     def begin(self, protocol: AppProtocol) -> Placed | None:
         """Begin an inference; None: it was refused."""
         exchange = self._exchange(protocol)
-        self._dispatcher.accounts.begin(exchange)
+        self._dispatcher.accounts.begin()
         try:
             attempt = self._dispatcher.placer.place(exchange, Attempt)
         except RequestRefused:

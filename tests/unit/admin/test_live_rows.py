@@ -29,7 +29,7 @@ from tests.unit.admin.test_live import large_pool, settle
 
 _USUAL: dict[str, Any] = {
     "name": "bert", "variant": "new", "model": "bert_v2", "version": "", "percent": 5.0,
-    "file_percent": 5.0, "is_first": False, "is_ready": True, "answers": 10, "errors": 1,
+    "file_percent": 5.0, "is_ready": True, "answers": 10, "errors": 1,
     "changed": "", "why": "", "rollbacks": {},
 }  # fmt: skip
 

@@ -38,6 +38,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is given up because this machine is busy."""
     monkeypatch.setattr(load_of_faults, "DEADLINE_S", 60.0)
     monkeypatch.setattr(load_of_faults, "_SETTLE_S", 63.0)
+    monkeypatch.setattr(load_of_faults, "_CONNECT_MS", 60_000)
 
 
 async def test_its_answers_are_those_of_the_model_while_it_is_well(tmp_path: Path) -> None:
