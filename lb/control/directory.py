@@ -145,9 +145,9 @@ class BackendDirectory:
         """Puts off to the end of an iteration of the loop what probes and lists have changed:
         hundreds may end in one turn, and to publish takes a millisecond then."""
         self._is_put_off = False
-        self._is_port_given_up = False
-        """A port that hangs is down since the last publication. It got no requests before, so who
-        gets some may be as it was; yet relays are to end what is under way there."""
+        self._is_port_to_leave = False
+        """What is under way at some port is to leave it or to end, and relays were not told. Who
+        gets requests may be as it was: that port got none before."""
         self._closed: dict[PortRecord, None] = {}
         """Ports that have begun to refuse connections, until what began before is given up."""
         self._gone: deque[BackendRecord] = deque()
@@ -549,7 +549,7 @@ class BackendDirectory:
                 where.left_before = where.lost_before = closed_at
                 is_told = True
                 del self._closed[port]
-        self._is_port_given_up |= is_told
+        self._is_port_to_leave |= is_told
         return is_told
 
     def _note_empty(self, record: BackendRecord, now: float) -> None:
@@ -661,7 +661,7 @@ class BackendDirectory:
         is_up = state is BackendState.UP
         port.port.is_hung = not is_up and (port.port.is_hung or why is _SILENT)
         port.port.is_given_up = port.port.is_hung and state is BackendState.DOWN
-        self._is_port_given_up |= port.port.is_given_up
+        self._is_port_to_leave |= port.port.is_given_up
         record = self.find(port.backend.name)
         record.settle(now)
         if not record.answers:
@@ -770,12 +770,12 @@ class BackendDirectory:
             or routing.only_unready != now.only_unready
             or self._on_standby != now.on_standby
             or self._on_demand is not now.loadable
-            or self._is_port_given_up
+            or self._is_port_to_leave
         ):
             self._publish_routing(routing)
 
     def _publish_routing(self, routing: Routing) -> None:
-        self._is_port_given_up = False
+        self._is_port_to_leave = False
         self.ref.publish(
             PoolSnapshot(
                 self.ref.current.generation + 1,

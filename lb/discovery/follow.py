@@ -137,7 +137,8 @@ class Followers:
             _log.info("source says again which backends there are", extra=fields)
         elif followed.backends != len(entries) or followed.found_at is None:
             _log.info("source has found backends", extra=fields)
-        is_first, followed.error = followed.found_at is None, ""
+        is_first = followed.found_at is None
+        followed.error = ""
         followed.backends = len(entries)
         followed.updates += 1
         followed.found_at = self._clock()

@@ -254,6 +254,11 @@ class Port:
     """Attempts that began before this monotonic time are as if it was given up: a process that
     exits would have ended by now. Written by the directory."""
 
+    @property
+    def may_hang(self) -> bool:
+        """Whether attempts at it may hang: their own times tell which."""
+        return self.is_hung or self.left_before > 0.0
+
 
 class Backend:
     """The runtime record of one backend. Written by the relay and the directory."""

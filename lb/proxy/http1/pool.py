@@ -108,7 +108,7 @@ class UpstreamPool(Generic[AnyConnection]):
             for connection in idle:
                 connection.close()
         for connection in tuple(self.open):
-            if connection.port.is_hung or connection.port.left_before:
+            if connection.port.may_hang:
                 connection.hung()
 
     def renew(self, backend: Backend) -> None:

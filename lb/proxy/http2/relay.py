@@ -228,7 +228,7 @@ class Http2Relay(Http2Shared):
         for backend, pool in tuple(self.pools.items()):
             if backend not in eligible:
                 pool.retire_all()
-            if pool.port.is_hung or pool.port.left_before:
+            if pool.port.may_hang:
                 pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
@@ -253,8 +253,7 @@ class Http2Relay(Http2Shared):
 
     def stuck(self) -> list[GrpcAttempt]:
         """Attempts under way on backends that are down because they are silent."""
-        ports = ((pool, pool.port) for pool in self.pools.values())
-        pools = [pool for pool, port in ports if port.is_given_up or port.lost_before]
+        pools = [pool for pool in self.pools.values() if pool.port.may_hang]
         return [each for pool in pools for each in pool.attempts() if each.is_given_up]
 
     def leave_streams(self, backend: Backend, model: bytes) -> None:

@@ -79,8 +79,7 @@ class Http2ServerConnection(Http2Connection):
 
     __slots__ = (
         "_age_timer", "_decided", "_drain_step", "_drawn", "_ended", "_idle_since", "_last_taken",
-        "_preface",
-        "_timer", "_unanswered", "_unopened",
+        "_preface", "_timer", "_unanswered", "_unopened",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = _MOST_UNREAD

@@ -75,7 +75,7 @@ class Http2Codec(Http2Endpoint):
         self._longest_data = frame_limit << 8 | fr.DATA
         """The first four bytes of the longest DATA frame that is taken: its length and kind."""
         self._longest_block = header_limit << 8 | fr.HEADERS
-        """The same of a HEADERS frame."""
+        """The first four bytes of the longest HEADERS frame that is taken."""
         self.frames_at_once = 1 << 60
         """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
         self.inspected = 0
