@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
-import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import yaml
 
 from lb.cli.main import main
 from tests.deploy.listings import FOLDER
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_from, free_ports, wait_until
 from tests.triton.target import http_status
 
 START_S = 30.0
@@ -90,20 +88,6 @@ def generate(
 def free_block(servers: int) -> int:
     """A first port from which on that many servers find theirs free."""
     return free_from([number * _STEP + offset for number in range(servers) for offset in range(3)])
-
-
-def free_from(offsets: Sequence[int]) -> int:
-    """A port that is free, as are those so far above it."""
-    while True:
-        first = random.randint(20000, 31000 - max(offsets))
-        try:
-            with ExitStack() as stack:
-                for offset in offsets:
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", first + offset))
-        except OSError:
-            continue
-        return first
 
 
 def serve_command(configuration: Path) -> list[str]:

@@ -20,8 +20,7 @@ from lb.generate.devices import GenerateError, whole_gpus
 from lb.generate.stack import make_stack
 from lb.settings.reading import read_settings
 from tests.deploy.listings import FOLDER
-from tests.deploy.stacks import free_from
-from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_from, wait_until
 from tests.triton.target import http_status
 
 REPOSITORY = Path(__file__).parents[2]

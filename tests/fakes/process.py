@@ -99,17 +99,25 @@ class ChildProcess:
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on, all different.
 
-    They are this process's alone until it ends: no other test run of this machine gets one before
+    They are this process's alone until it ends: no other test of this machine gets one before
     the server listens, or after it was killed. They lie below the range of outgoing connections,
     since a server that starts again on its port must not find it taken by a client's socket.
     """
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randint(20000, 32000)
-        if port not in _claimed and _claim(port):
-            _claimed.add(port)
-            found.append(port)
-    return found
+    return [free_from([0]) for _ in range(count)]
+
+
+def free_from(offsets: Sequence[int]) -> int:
+    """The first of several such ports.
+
+    Args:
+        offsets: of each of them to the first.
+    """
+    while True:
+        first = random.randint(20000, 32000 - max(offsets))
+        ports = {first + offset for offset in offsets}
+        if ports.isdisjoint(_claimed) and all(_claim(port) for port in ports):
+            _claimed.update(ports)
+            return first
 
 
 _claimed: set[int] = set()
