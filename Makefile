@@ -92,7 +92,7 @@ check-compiled: $(VENV)/.test
 # FLOORS=--update records what was measured.
 # Three processes run the tests side by side. A test that fails is told of after the figures.
 UNCOVERED := tests/integration/test_corpus_%.py tests/integration/test_h2spec.py
-COVERED := TEST_LIMIT_S=300 $(BIN)/coverage run -m pytest -q -p no:cacheprovider
+COVERED := TEST_LIMIT_S=300 RUN_LIMIT_S=7200 $(BIN)/coverage run -m pytest -q -p no:cacheprovider
 coverage: $(VENV)/.test debian
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(MAKE) -kj3 --output-sync=target --no-print-directory covered-units covered-first covered-last; tests=$$?; \
