@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeAlias
 
-from lb.domain.client import ClientKey
 from lb.domain.outcome import Reason
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
@@ -66,7 +65,7 @@ class Collections:
         self._tasks = tasks
         self._collect = collect
         self._first: dict[_Key, _Collection] = {}
-        self._begun_by: Counter[ClientKey] = Counter()
+        self._begun_by: Counter[Hashable] = Counter()
         """Collections by the client that asked first."""
 
     def __len__(self) -> int:

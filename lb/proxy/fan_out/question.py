@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from lb.domain.backend import AppProtocol
-from lb.domain.client import ClientKey
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.wire.memory_budget import SharedBytes
+
+QUESTION_BYTES: Final = 64 * 1024
+"""A question that changes nothing needs hardly a body, and everybody may ask it."""
 
 
 class Departure:
@@ -66,8 +68,8 @@ class FanOutRequest:
     """End-to-end header fields of the client, names in lower case."""
     body: bytes
     """The body of HTTP as it came; the message of gRPC without its prefix, not compressed."""
-    client: ClientKey = field(default=None, repr=False, compare=False)
-    """Who asks, as limits count clients."""
+    client: Hashable = field(default=None, repr=False, compare=False)
+    """Who asks; see `Exchange.client_key`."""
     departure: Departure = field(default_factory=Departure, repr=False, compare=False)
     """The departure of its client. A view ends then, and a change that has not begun does not
     begin."""

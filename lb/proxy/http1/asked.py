@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
-from lb.domain.client import address_of_name, key_of_client
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
 from lb.net.threads import computed
-from lb.proxy.fan_out.question import Departure, FanOut, FanOutRequest
+from lb.proxy.fan_out.question import QUESTION_BYTES, Departure, FanOut, FanOutRequest
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import Payload
@@ -21,8 +20,6 @@ _HOP_BY_HOP: Final = frozenset({
     b"connection", b"content-length", b"expect", b"host", b"te", b"trailer", b"transfer-encoding",
 })  # fmt: skip
 """Fields that each of our own requests has anew."""
-QUESTION_BYTES: Final = 64 * 1024
-"""A question that changes nothing needs hardly a body, and everybody may ask it."""
 _LARGE_READ: Final = 128 * 1024
 """Bytes in one read. libuv reads up to 32 times in a row from who sends fast: 8 MB in one turn."""
 _LARGE_JOIN: Final = 2**20
@@ -142,7 +139,7 @@ async def put(request: AskedRequest, body: bytes) -> None:
         method=plan.method,
         target=plan.path,
         fields=end_to_end(request.head),
-        client=key_of_client(address_of_name(exchange.client)),
+        client=exchange.client_key,
         body=body,
         departure=request.departure,
     )

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from lb.domain.client import address_of_name, key_of_client
 from lb.kserve.errors import ERROR_BYTES
 from lb.kserve.fronts import Forward, FrontRequest, Own
 from lb.kserve.gate import masked
@@ -253,7 +252,7 @@ async def _wait_until_unloaded(request: AskedRequest, model: bytes) -> None:
             method=b"POST",
             target=_INDEX.target,
             fields=end_to_end(request.head),
-            client=key_of_client(address_of_name(request.exchange.client)),
+            client=request.exchange.client_key,
             body=b"",
         )
         reply = await request.fan_out.ask(index)
@@ -273,7 +272,7 @@ async def _put(request: AskedRequest, model: bytes, verb: bytes, body: bytes) ->
             method=b"POST",
             target=b"/v2/repository/models/%b/%b" % (model, verb),
             fields=end_to_end(request.head),
-            client=key_of_client(address_of_name(request.exchange.client)),
+            client=request.exchange.client_key,
             body=body,
         )
     )

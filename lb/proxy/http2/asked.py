@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from lb.domain.backend import AppProtocol
-from lb.domain.client import address_of_name, key_of_client
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
-from lb.proxy.fan_out.question import Departure, FanOutReply, FanOutRequest
+from lb.proxy.fan_out.question import (
+    QUESTION_BYTES,
+    Departure,
+    FanOutReply,
+    FanOutRequest,
+)
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, Inflation
 from lb.proxy.http2.inspection import frames_of_inflated
@@ -25,8 +29,6 @@ from lb.wire.pieces import join_short
 
 _MESSAGE_LIMIT: Final = 2**31 - 1
 """What gRPC servers take at most."""
-QUESTION_LIMIT: Final = 64 * 1024
-"""A question that changes nothing is a name or two, and everybody may ask it."""
 _INFLATED_LIMIT: Final = 64 * 2**20
 """A compressed load, which costs its sender little, may inflate to so much."""
 _LOAD: Final = "RepositoryModelLoad"
@@ -50,7 +52,7 @@ class Collector(CallPart):
     __slots__ = ("_answer_own", "_departure", "_most", "watch")
 
     def __init__(
-        self, call: Call, answer: OwnAnswer | None = None, most: int = QUESTION_LIMIT
+        self, call: Call, answer: OwnAnswer | None = None, most: int = QUESTION_BYTES
     ) -> None:
         """
         Args:
@@ -191,7 +193,7 @@ class Collector(CallPart):
         operation = self.call.operation
         if operation.name == _LOAD:
             return _INFLATED_LIMIT
-        return REGISTER_BYTES if is_registration(operation) else QUESTION_LIMIT
+        return REGISTER_BYTES if is_registration(operation) else QUESTION_BYTES
 
     def _check(self, message: bytes | memoryview) -> None:
         """
@@ -229,7 +231,7 @@ class Collector(CallPart):
             method=call.method,
             target=call.path,
             fields=self._fields(),
-            client=key_of_client(address_of_name(call.client)),
+            client=call.client_key,
             body=message,
             departure=self._departure,
         )

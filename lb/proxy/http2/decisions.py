@@ -22,11 +22,12 @@ from lb.kserve.operations import (
     SERVER_READY,
     grpc_operation,
 )
-from lb.proxy.http2.asked import QUESTION_LIMIT, Collector, OwnAnswer
+from lb.proxy.fan_out.question import QUESTION_BYTES
+from lb.proxy.http2.asked import Collector, OwnAnswer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.health import (
-    QUESTION_BYTES,
+    NAME_BYTES,
     answer_health,
     answer_ready,
     answer_server,
@@ -48,7 +49,7 @@ Handler = Callable[[Http2Shared, Http2Connection, int, RequestHead], Call]
 
 def _ours(answer: OwnAnswer) -> Handler:
     """Makes a call about health, which we answer."""
-    return partial(_collected, answer=answer, most=QUESTION_BYTES)
+    return partial(_collected, answer=answer, most=NAME_BYTES)
 
 
 def _collected(
@@ -58,7 +59,7 @@ def _collected(
     head: RequestHead,
     *,
     answer: OwnAnswer | None = None,
-    most: int = QUESTION_LIMIT,
+    most: int = QUESTION_BYTES,
 ) -> Call:
     """A call whose request is collected: see `Collector`."""
     call = Call(relay, server, stream_id, head)
