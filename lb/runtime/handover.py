@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from lb.control.membership import RuntimeChanges
 from lb.domain.backend import AdminState
+from lb.domain.names import to_bytes, to_text
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
 from lb.runtime.sequence_news import Row, SequenceNews
 from lb.runtime.wiring import LoadBalancer
@@ -45,9 +46,7 @@ def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
             if record.admin in _STATES
         },
         "drained_models": {
-            record.backend.name: [
-                model.decode("utf-8", "surrogateescape") for model in sorted(record.drained_models)
-            ]
+            record.backend.name: [*map(to_text, sorted(record.drained_models))]
             for record in balancer.control.directory.records
             if record.drained_models
         },
@@ -76,8 +75,7 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
             directory.set_admin(name, AdminState(value), now)
     for name, models in state.get("drained_models", {}).items():
         for model in models if name in known else ():
-            wire_name = model.encode("utf-8", "surrogateescape")
-            directory.drain_model(name, wire_name, is_drained=True, now=now)
+            directory.drain_model(name, to_bytes(model), is_drained=True, now=now)
 
 
 def sequence_news(balancer: LoadBalancer) -> SequenceNews:

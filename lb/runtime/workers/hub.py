@@ -23,6 +23,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.fault import Fault
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
+from lb.domain.names import to_bytes, to_text
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
@@ -34,7 +35,7 @@ from lb.runtime.predecessor import line
 from lb.runtime.sequence_news import Row, RowKey, end_row, is_over, row_key
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers.counts import Sums
-from lb.runtime.workers.pool_messages import PoolWriter, to_bytes, to_text
+from lb.runtime.workers.pool_messages import PoolWriter
 from lb.runtime.workers.seat import LINE_BYTES, Seat
 from lb.settings.model import Settings
 from lb.settings.plain import plain
