@@ -130,7 +130,8 @@ class Membership:
         found = {name: self._found.get(name) for name in sources}
         wanted = (tuple(entries), health, found)
         now = (self._configured, self._health, self._found)
-        if wanted == now and self._most_applied == self.most:
+        is_same_order = list(found) == list(self._found)  # it decides who keeps a name
+        if wanted == now and is_same_order and self._most_applied == self.most:
             return
         if health != self._health:
             self._members.clear()

@@ -70,6 +70,14 @@ def test_who_names_a_backend_first_keeps_the_name() -> None:
     assert bench.origin("b") == "two"
 
 
+def test_another_order_of_the_sources_has_another_one_keep_a_name() -> None:
+    bench = Bench(sources=("one", "two"))
+    bench.found("one", "a")
+    bench.found("two", "a")
+    bench.configure(sources=("two", "one"))
+    assert bench.origin("a") == "two"
+
+
 def test_the_same_again_changes_nothing() -> None:
     bench = Bench(sources=("dns",))
     bench.found("dns", "a")
