@@ -65,6 +65,8 @@ _MOST_UNSENT: Final = 64 << 20
 """Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """Of a peer: process, user, group (unix(7), SO_PEERCRED)."""
+_USE_UP: Final = frozenset({"answered", "failed"})
+"""Reports that count toward `Backend.reports_due`."""
 _OPERATIONS: Final[Mapping[str, Operation]] = {each.name: each for each in GRPC_OPERATIONS.values()}
 
 
@@ -642,6 +644,9 @@ class Hub:
         if backend is None:
             return
         side = self._balancer.side
+        if kind in _USE_UP:
+            # What is due is told anew, even if it is as much again: that worker has used it up.
+            self._states.pop(backend, None)
         match kind:
             case "attempt":
                 protocol, outcome, now = rest

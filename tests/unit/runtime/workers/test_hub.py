@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from lb.runtime.workers import hub as hub_module
 from lb.runtime.workers.hub import Hub
 from lb.runtime.workers.seat import CONTROL, Seat
 from lb.settings.model import Settings
-from tests.wire.waiting import eventually
+from tests.wire.waiting import WAIT_S, eventually
 
 _VARIANTS = [{"name": name, "model": name, "weight": 50} for name in ("stable", "canary")]
 _SETTINGS = Settings.model_validate(
@@ -230,6 +231,27 @@ async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_an
     await eventually(lambda: link.used == {(0, "m"): (4, ANY)})
     monkeypatch.setattr(hub_module, "_ASKED_S", 0.0)
     await eventually(lambda: link.used == {})
+    worker.leave()
+
+
+_DUE = 3
+"""Where a row of the states of backends says how many good answers are to be told of."""
+
+
+async def test_good_answers_are_asked_for_again_when_a_worker_has_told_of_all(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    worker = await control.meet(0)
+    passive, backend = control.balancer.control.directory.passive, control.backend
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(5):
+            passive.judge([backend], time.monotonic())
+            while (due := (await worker.hears("states"))[0][_DUE]) == 0:
+                pass
+            report = ["report", ["answered", 0, "m", 0.01, time.monotonic()]]
+            worker.say("news", [report] * due)
+            await eventually(lambda: backend.reports_due == 0)
     worker.leave()
 
 
