@@ -334,8 +334,9 @@ class Hub:
     # What the control role asks for: see `RelaySide`
 
     def cut(self, backend: Backend) -> None:
-        """See `RelaySide`. Workers hear of it before a snapshot that is without the backend."""
-        self._say_all("cut", self._writer.number(backend))
+        """See `RelaySide`. What has left the pool is cut by `_flush`."""
+        if backend in self._parting:
+            self._say_all("cut", self._writer.number(backend))
 
     def renew(self, backend: Backend) -> None:
         """See `RelaySide`."""
@@ -414,11 +415,14 @@ class Hub:
         self._is_due = False
         snapshot = self._balancer.side.pool.current
         roster = self._balancer.side.roster()
+        present = frozenset(snapshot.backends)
+        for number, backend in self._numbers.items():
+            if backend not in present:  # the last message by which workers know the number
+                self._say_all("cut", number)
         message = self._writer.write(snapshot, roster, is_whole=False)
         self._numbers = self._writer.backends()
         self._roster = message["roster"]
         self._sums.keep_only(self._numbers)
-        present = frozenset(snapshot.backends)
         self._measured = {b: each for b, each in self._measured.items() if b in present}
         self._states = {b: each for b, each in self._states.items() if b in present}
         self._probed = {b: each for b, each in self._probed.items() if b in present}
