@@ -9,8 +9,8 @@ finishes what it has.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
 from typing import Final
@@ -31,6 +31,8 @@ MOST_BACKENDS: Final = 1000
 CONFIGURATION: Final = "configuration"
 OPERATOR: Final = "operator"
 """Names of origins; sources have others."""
+_SAID: Final = frozenset({AdminState.DRAINING, AdminState.DISABLED})
+"""What only an operator says."""
 
 
 class MembershipError(LoadBalancerError):
@@ -38,12 +40,24 @@ class MembershipError(LoadBalancerError):
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """What the operator said of a backend that is in the pool."""
+
+    admin: AdminState = AdminState.ENABLED
+    finish_by: float | None = None
+    """When what still runs on one that drains is cut, in monotonic seconds; None: never."""
+    drained_models: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeChanges:
-    """What the operator changed while we ran, beside what operators say of single backends."""
+    """What the operator changed while we ran."""
 
     added: tuple[BackendSettings, ...] = ()
     removed: frozenset[str] = frozenset()
     """Names of the configuration or of sources that are left out."""
+    words: Mapping[str, Word] = field(default_factory=dict)
+    """By the name of the backend."""
 
 
 def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") -> Member:
@@ -104,6 +118,8 @@ class Membership:
         """By name: what its settings mean, which takes a while to find out."""
         self._added: dict[str, BackendSettings] = {}
         self._removed: set[str] = set()
+        self._words: dict[str, Word] = {}
+        """Said to the process before this one, of backends that nobody has named yet."""
         self._surplus = ""
         """The first name that was left out at the last look; empty: none was."""
         self._shared: frozenset[SharedAddress] = frozenset()
@@ -130,7 +146,8 @@ class Membership:
         found = {name: self._found.get(name) for name in sources}
         wanted = (tuple(entries), health, found)
         now = (self._configured, self._health, self._found)
-        if wanted == now and self._most_applied == self.most:
+        is_same_order = list(found) == list(self._found)  # it decides who keeps a name
+        if wanted == now and is_same_order and self._most_applied == self.most:
             return
         if health != self._health:
             self._members.clear()
@@ -201,12 +218,20 @@ class Membership:
     @property
     def runtime_changes(self) -> RuntimeChanges:
         """What the operator has changed."""
-        return RuntimeChanges(tuple(self._added.values()), frozenset(self._removed))
+        words = dict(self._words)
+        for record in self._directory.records:
+            said = record.admin if record.admin in _SAID else AdminState.ENABLED
+            if record.admin is not AdminState.REMOVING and (
+                said is not AdminState.ENABLED or record.drained_models
+            ):
+                words[record.backend.name] = Word(said, record.finish_by, record.drained_models)
+        return RuntimeChanges(tuple(self._added.values()), frozenset(self._removed), words)
 
     def resume(self, changes: RuntimeChanges) -> None:
         """Take over what the operator changed in the process before this one."""
         self._added = {name_of(entry): entry for entry in changes.added}
         self._removed = set(changes.removed)
+        self._words = dict(changes.words)
         self._apply()
 
     # What is wanted
@@ -274,3 +299,16 @@ class Membership:
             for (_, entry), member in zip(wanted, members, strict=False)
         }
         self._directory.replace(members, self._clock())
+        self._repeat_words()
+
+    def _repeat_words(self) -> None:
+        """Say again what was said to the process before, once the backend is there."""
+        now = self._clock()
+        for name in [each for each in self._words if each in self._members]:
+            word = self._words.pop(name)
+            self._directory.set_admin(name, word.admin, now)
+            self._directory.find(name).finish_by = word.finish_by
+            for model in sorted(word.drained_models):
+                self._directory.drain_model(name, model, is_drained=True, now=now)
+        if None not in self._found.values():
+            self._words.clear()  # nobody names those

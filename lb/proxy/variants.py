@@ -20,6 +20,7 @@ from lb.balancing.variants import WeightedChoice, with_shares
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
+from lb.domain.names import to_bytes, to_text
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
@@ -860,13 +861,13 @@ class VariantBook:
 
     def export(self) -> dict[str, Any]:
         """Return what was said and decided while the process ran, as JSON has it."""
-        return {_to_text(name): each.export() for name, each in self.sets.items()}
+        return {to_text(name): each.export() for name, each in self.sets.items()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take over what another process exported."""
         now = self.clock()
         for name, each in state.items():
-            if (found := self.sets.get(_to_bytes(name))) is not None:
+            if (found := self.sets.get(to_bytes(name))) is not None:
                 found.resume(each, now)
 
     # Several processes that serve the same names, of which one judges and goes on with ramps
@@ -874,26 +875,16 @@ class VariantBook:
     def follow(self, state: Mapping[str, Any]) -> None:
         """Have the shares that the process which judges has exported."""
         for name, each in state.items():
-            if (found := self.sets.get(_to_bytes(name))) is not None:
+            if (found := self.sets.get(to_bytes(name))) is not None:
                 found.follow(each)
 
     def take_recent(self) -> dict[str, Any]:
         """Return what came since the last call of what is judged, as JSON has it."""
-        rows = {_to_text(name): each.take_recent() for name, each in self.sets.items()}
+        rows = {to_text(name): each.take_recent() for name, each in self.sets.items()}
         return {name: each for name, each in rows.items() if each}
 
     def add_recent(self, rows: Mapping[str, Any]) -> None:
         """Judge by what `take_recent` returned to another process, too."""
         for name, each in rows.items():
-            if (found := self.sets.get(_to_bytes(name))) is not None:
+            if (found := self.sets.get(to_bytes(name))) is not None:
                 found.add_recent(each)
-
-
-def _to_text(name: bytes) -> str:
-    """A name of the wire as JSON can hold it."""
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _to_bytes(name: str) -> bytes:
-    """A name as it stands on the wire."""
-    return name.encode("utf-8", "surrogateescape")

@@ -15,13 +15,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
-from lb.control.membership import RuntimeChanges
+from lb.control.membership import RuntimeChanges, Word
 from lb.domain.backend import AdminState
+from lb.domain.names import to_bytes, to_text
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
 from lb.runtime.sequence_news import Row, SequenceNews
 from lb.runtime.wiring import LoadBalancer
@@ -30,26 +30,18 @@ from lb.settings.plain import plain
 
 _log = logging.getLogger(__name__)
 
-_STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
-
 
 def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
     """What operators said while the process ran."""
     changes = balancer.control.membership.runtime_changes
+    words = changes.words.items()
     return {
         "added": [plain(entry) for entry in changes.added],
         "removed": sorted(changes.removed),
-        "states": {
-            record.backend.name: record.admin.value
-            for record in balancer.control.directory.records
-            if record.admin in _STATES
-        },
+        "states": {name: word.admin.value for name, word in words},
+        "finish_by": {name: word.finish_by for name, word in words if word.finish_by is not None},
         "drained_models": {
-            record.backend.name: [
-                model.decode("utf-8", "surrogateescape") for model in sorted(record.drained_models)
-            ]
-            for record in balancer.control.directory.records
-            if record.drained_models
+            name: [*map(to_text, sorted(word.drained_models))] for name, word in words
         },
         "variants": balancer.relay.dispatcher.variants.export(),
     }
@@ -65,19 +57,20 @@ def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> N
         except ValidationError as error:
             fields = {"backend": entry.get("name"), "why": str(error.errors()[0]["msg"])}
             _log.warning("backend that an operator added cannot be taken over", extra=fields)
+    states, limits = state.get("states", {}), state.get("finish_by", {})
+    models = state.get("drained_models", {})
+    words = {
+        name: Word(
+            AdminState(states.get(name, AdminState.ENABLED)),
+            limits.get(name),
+            frozenset(map(to_bytes, models.get(name, ()))),
+        )
+        for name in {**states, **models}
+    }
     balancer.control.membership.resume(
-        RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
+        RuntimeChanges(tuple(added), frozenset(state.get("removed", ())), words)
     )
     balancer.relay.dispatcher.variants.resume(state.get("variants", {}))
-    directory, now = balancer.control.directory, monotonic()
-    known = {record.backend.name for record in directory.records}
-    for name, value in state.get("states", {}).items():
-        if name in known:
-            directory.set_admin(name, AdminState(value), now)
-    for name, models in state.get("drained_models", {}).items():
-        for model in models if name in known else ():
-            wire_name = model.encode("utf-8", "surrogateescape")
-            directory.drain_model(name, wire_name, is_drained=True, now=now)
 
 
 def sequence_news(balancer: LoadBalancer) -> SequenceNews:

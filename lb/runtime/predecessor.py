@@ -1,7 +1,7 @@
 """The process that started this one to take over from it, as seen from here.
 
 They talk over a pair of sockets, one JSON object per line. The first line comes with the listening
-sockets. `lb.runtime.upgrade` is the other end, and says what follows.
+sockets: `lb.runtime.next_process` sends it. `lb.runtime.upgrade` says what follows.
 
 Nothing of the data plane is imported here: a mistake in the settings is told without it.
 """
@@ -52,10 +52,12 @@ class Predecessor:
         sockets = [socket.socket(fileno=fd) for fd in fds]
         greeting = json.loads(text)
         listeners = greeting["listeners"]
-        self.operator: Mapping[str, Any] = greeting.get("operator", {})
-        """What operators had said when it greeted, where that was short enough."""
         self.has_workers = bool(greeting.get("has_workers"))
         """It is the supervisor of a service with workers."""
+        if self.has_workers:  # what operators have said may be too long for the first line
+            greeting |= json.loads(receive_line(channel)[0])
+        self.operator: Mapping[str, Any] = greeting.get("operator", {})
+        """What operators had said when it greeted. Without workers, where that was short enough."""
         self.inherited = tuple(
             Inherited(each["name"], each["wanted"], sock, each["is_ours"])
             for each, sock in zip(listeners, sockets, strict=True)

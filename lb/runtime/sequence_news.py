@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from lb.balancing.sequences import OpenSequence, SequenceTable
 from lb.domain.backend import Backend
+from lb.domain.names import to_bytes, to_text
 from lb.domain.sequence import SequenceKey
 
 _ROWS_AT_ONCE: Final = 500
@@ -80,7 +81,7 @@ class SequenceNews:
         self._speaker = speaker
         try:
             for model, sequence_id, backend, lifetime_s in rows:
-                key = SequenceKey(model.encode("utf-8", "surrogateescape"), sequence_id)
+                key = SequenceKey(to_bytes(model), sequence_id)
                 sequence = OpenSequence(key, backend, lifetime_s)
                 self._table.adopt(sequence, backends.get(backend), now)
         finally:
@@ -96,7 +97,7 @@ class SequenceNews:
 
     def is_known(self, row: Row) -> bool:
         """Whether the sequence of a row is open here, or was lost with its backend."""
-        key = SequenceKey(row[0].encode("utf-8", "surrogateescape"), row[1])
+        key = SequenceKey(to_bytes(row[0]), row[1])
         return self._table.backend_of(key) is not None or self._table.is_lost(key)
 
     def _say(self, sequence: OpenSequence) -> None:
@@ -107,5 +108,4 @@ class SequenceNews:
 
 def _row(sequence: OpenSequence) -> Row:
     key = sequence.key
-    model = key.model.decode("utf-8", "surrogateescape")
-    return [model, key.id, sequence.backend, sequence.lifetime_s]
+    return [to_text(key.model), key.id, sequence.backend, sequence.lifetime_s]

@@ -31,14 +31,12 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from lb.domain.errors import LoadBalancerError
-from lb.net.threads import in_thread
 from lb.runtime.child_end import end_within
 from lb.runtime.handover import (
     Peer,
@@ -47,7 +45,8 @@ from lb.runtime.handover import (
     sequence_news,
 )
 from lb.runtime.listeners import ListenerSet
-from lb.runtime.predecessor import VARIABLE, Predecessor
+from lb.runtime.next_process import READY_S, STOP_S, obstacle, start_process
+from lb.runtime.predecessor import Predecessor
 from lb.runtime.reload import Reloader
 from lb.runtime.sequence_news import SequenceNews
 from lb.runtime.signals import ready, reloading
@@ -55,12 +54,6 @@ from lb.runtime.wiring import LoadBalancer
 
 _log = logging.getLogger(__name__)
 
-_INIT: Final = 1
-READY_TIMEOUT_S: Final = 60.0
-"""How long the new process may take until it is ready: sources of backends and their first probes
-take some seconds."""
-_STOP_S: Final = 5.0
-"""How long a new process that is not wanted may take to end, beside what requests may take."""
 _LINE_BYTES: Final = 1 << 20
 """The longest message of the new process."""
 _STATE_LINE_BYTES: Final = 16 << 20
@@ -85,7 +78,7 @@ class Upgrader:
         give_way: Callable[[int], Awaitable[None]],
         stop: Callable[[Peer, bool], None],
         command: tuple[str, ...] | None = None,
-        ready_timeout_s: float = READY_TIMEOUT_S,
+        ready_timeout_s: float = READY_S,
     ) -> None:
         """
         Args:
@@ -125,12 +118,8 @@ class Upgrader:
         Raises:
             UpgradeFailed: this process goes on.
         """
-        if os.getpid() == _INIT:
-            raise self._failed(
-                why,
-                "this process is the first of its container, which ends with it: replace the "
-                "container, or run the process below an init such as tini",
-            )
+        if reason := obstacle():
+            raise self._failed(why, reason)
         if self._lock.locked():
             raise self._failed(why, "another upgrade is under way")
         await self.begun.wait()
@@ -178,15 +167,15 @@ class Upgrader:
     # One upgrade
 
     async def _replace(self, why: str) -> int:
-        ours, theirs = socket.socketpair()
+        operator = operator_state(self._balancer)
+        is_short = len(json.dumps(operator)) < _MOST_GREETING
+        words = {"operator": operator} if is_short else {}
+        listeners = self._listener_set.listeners
         try:
-            with theirs:
-                self._greet(ours)  # first: should we crash, it has the sockets and goes on
-                self._starting = await in_thread(self._spawn, theirs)
+            process, ours = await start_process(self._command, listeners, words)
         except OSError as error:
-            ours.close()
-            raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
-        process = self._starting
+            raise self._failed(why, str(error)) from error
+        self._starting = process
         _log.info("next process started", extra={"by": why, "pid": process.pid})
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
         peer = Peer("next process", reader, writer, self.news, self._stop)
@@ -237,7 +226,7 @@ class Upgrader:
         peer.say("stop", False)
         process.terminate()  # it may not listen yet
         shutdown = self._balancer.settings.shutdown
-        limit_s = _STOP_S
+        limit_s = STOP_S
         if peer.shares_news:  # it may have clients
             limit_s += shutdown.pre_stop_delay + shutdown.drain
         code = await end_within(process, limit_s)
@@ -249,33 +238,6 @@ class Upgrader:
         message = "upgrade failed" if self.closed else "upgrade failed, this process goes on"
         _log.error(message, extra={"by": why, "why": reason})
         return UpgradeFailed(reason)
-
-    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, VARIABLE: str(theirs.fileno())}
-        return subprocess.Popen(
-            self._command, env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
-        )
-
-    def _greet(self, ours: socket.socket) -> None:
-        """Send the listening sockets.
-
-        Raises:
-            OSError: they do not fit the buffer of the socket.
-        """
-        bound = self._listener_set.listeners.bound.values()
-        listeners = [
-            {"name": each.name, "wanted": str(each.wanted), "is_ours": each.is_ours}
-            for each in bound
-        ]
-        greeting: dict[str, Any] = {"listeners": listeners}
-        operator = operator_state(self._balancer)
-        if len(json.dumps(operator)) < _MOST_GREETING:
-            greeting["operator"] = operator
-        text = json.dumps(greeting).encode() + b"\n"
-        ours.setblocking(False)
-        sent = socket.send_fds(ours, [text], [each.socket.fileno() for each in bound])
-        if sent < len(text):
-            raise OSError(f"only {sent} of {len(text)} bytes fit the buffer of its socket")
 
     async def _converse(self, peer: Peer) -> None:
         """Answer until the new process is ready."""

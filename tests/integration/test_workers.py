@@ -401,6 +401,22 @@ def test_drain_concerns_all_workers_and_outlives_the_control_process(serving: Se
     wait_until(lambda: ask(addresses["http"]) == 200, what="the backend used again")
 
 
+def test_drain_of_a_backend_that_was_found_outlives_the_control_process(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    found = tmp_path / "backends.json"
+    found.write_text(json.dumps(config["backends"]))
+    running = Serving(tmp_path, {**config, "backends": [], "discovery": {"files": [str(found)]}})
+    try:
+        admin = running.until_serving()["admin"]
+        assert running.command("drain", "only", "--admin", f"http://{admin}").returncode == 0
+        for _ in range(2):  # the second one hears of it only from the first
+            kill(running, "control")
+            assert '"draining"' in get(admin, "/api/v1/backends")[1]
+    finally:
+        running.process.close()
+
+
 def test_backends_are_probed_once(tmp_path: Path, config: dict[str, Any]) -> None:
     with ProbeCounter() as backend:
         config["backends"] = [{"name": "only", "http": backend.address}]

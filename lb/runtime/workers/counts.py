@@ -12,12 +12,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, Histogram, Port
+from lb.domain.names import to_bytes, to_text
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.schedule import PositionHistogram
 from lb.proxy.role import RelayRole
 from lb.proxy.variants import Variant
-from lb.runtime.workers.pool_messages import to_bytes, to_text
 from lb.telemetry.counts import LoopLag
 from lb.telemetry.meter import ModelUsage, OperationUsage, Traffic
 

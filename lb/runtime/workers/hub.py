@@ -23,6 +23,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.fault import Fault
 from lb.domain.load import LoadReport, LoadSample, Measured
 from lb.domain.model import ModelUse
+from lb.domain.names import to_bytes, to_text
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
@@ -34,7 +35,7 @@ from lb.runtime.predecessor import line
 from lb.runtime.sequence_news import Row, RowKey, end_row, is_over, row_key
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers.counts import Sums
-from lb.runtime.workers.pool_messages import PoolWriter, to_bytes, to_text
+from lb.runtime.workers.pool_messages import PoolWriter
 from lb.runtime.workers.seat import LINE_BYTES, Seat
 from lb.settings.model import Settings
 from lb.settings.plain import plain
@@ -64,6 +65,8 @@ _MOST_UNSENT: Final = 64 << 20
 """Bytes that a worker has not read: beyond that it is disconnected, and begins anew later."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """Of a peer: process, user, group (unix(7), SO_PEERCRED)."""
+_USE_UP: Final = frozenset({"answered", "failed"})
+"""Reports that count toward `Backend.reports_due`."""
 _OPERATIONS: Final[Mapping[str, Operation]] = {each.name: each for each in GRPC_OPERATIONS.values()}
 
 
@@ -331,8 +334,9 @@ class Hub:
     # What the control role asks for: see `RelaySide`
 
     def cut(self, backend: Backend) -> None:
-        """See `RelaySide`. Workers hear of it before a snapshot that is without the backend."""
-        self._say_all("cut", self._writer.number(backend))
+        """See `RelaySide`. What has left the pool is cut by `_flush`."""
+        if backend in self._parting:
+            self._say_all("cut", self._writer.number(backend))
 
     def renew(self, backend: Backend) -> None:
         """See `RelaySide`."""
@@ -411,11 +415,14 @@ class Hub:
         self._is_due = False
         snapshot = self._balancer.side.pool.current
         roster = self._balancer.side.roster()
+        present = frozenset(snapshot.backends)
+        for number, backend in self._numbers.items():
+            if backend not in present:  # the last message by which workers know the number
+                self._say_all("cut", number)
         message = self._writer.write(snapshot, roster, is_whole=False)
         self._numbers = self._writer.backends()
         self._roster = message["roster"]
         self._sums.keep_only(self._numbers)
-        present = frozenset(snapshot.backends)
         self._measured = {b: each for b, each in self._measured.items() if b in present}
         self._states = {b: each for b, each in self._states.items() if b in present}
         self._probed = {b: each for b, each in self._probed.items() if b in present}
@@ -641,6 +648,9 @@ class Hub:
         if backend is None:
             return
         side = self._balancer.side
+        if kind in _USE_UP:
+            # What is due is told anew, even if it is as much again: that worker has used it up.
+            self._states.pop(backend, None)
         match kind:
             case "attempt":
                 protocol, outcome, now = rest

@@ -10,26 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
-from lb.net.threads import in_thread
 from lb.runtime.child_end import end_within
-from lb.runtime.predecessor import VARIABLE, line
+from lb.runtime.next_process import READY_S, STOP_S, obstacle, start_process
+from lb.runtime.predecessor import line
 from lb.runtime.sockets import Listeners
 
 _log = logging.getLogger(__name__)
 
-_INIT: Final = 1
-_READY_S: Final = 60.0
-"""How long the next service may take until it serves."""
-_STOP_S: Final = 5.0
-"""How long one that is not wanted may take to end, before it is killed."""
 _STOPPED: Final = "this service shuts down"
 
 
@@ -54,32 +46,21 @@ async def start_next(
     Raises:
         NotReplaced: it does not serve.
     """
-    if os.getpid() == _INIT:
-        raise NotReplaced(
-            "this process is the first of its container, which ends with it: replace the "
-            "container, or run the process below an init such as tini"
-        )
-    ours, theirs = socket.socketpair()
+    if reason := obstacle():
+        raise NotReplaced(reason)
     try:
-        with theirs:
-            _greet(ours, listeners, operator)
-            process = await in_thread(
-                subprocess.Popen,
-                command,
-                env={**os.environ, VARIABLE: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+        process, ours = await start_process(command, listeners, {"has_workers": True})
     except OSError as error:
-        ours.close()
-        raise NotReplaced(f"cannot start {command[0]}: {error}") from error
+        raise NotReplaced(str(error)) from error
     _log.info("next service started", extra={"pid": process.pid})
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
+        writer.write(line("operator", operator))
         why = await _until_ready(reader, stop)
         if not why:
             writer.write(line("handed_over"))
             await writer.drain()
+            process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
             return process.pid
     except OSError as error:
         why = str(error)
@@ -89,22 +70,8 @@ async def start_next(
     finally:
         writer.close()
     process.terminate()
-    await end_within(process, _STOP_S)
+    await end_within(process, STOP_S)
     raise NotReplaced(why)
-
-
-def _greet(ours: socket.socket, listeners: Listeners, operator: Mapping[str, Any]) -> None:
-    bound = list(listeners.bound.values())
-    greeting = {
-        "listeners": [
-            {"name": each.name, "wanted": str(each.wanted), "is_ours": each.is_ours}
-            for each in bound
-        ],
-        "operator": operator,
-        "has_workers": True,
-    }
-    fds = [each.socket.fileno() for each in bound]
-    socket.send_fds(ours, [json.dumps(greeting).encode() + b"\n"], fds)
 
 
 async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str:
@@ -112,7 +79,7 @@ async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str
     take over."""
     tasks = TaskOwner()
     try:
-        async with asyncio.timeout(_READY_S) as limit:
+        async with asyncio.timeout(READY_S) as limit:
             tasks.spawn(_expire(limit, stop), name="stop during an upgrade")
             while (text := await reader.readline()).endswith(b"\n"):
                 for event, value in json.loads(text).items():
@@ -123,7 +90,7 @@ async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str
     except TimeoutError:
         if stop.is_set():
             return _STOPPED
-        return f"the next service does not serve after {_READY_S:g} s"
+        return f"the next service does not serve after {READY_S:g} s"
     except (OSError, ValueError) as error:
         return f"the next service is not understood: {error}"
     finally:

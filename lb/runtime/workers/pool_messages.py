@@ -28,6 +28,7 @@ from lb.domain.backend import (
 )
 from lb.domain.control import Reach
 from lb.domain.model import ModelFacts
+from lb.domain.names import to_bytes, to_text
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
 from lb.domain.schedule import Capacity, Order, QueuePlan, QueueRules
 from lb.domain.trial import Trial
@@ -35,16 +36,6 @@ from lb.domain.trial import Trial
 VERSION: Final = 1
 """Of the messages between the processes of a service. All of them run the same program, so another
 version is refused instead of being understood."""
-
-
-def to_text(name: bytes) -> str:
-    """A name of the wire as JSON can hold it."""
-    return name.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(name: str) -> bytes:
-    """A name as it stands on the wire."""
-    return name.encode("utf-8", "surrogateescape")
 
 
 class PoolWriter:

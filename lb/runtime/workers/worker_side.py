@@ -21,6 +21,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.control import Reach
 from lb.domain.fault import Fault
 from lb.domain.load import DeviceLoad, LoadReport, Measured, ModelLoad
+from lb.domain.names import to_bytes, to_text
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
@@ -40,7 +41,7 @@ from lb.runtime.workers.counts import (
     read_counts,
     read_gauges,
 )
-from lb.runtime.workers.pool_messages import PoolReader, to_bytes, to_text
+from lb.runtime.workers.pool_messages import PoolReader
 from lb.runtime.workers.seat import LINE_BYTES, Seat
 from lb.settings.choices import LogLevel
 from lb.settings.model import Settings

@@ -70,6 +70,14 @@ def test_who_names_a_backend_first_keeps_the_name() -> None:
     assert bench.origin("b") == "two"
 
 
+def test_another_order_of_the_sources_has_another_one_keep_a_name() -> None:
+    bench = Bench(sources=("one", "two"))
+    bench.found("one", "a")
+    bench.found("two", "a")
+    bench.configure(sources=("two", "one"))
+    assert bench.origin("a") == "two"
+
+
 def test_the_same_again_changes_nothing() -> None:
     bench = Bench(sources=("dns",))
     bench.found("dns", "a")
@@ -207,6 +215,36 @@ def test_another_process_can_go_on_with_what_the_operator_changed() -> None:
     second.found("dns", "d")
     assert second.names == first.names == ["b", "x"]
     assert second.directory.find("x").backend.spec.weight == 2
+
+
+def test_what_the_operator_said_of_backends_holds_for_another_process_once_they_are_found() -> None:
+    first = Bench("a", sources=("dns", "file"))
+    first.found("dns", "d", "e", "f")
+    first.directory.set_admin("a", AdminState.DISABLED, 100.0)
+    first.directory.set_admin("d", AdminState.DRAINING, 100.0, limit_s=60.0)
+    first.directory.drain_model("e", b"m", is_drained=True, now=100.0)
+    second = Bench("a", sources=("dns", "file"))
+    second.membership.resume(first.membership.runtime_changes)
+    second.found("file")
+    assert second.membership.runtime_changes == first.membership.runtime_changes
+    second.found("dns", "d", "e", "f")
+    assert second.membership.runtime_changes == first.membership.runtime_changes
+    d, e, f = map(second.directory.find, "def")
+    assert (d.admin, d.finish_by) == (AdminState.DRAINING, 160.0)
+    assert (e.admin, e.drained_models) == (AdminState.ENABLED, {b"m"})
+    assert (f.admin, f.drained_models) == (AdminState.ENABLED, frozenset())
+
+
+def test_what_was_said_of_a_backend_that_no_source_names_any_more_is_forgotten() -> None:
+    first = Bench(sources=("dns",))
+    first.found("dns", "d")
+    first.directory.set_admin("d", AdminState.DRAINING, 100.0)
+    second = Bench(sources=("dns",))
+    second.membership.resume(first.membership.runtime_changes)
+    second.found("dns", "e")
+    assert second.membership.runtime_changes == RuntimeChanges()
+    second.found("dns", "d", "e")
+    assert second.directory.find("d").admin is AdminState.ENABLED
 
 
 def test_settings_of_probes_are_the_common_ones_where_a_backend_has_none_of_its_own() -> None:

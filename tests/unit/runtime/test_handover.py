@@ -69,7 +69,7 @@ def home(product: LoadBalancer, model: bytes, sequence_id: int | str) -> str | N
 
 async def test_what_operators_said_lives_on(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
-    old.control.directory.set_admin("b", AdminState.DRAINING, monotonic())
+    old.control.directory.set_admin("b", AdminState.DRAINING, monotonic(), limit_s=60.0)
     entry = {
         "name": "d",
         "http": "unix:/run/d.sock",

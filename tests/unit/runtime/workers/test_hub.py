@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,17 @@ from unittest.mock import ANY
 
 import pytest
 
-from lb.domain.backend import Backend, Histogram
+from lb.control.backend_registry import ENDED_AT_ONCE
+from lb.domain.backend import AdminState, Backend, Histogram
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers import hub as hub_module
 from lb.runtime.workers.hub import Hub
 from lb.runtime.workers.seat import CONTROL, Seat
+from lb.settings.backends import BackendSettings
 from lb.settings.model import Settings
-from tests.wire.waiting import eventually
+from tests.wire.waiting import WAIT_S, eventually
 
 _VARIANTS = [{"name": name, "model": name, "weight": 50} for name in ("stable", "canary")]
 _SETTINGS = Settings.model_validate(
@@ -98,9 +101,14 @@ class Worker:
 
     async def hears(self, event: str) -> Any:
         """The value of the next message of a kind."""
-        while event not in (message := json.loads(await self._reader.readline())):
+        while event not in (message := await self.hears_next()):
             pass
         return message[event]
+
+    async def hears_next(self) -> dict[str, Any]:
+        """The next message."""
+        message: dict[str, Any] = json.loads(await self._reader.readline())
+        return message
 
     def say(self, event: str, value: Any) -> None:
         self._writer.write(line(event, value))
@@ -230,6 +238,64 @@ async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_an
     await eventually(lambda: link.used == {(0, "m"): (4, ANY)})
     monkeypatch.setattr(hub_module, "_ASKED_S", 0.0)
     await eventually(lambda: link.used == {})
+    worker.leave()
+
+
+_DUE = 3
+"""Where a row of the states of backends says how many good answers are to be told of."""
+
+
+async def test_good_answers_are_asked_for_again_when_a_worker_has_told_of_all(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    worker = await control.meet(0)
+    passive, backend = control.balancer.control.directory.passive, control.backend
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(5):
+            passive.judge([backend], time.monotonic())
+            while (due := (await worker.hears("states"))[0][_DUE]) == 0:
+                pass
+            report = ["report", ["answered", 0, "m", 0.01, time.monotonic()]]
+            worker.say("news", [report] * due)
+            await eventually(lambda: backend.reports_due == 0)
+    worker.leave()
+
+
+async def test_all_backends_that_are_removed_at_once_are_cut_before_workers_forget_them(
+    control: Control,
+) -> None:
+    role = control.balancer.control
+    role.directory.put_off = asyncio.get_running_loop().call_soon
+    more = [
+        BackendSettings.model_validate({"name": f"b{port}", "http": f"127.0.0.1:{port}"})
+        for port in range(2, 2 * ENDED_AT_ONCE)
+    ]
+    role.membership.configure([*_SETTINGS.backends, *more], _SETTINGS.health)
+    await control.hub.start()
+    worker = await control.meet(0)
+    numbers = {each.name: number for number, each in control.hub._numbers.items()}
+    role.membership.configure(_SETTINGS.backends, _SETTINGS.health)
+    cut = set()
+    async with asyncio.timeout(WAIT_S):
+        while "pool" not in (message := await worker.hears_next()):
+            cut |= {message[event] for event in message if event == "cut"}
+    assert [number for number, _ in message["pool"]["backends"]] == [numbers.pop("a")]
+    assert cut == set(numbers.values())
+    worker.leave()
+
+
+async def test_what_a_draining_backend_does_not_finish_in_time_is_cut_in_workers(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    worker, directory = await control.meet(0), control.balancer.control.directory
+    now = time.monotonic()
+    control.backend.in_flight += 1
+    directory.set_admin("a", AdminState.DRAINING, now, limit_s=1.0)
+    directory.check(now + 1.1)
+    async with asyncio.timeout(WAIT_S):
+        assert await worker.hears("cut") == 0
     worker.leave()
 
 

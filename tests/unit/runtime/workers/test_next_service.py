@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,18 +21,43 @@ _SERVES = (
     "channel.send(b'{\"ready\": true}\\n')\n"
     "signal.pause()\n"
 )
+_MANY = 20_000
+"""Backends with a drained model: more than the buffer of a socket holds."""
+_READS = (
+    "import os\n"
+    "from lb.runtime.predecessor import find_predecessor\n"
+    "before = find_predecessor(os.environ)\n"
+    f"is_told = before.has_workers and len(before.operator['drained_models']) == {_MANY}\n"
+    "before.tell('ready' if is_told else 'failed')\n"
+    "before.channel.settimeout(None)\n"
+    "before.channel.recv(100)\n"
+)
+
+
+@pytest.fixture
+def listeners() -> Iterator[Listeners]:
+    made = Listeners(
+        Settings.model_validate({"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "b:1"}]})
+    )
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("program", [_HANGS, _SERVES], ids=["starts", "serves"])
-async def test_a_service_that_is_told_to_stop_hands_over_to_no_other(program: str) -> None:
-    listeners = Listeners(
-        Settings.model_validate({"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "b:1"}]})
-    )
+async def test_a_service_that_is_told_to_stop_hands_over_to_no_other(
+    program: str, listeners: Listeners
+) -> None:
     stop = asyncio.Event()
     stop.set()
-    try:
-        async with asyncio.timeout(30):
-            with pytest.raises(NotReplaced, match="this service shuts down"):
-                await start_next((sys.executable, "-c", program), listeners, {}, stop)
-    finally:
-        listeners.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(NotReplaced, match="this service shuts down"):
+            await start_next((sys.executable, "-c", program), listeners, {}, stop)
+
+
+async def test_the_next_service_hears_what_operators_said_however_long_that_is(
+    listeners: Listeners,
+) -> None:
+    operator = {"drained_models": {f"gpu-{number}": ["bert"] for number in range(_MANY)}}
+    async with asyncio.timeout(30):
+        pid = await start_next((sys.executable, "-c", _READS), listeners, operator, asyncio.Event())
+    await asyncio.to_thread(os.waitpid, pid, 0)
