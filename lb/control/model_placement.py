@@ -338,6 +338,8 @@ class ModelPlacement:
             return
         # Requests are told of when they end, and a stream may go on for days.
         self._used.update(self.models_streamed())
+        # Clients make up names. They must neither cost time nor make the use of models fade.
+        self._used &= frozenset[bytes]().union(*(each.models.names for each in self._known))
         planner.used(self._used, now)
         records = {record.backend.name: record for record in self._known}
         planner.steps = self._watch.ensembles()

@@ -89,14 +89,15 @@ class _Standby:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it could serve, as far as probes, its list of models and warm-up say."""
+        """Whether it could serve, as far as probes and its list of models say. What is warmed up is
+        there."""
         record = self.record
         models = record.models
         if not all(port.health.state in WELL_STATES for port in record.ports):
             return False
-        if models.lists is None or models.cold:
+        if models.lists is None:
             return False
-        return models.lists is False or {name for name, _ in models.ready}.issuperset(
+        return models.lists is False or {name for name, _ in models.ready | models.cold}.issuperset(
             self.rule.load
         )
 
@@ -407,7 +408,7 @@ class StandbyControl:
                 await self._until(standby, lambda: record.answers)
                 for model in rule.load:
                     await self._load(record, model, rule.start_limit_s)
-                await self._until(standby, lambda: standby.is_ready)
+                await self._until(standby, lambda: standby.is_ready and not record.models.cold)
                 # Requests are scheduled by what it says of its models.
                 await self._watch.settled((record.backend,))
         except (CommandError, _NotActivatedError, UpstreamError, TimeoutError) as error:

@@ -1,13 +1,15 @@
 """Has models that become ready compute something made up, before the requests of clients go there.
 
 Meanwhile they count as loading on that backend, as long as another one has them ready: a slow
-answer is better than none. One backend warms up its models one after the other.
+answer is better than none. One backend warms up its models one after the other; what fails is
+tried again after all others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain, repeat
 from time import monotonic
 from typing import Final
 
@@ -18,6 +20,7 @@ from lb.domain.backend import AdminState, AppProtocol, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.fault import Fault
 from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolSnapshot
 from lb.health.models import Version
 from lb.kserve.faults import fault_of_answer
 from lb.kserve.warm_up import warm_up_request
@@ -46,10 +49,15 @@ class WarmUp:
         self._tasks = TaskOwner()
         self._queues: dict[BackendRecord, list[Version]] = {}
         """What is left to be warmed up where a task does that."""
+        directory.ref.subscribe(self._on_snapshot)
 
     def configure(self, options: WarmUpSettings) -> None:
         """Go by other options from now on."""
         self.options = options
+        if not options.enabled:
+            for record, queue in self._queues.items():
+                queue.clear()
+                self._let_go(record, record.models.cold)
 
     async def aclose(self) -> None:
         """Leave what is under way."""
@@ -60,7 +68,7 @@ class WarmUp:
         is_wanted = self.options.enabled and versions
         if not is_wanted or record.member.spec.kind is not BackendKind.TRITON:
             return
-        cold = frozenset(each for each in versions if self._is_elsewhere(record, each))
+        cold = versions - self._only_here(record, versions)
         record.models.keep_cold(record.models.cold | cold)
         if record in self._queues:
             self._queues[record] += sorted(versions)
@@ -68,21 +76,39 @@ class WarmUp:
         self._queues[record] = sorted(versions)
         self._tasks.spawn(self._warm_up(record), name=f"warm up {record.backend.name}")
 
-    def _is_elsewhere(self, record: BackendRecord, version: Version) -> bool:
-        """Whether another backend can serve it meanwhile."""
-        return any(
-            version in other.models.ready
-            for other in self._directory.records
-            if other is not record and other.admin is AdminState.ENABLED and other.answers
-        )
+    def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
+        """Let go of what no other backend can serve any more."""
+        for record in tuple(self._queues):
+            self._let_go(record, self._only_here(record, record.models.cold))
+
+    def _only_here(self, record: BackendRecord, versions: frozenset[Version]) -> frozenset[Version]:
+        """Those of some versions that no other backend can serve meanwhile."""
+        for other in self._directory.records:
+            if not versions:
+                break
+            if other is not record and other.admin is AdminState.ENABLED and other.answers:
+                versions -= other.models.ready
+        return versions
 
     async def _warm_up(self, record: BackendRecord) -> None:
+        """Try each version once, and again while it fails and is not needed."""
         queue = self._queues[record]
+        failed: list[Version] = []
+        pauses = chain(_PAUSES_S, repeat(_PAUSES_S[-1]))
         try:
             while queue and self._is_there(record):
+                if self._is_opening(record):
+                    await asyncio.sleep(_PAUSES_S[0])
+                    continue
                 version = queue.pop(0)
-                await self._until_warm(record, version)
-                self._let_go(record, frozenset({version}))
+                if await self._try_warm_up(record, version):
+                    self._let_go(record, frozenset({version}))
+                elif version in record.models.cold:
+                    failed.append(version)
+                if failed and not queue:
+                    await asyncio.sleep(next(pauses))
+                    queue += (each for each in failed if each in record.models.cold)
+                    failed.clear()
         finally:
             del self._queues[record]
             self._let_go(record, record.models.cold)
@@ -90,27 +116,19 @@ class WarmUp:
     def _is_there(self, record: BackendRecord) -> bool:
         return record.answers and record in self._directory.records
 
+    @staticmethod
+    def _is_opening(record: BackendRecord) -> bool:
+        """Whether its gRPC port has opened first."""
+        has_http = record.backend.ports[AppProtocol.HTTP] is not None
+        return has_http and not record.is_open(AppProtocol.HTTP)
+
     def _let_go(self, record: BackendRecord, versions: frozenset[Version]) -> None:
         if versions and record.models.keep_cold(record.models.cold - versions):
             self._directory.models_changed(record, monotonic())
 
-    async def _until_warm(self, record: BackendRecord, version: Version) -> None:
-        """Try until it works, as long as it is not needed meanwhile."""
-        pauses = iter(_PAUSES_S)
-        pause_s = 0.0
-        while not await self._try_warm_up(record, version):
-            pause_s = next(pauses, pause_s)
-            await asyncio.sleep(pause_s)
-            is_cold = version in record.models.cold
-            if not (is_cold and self._is_there(record) and self._is_elsewhere(record, version)):
-                return
-
     async def _try_warm_up(self, record: BackendRecord, version: Version) -> bool:
         """Try once. False where trying again may help."""
         fields = {"backend": record.backend.name, "model": text(version[0])}
-        has_http = record.backend.ports[AppProtocol.HTTP] is not None
-        if has_http and not record.is_open(AppProtocol.HTTP):
-            return False  # its gRPC port has opened first
         try:
             configuration = await self._questions.configuration(record, version)
             request = warm_up_request(configuration.text)

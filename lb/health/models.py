@@ -124,6 +124,7 @@ class ModelTable:
         self._list = models
         self.names = models.names
         self._listed_ready = models.ready
+        self.cold &= models.ready
         self.confirmed(asked_at)
         return (self._listed_ready - before) & self.ready
 

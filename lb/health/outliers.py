@@ -207,8 +207,9 @@ class Outliers:
         return True
 
     def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> bool:
-        """A client did not wait any longer for an answer, for whatever reason."""
-        outlier_state = self._find(backend, model, now)
+        """A client did not wait any longer for an answer, for whatever reason. That says nothing of
+        a model without answers, whose name may be made up."""
+        outlier_state = self._outlier_states.get(model, {}).get(backend)
         factor = self.rules.latency_factor
         if outlier_state is None or not factor or not may_be_slow(outlier_state, waited_s, factor):
             return False

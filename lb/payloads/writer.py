@@ -55,8 +55,14 @@ class PayloadWriter:
         self._writer.reopen()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """See `FileWriter`."""
+        """See `FileWriter`. What is left then is lost: a file that hangs must not hold memory."""
         self._writer.close(timeout_s)
+        try:
+            while True:
+                record, written = self._records.popleft()
+                written(record, False)
+        except IndexError:  # none is left
+            return
 
     # The thread
 

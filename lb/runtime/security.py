@@ -63,6 +63,9 @@ class Security:
         for settings in used:
             for protocol in AppProtocol:
                 self.clients.find(settings, protocol)
+        addresses = {at for spec in specs for at in (spec.http, spec.grpc, spec.metrics) if at}
+        for tls in self.clients:
+            tls.keep_sessions(addresses)
         self._watch_all()
 
     def _load_soon(self, tls: ClientTls) -> None:

@@ -1,4 +1,5 @@
-"""Tritons in memory: models, regions, settings. Loads come over gRPC, all else over HTTP.
+"""Tritons in memory: models, regions, settings. Lists come over both protocols, loads over gRPC,
+all else over HTTP.
 
 Stands where `BackendClient` does, so that what is built on it can be tested without sockets.
 """
@@ -60,6 +61,8 @@ class FakeTriton:
     """Its answer when it is asked for them; None: it has none."""
     infers: tuple[int, dict[str, Any]] | UpstreamError = (200, {})
     """Its answer to inferences, or why there is none."""
+    cold: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Models whose inferences are answered once that is set."""
     inferred: list[tuple[str, int]] = field(default_factory=list)
     """Models of inferences, and the sizes of their bodies."""
     asked: list[str] = field(default_factory=list)
@@ -99,7 +102,10 @@ class FakeTritons(BackendClient):
             triton.deaf.remove(path)
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         if path.endswith("/infer"):
-            triton.inferred.append((path.split("/")[3], len(body)))
+            model = path.split("/")[3]
+            triton.inferred.append((model, len(body)))
+            if model in triton.cold:
+                await triton.cold[model].wait()
             if isinstance(triton.infers, UpstreamError):
                 raise triton.infers
             return HttpAnswer(triton.infers[0], (), json.dumps(triton.infers[1]).encode())
@@ -113,6 +119,9 @@ class FakeTritons(BackendClient):
         triton.asked.append(path.decode())
         if triton.is_gone:
             raise UpstreamError(Outcome.CONNECT_REFUSED, "refused the connection")
+        if path.endswith(b"/RepositoryIndex") and triton.lists == 200 and not triton.is_silent:
+            index = pb.RepositoryIndexResponse(models=_index(triton)[1])
+            return GrpcAnswer(0, "", index.SerializeToString())
         if triton.is_silent or not path.endswith(b"/RepositoryModelLoad"):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         request = pb.RepositoryModelLoadRequest.FromString(message)

@@ -16,9 +16,11 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.net.dial import dial
-from lb.net.tls.client import ClientTls
+from lb.net.tls.client import ClientTls, ClientTlsBook
+from lb.net.tls.watch import FileWatch
 from lb.probes.plan import ProbeChoice, ProbeKind, plan_probe
 from lb.probes.probe import NetworkProbe, ProbeResult
+from lb.runtime.security import Security
 from tests.fakes.certificates import Authority, Pair, expired
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.relay import running_http1_relay, running_relay
@@ -155,10 +157,9 @@ async def test_a_request_whose_backend_cannot_be_verified_goes_to_another(world:
         assert (len(bad.requests), len(good.requests)) == (0, 1)
 
 
-async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> None:
-    tls = ClientTls(BackendTls(ca=world.ca), AppProtocol.HTTP)
+async def resumes(target: str, tls: ClientTls) -> bool:
+    """Make a request over a connection, and say whether that resumed a session."""
     loop = asyncio.get_running_loop()
-    reused = []
 
     class ClientCall(asyncio.Protocol):
         def __init__(self) -> None:
@@ -172,19 +173,43 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
             if not self.heard.done():
                 self.heard.set_result(data)
 
+    transport, client_call = await dial(loop, parse_address(target), ClientCall, 2.0, tls=tls)
+    is_reused = bool(transport.get_extra_info("ssl_object").session_reused)
+    transport.write(GET)
+    await client_call.heard
+    transport.close()
+    await client_call.gone
+    return is_reused
+
+
+async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> None:
+    tls = ClientTls(BackendTls(ca=world.ca), AppProtocol.HTTP)
     async with (
         scripted_backend(tls=world.server_context()) as one,
         scripted_backend(tls=world.server_context()) as two,
     ):
-        for backend in (one, one, two):
-            address = parse_address(backend.target)
-            transport, client_call = await dial(loop, address, ClientCall, 2.0, tls=tls)
-            reused.append(transport.get_extra_info("ssl_object").session_reused)
-            transport.write(GET)
-            await client_call.heard
-            transport.close()
-            await client_call.gone
+        reused = [await resumes(backend.target, tls) for backend in (one, one, two)]
     assert reused == [False, True, False]
+
+
+async def test_sessions_are_kept_as_long_as_their_backend_is_there(world: World) -> None:
+    settings = BackendTls(ca=world.ca)
+    security = Security({}, ClientTlsBook(), FileWatch())
+    async with (
+        scripted_backend(tls=world.server_context()) as one,
+        scripted_backend(tls=world.server_context()) as two,
+    ):
+        specs = [
+            BackendSpec(name=each.target, http=parse_address(each.target), tls=settings)
+            for each in (one, two)
+        ]
+        security.follow(specs)
+        tls = security.clients.load(settings, AppProtocol.HTTP)
+        reused = [await resumes(each.target, tls) for each in (one, two)]
+        security.follow(specs[1:])
+        security.follow(specs)
+        reused += [await resumes(each.target, tls) for each in (one, two)]
+    assert reused == [False, False, False, True]
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])

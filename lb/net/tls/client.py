@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
@@ -106,6 +106,10 @@ class ClientTls:
         """A file cannot be used, and there is no context from before."""
         self.problem = error
         self.settled.set()
+
+    def keep_sessions(self, addresses: Container[Address]) -> None:
+        """Forget the sessions with all other addresses: nobody dials them any more."""
+        self.sessions = {key: each for key, each in self.sessions.items() if key[0] in addresses}
 
     def server_name(self, address: Address) -> str:
         """The name that the backend's certificate must have."""

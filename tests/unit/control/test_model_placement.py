@@ -305,6 +305,26 @@ async def test_what_was_used_less_is_evicted() -> None:
         assert bench.ready() == {"a": "mo"}
 
 
+async def test_names_that_clients_make_up_do_not_make_the_use_of_models_fade() -> None:
+    async with placing({"max_models": 2}, a=triton("m", "n")) as bench:
+        infer = Operation("ModelInfer", OperationKind.INFERENCE)
+        (record,) = bench.directory.records
+
+        async def use(*models: bytes) -> None:
+            for model in models:
+                bench.placement.finished(
+                    PlainRecord(operation=infer, model=model, backend=record.backend)
+                )
+            await bench.looked()
+
+        for _ in range(5):
+            await use(b"m")
+        await use(*(b"made-up-%d" % number for number in range(1000)))
+        await use(b"n")
+        await bench.want("o")
+        assert bench.ready() == {"a": "mo"}
+
+
 async def test_failures_are_told_in_the_words_of_the_backend_and_others_are_tried() -> None:
     bad = frozenset({"n"})
     async with placing(a=triton(unloadable=bad), b=triton(unloadable=bad)) as bench:

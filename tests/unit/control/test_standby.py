@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -10,22 +11,25 @@ from time import monotonic
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control import standby
 from lb.control.directory import BackendDirectory, StillRemovingError
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import AdminState, BackendRecord, Member
 from lb.control.scaling import ScalingSignal
 from lb.control.standby import NotStandbyError, StandbyControl
+from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol
 from lb.domain.load import LoadSample
 from lb.domain.standby import StandbyPhase, StandbyRule
 from lb.health.port import Finding
-from lb.settings.passive import ModelTableSettings
+from lb.settings.passive import ModelTableSettings, WarmUpSettings
 from tests.fakes.backends import make_spec
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
 from tests.wire.waiting import eventually, soon
 
+INPUT = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [4]}]}
 RULE = StandbyRule(rank=1, load=(b"m",), start_limit_s=30.0, stop_limit_s=1.0)
 
 
@@ -34,9 +38,10 @@ def idle() -> LoadSample:
 
 
 class Bench:
-    """`always` serves, and `spare` once it has loaded model m."""
+    """`always` serves, and `spare` once it has loaded model m, and warmed up what both have."""
 
     def __init__(self, spare: FakeTriton) -> None:
+        self.always = FakeTriton()
         self.spare = spare
         self.ahead_s = 0.0
         """Seconds that the clock is ahead."""
@@ -44,10 +49,12 @@ class Bench:
         self.directory.replace(
             [Member(make_spec("always")), Member(make_spec("spare"), standby=RULE)], 100.0
         )
-        questions = Questions(FakeTritons(always=FakeTriton(), spare=spare))
+        questions = Questions(FakeTritons(always=self.always, spare=spare))
         self.watch = ModelWatch(
             self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
         )
+        self.warm_up = WarmUp(self.directory, questions, WarmUpSettings(enabled=True))
+        self.watch.on_ready = self.warm_up.on_ready
         self.standby = StandbyControl(
             self.directory, self.watch, questions, ScalingSignal(idle), clock=self.clock
         )
@@ -103,6 +110,7 @@ async def serving(**triton: object) -> AsyncIterator[Bench]:
         yield bench
     finally:
         await bench.standby.aclose()
+        await bench.warm_up.aclose()
         await bench.watch.aclose()
 
 
@@ -209,6 +217,33 @@ async def test_one_that_has_lost_its_models_for_long_is_released_and_counted() -
             return bench.results == {"ok": 1, "lost": 1}
 
         await eventually(is_lost)
+
+
+async def test_one_that_warms_up_a_model_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "_LOOK_S", 0.001)
+    warm = asyncio.Event()
+    async with serving(configs={"m": INPUT}, cold={"m": warm}) as bench:
+        bench.always.models["m"] = "READY"
+        await soon(bench.watch.refreshed(bench.directory.records))
+        bench.order(is_active=True)
+        await eventually(lambda: bench.spare.inferred)
+        assert bench.phase is StandbyPhase.ACTIVATING
+        warm.set()
+        await bench.becomes(StandbyPhase.ACTIVE)
+        warm.clear()
+        bench.spare.models["m"] = "UNAVAILABLE"
+        await soon(bench.watch.refreshed([bench.record]))
+        bench.spare.models["m"] = "READY"  # a new version of its files
+        await soon(bench.watch.refreshed([bench.record]))
+        await eventually(lambda: len(bench.spare.inferred) == 2)
+
+        def is_later() -> bool:
+            bench.ahead_s += 0.1  # a hundred looks for each time that it might be lost
+            return bench.ahead_s > 30.0
+
+        await eventually(is_later)
+        assert bench.phase is StandbyPhase.ACTIVE
+        assert bench.results == {"ok": 1}
 
 
 async def test_one_whose_models_cannot_be_unloaded_is_released_all_the_same(

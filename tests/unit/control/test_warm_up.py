@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,8 +32,9 @@ INPUT = {"max_batch_size": 8, "input": [{"name": "X", "data_type": "TYPE_FP32", 
 BROKEN = {"error": "CUDA error: an illegal memory access was encountered"}
 
 
-def triton(**more: Any) -> FakeTriton:
-    return FakeTriton(models={"m": "READY"}, configs={"m": INPUT}, **more)
+def triton(models: str = "m", **more: Any) -> FakeTriton:
+    configs: dict[str, Any] = dict.fromkeys(models, INPUT)
+    return FakeTriton(models=dict.fromkeys(models, "READY"), configs=configs, **more)
 
 
 class Bench:
@@ -54,8 +56,11 @@ class Bench:
             for _ in range(3):
                 found(self.directory, port, finding, 100.0)
 
-    def serving(self) -> list[str]:
-        route = self.directory.ref.current.routes[b"m"]
+    def serving(self, model: str = "m") -> list[str]:
+        """The backends that requests for a model go to, since they are known to have it ready."""
+        route = self.directory.ref.current.routes[model.encode()]
+        if not route.is_ready:
+            return []
         placements = route.placements or self.directory.ref.current.placements
         return [backend.name for backend in placements[AppProtocol.HTTP].eligible]
 
@@ -88,6 +93,20 @@ async def test_a_model_computes_once_before_its_backend_gets_requests() -> None:
             assert size > 16
 
 
+async def test_a_triton_whose_grpc_port_opens_first_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warm_up, "_PAUSES_S", (0.01,))
+    async with warming(a=triton("mn")) as bench:
+        record = bench.directory.find("a")
+        http, grpc = record.ports
+        found(bench.directory, grpc, Finding.READY, 100.0)
+        await soon(bench.watch.refreshed([record]))
+        assert bench.tritons["a"].inferred == []
+        found(bench.directory, http, Finding.READY, 100.0)
+        await eventually(lambda: len(bench.tritons["a"].inferred) == 2)
+
+
 async def test_it_counts_as_loading_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "_PAUSES_S", (0.01,))
     async with warming(a=triton(), b=triton(infers=(500, BROKEN))) as bench:
@@ -106,6 +125,51 @@ async def test_who_is_needed_serves_cold(monkeypatch: pytest.MonkeyPatch) -> Non
         await bench.start("b")
         bench.find("a", Finding.REFUSED)
         await eventually(lambda: bench.serving() == ["b"])
+
+
+async def test_a_model_that_does_not_warm_up_holds_up_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warm_up, "_PAUSES_S", (3600.0,))
+    deaf = triton("mn", deaf={"/v2/models/m/versions/1/infer"})
+    async with warming(a=triton("mn"), b=deaf) as bench:
+        await bench.start("a")
+        await bench.start("b")
+        await eventually(lambda: bench.serving("n") == ["a", "b"])
+        assert bench.serving("m") == ["a"]
+        bench.find("a", Finding.REFUSED)
+        assert bench.serving("m") == ["b"], "it is needed before it is tried again"
+
+
+async def test_what_waits_behind_a_model_that_computes_for_long_serves_when_it_is_needed() -> None:
+    async with warming(a=triton("mn"), b=triton("mn", cold={"m": asyncio.Event()})) as bench:
+        await bench.start("a")
+        await bench.start("b")
+        await eventually(lambda: bench.tritons["b"].inferred)
+        assert bench.serving("n") == ["a"]
+        bench.find("a", Finding.REFUSED)
+        assert bench.serving("m") == bench.serving("n") == ["b"]
+
+
+async def test_nothing_is_kept_back_once_warming_up_is_switched_off() -> None:
+    async with warming(a=triton("mn"), b=triton("mn", cold={"m": asyncio.Event()})) as bench:
+        await bench.start("a")
+        await bench.start("b")
+        await eventually(lambda: bench.tritons["b"].inferred)
+        bench.warm_up.configure(WarmUpSettings(enabled=False))
+        assert bench.serving("m") == bench.serving("n") == ["a", "b"]
+        bench.tritons["b"].cold["m"].set()
+        await bench.start("b")
+        assert len(bench.tritons["b"].inferred) == 1
+
+
+async def test_a_model_that_was_unloaded_is_not_kept_back() -> None:
+    async with warming(a=triton("mn"), b=triton("mn", cold={"m": asyncio.Event()})) as bench:
+        await bench.start("a")
+        await bench.start("b")
+        bench.tritons["b"].models["m"] = "UNAVAILABLE"
+        await soon(bench.watch.refreshed([bench.directory.find("b")]))
+        assert bench.directory.find("b").models.cold == {(b"n", b"1")}
 
 
 async def test_what_does_not_like_zeros_serves_all_the_same(

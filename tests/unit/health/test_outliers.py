@@ -5,7 +5,7 @@ import pytest
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.health.outlier_state import Phase
-from lb.health.outliers import OutlierRules, Outliers
+from lb.health.outliers import MAX_MODELS, OutlierRules, Outliers
 from tests.fakes.outliers import USUAL_S, FakePool, backends
 
 
@@ -253,6 +253,16 @@ def test_names_that_clients_make_up_are_not_kept_without_end() -> None:
     assert len(outliers._outlier_states) == 2000
     outliers.judge([backend], 1000.0)
     assert not outliers._outlier_states
+
+
+def test_names_that_clients_make_up_and_give_up_hide_no_broken_backend() -> None:
+    pool = FakePool()
+    for n in range(MAX_MODELS):
+        pool.outliers.abandoned(pool.backends[n % 3], b"made-up-%d" % n, 0.1, pool.now)
+    pool.run(5.0, pool.good)
+    broken = pool.backends[1]
+    pool.run(3.0, lambda backend: Fault.ERROR if backend is broken else pool.good(backend))
+    assert pool.outliers.is_out(broken, pool.now)
 
 
 def test_moves_tell_what_has_happened() -> None:

@@ -278,6 +278,35 @@ def test_a_fifo_that_nobody_reads_costs_no_more_than_its_memory(tmp_path: Path) 
         os.close(reader)
 
 
+def test_a_file_that_hangs_leaves_the_memory_to_the_one_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        hanging = PayloadWriter(path)
+        log = Log(writer=hanging, memory_bytes="1MiB")
+        for _ in range(1000):
+            log.infer(size=1000)
+        log.writer = PayloadWriter(tmp_path / "log")
+        log.configure(memory_bytes="1MiB")
+        hanging.close(timeout_s=0.0)
+
+        def is_free() -> bool:
+            log.settle()
+            return log.memory_budget.held == 0
+
+        wait_until(is_free)
+        dropped = log.log.dropped
+        assert dropped > 500
+        log.infer(request_id=b"after")
+        log.writer.close(timeout_s=20.0)
+        log.settle()
+        assert b"after" in (tmp_path / "log").read_bytes()
+        assert log.log.dropped == dropped
+    finally:
+        os.close(reader)
+
+
 def test_a_fifo_without_a_reader_fails_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="a FIFO that nobody reads"):
