@@ -825,6 +825,8 @@ class Http1Attempt(Attempt, AnswerSink):
     def leave(self, outcome: Outcome) -> None:
         """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
         self.client = self.chunks_to = None
+        if self.body is not self.owner.body:
+            self.body.forget()  # a hedge sends by itself
         connection = self.connection
         if (
             connection is not None
