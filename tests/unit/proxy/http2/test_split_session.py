@@ -357,6 +357,27 @@ async def test_a_batch_whose_answers_need_all_memory_gives_way_before_others_are
     assert (budget.held, budget.shortages) == (0, 0)
 
 
+async def test_a_batch_whose_answers_are_longer_than_the_last_ones_gives_way_alone() -> None:
+    bench = Bench()
+    bench.asks()
+    bench.answers(0)
+    bench.answers(1)
+    await eventually(bench.paper.is_clean)
+    bench.client.sends(f.headers(3, f.request_fields()), f.data(3, f.message(batch()), end=True))
+    await eventually(lambda: bench.paper.in_flight == 2)
+    bench.paper.flush()
+    budget = bench.paper.memory_budget
+    budget.resize(8000)
+    first, second = bench.backends
+    first.sends(f.headers(3, f.RESPONSE_FIELDS), f.data(3, bytes(10_000)))
+    assert bench.paper.finished.records[1].grpc_status == TOO_MUCH
+    assert budget.held == 0
+    bench.client.sends(f.call(5))
+    assert any(each.stream == 5 for side in (first, second) for each in side.gets()), (
+        "the connections to backends are as before"
+    )
+
+
 async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
     bench = Bench()
     bench.asks()
