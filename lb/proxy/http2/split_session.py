@@ -378,6 +378,10 @@ class PartAnswer(ResponseSink):
         _forget(attempt)
         attempt.call.relay.retry.go_again(self.part, outcome, self.part.place_anew)
 
+    def give_place(self, attempt: GrpcAttempt) -> None:
+        """See `ResponseSink`: the other one has an answer of its own."""
+        _forget(attempt)
+
     def failed(
         self,
         attempt: GrpcAttempt,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lb.domain.hedge import HedgeRules
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
@@ -316,6 +317,29 @@ async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
     assert f.RST_STREAM in [each.kind for each in bench.backends[0].gets()]
     bench.backends[1].sends(f.answer(3, f.message(reply(again))))
     assert await bench.is_right()
+
+
+async def test_a_part_that_its_hedge_answers_leaves_nothing_of_its_first_attempt() -> None:
+    bench = Bench()
+    bench.asks()
+    bodies = [bench.part(number) for number in range(2)]
+    hedges = bench.paper.hedge(HedgeRules(least_s=0.05))
+    hedges.learn(b"m", 0.05, 30)
+    bench.backends[1].sends(f.answer(1, f.message(reply(bodies[1]))))
+    bench.paper.loop.advance(1.0)
+    bench.paper.flush()
+    assert hedges.count == 1
+    # The first attempt ends within its answer.
+    held = bench.paper.memory_budget.held
+    first = f.headers(1, f.RESPONSE_FIELDS) + f.data(1, f.message(reply(bodies[0]))[:-1])
+    bench.backends[0].sends(first)
+    assert bench.paper.memory_budget.held > held
+    bench.backends[0].goes()
+    assert bench.paper.memory_budget.held == held
+    assert bench.part(1, 3) == bodies[0]
+    bench.backends[1].sends(f.answer(3, f.message(reply(bodies[0]))))
+    assert await bench.is_right()
+    assert bench.paper.memory_budget.held == 0
 
 
 async def test_what_typed_contents_take_once_parsed_is_counted() -> None:
