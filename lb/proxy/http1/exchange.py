@@ -951,7 +951,13 @@ class Http1Attempt(Attempt, AnswerSink):
         if owner.hedge is not self:
             return False
         first = owner.running
-        if head.is_error or first is None or not owner.is_sent or self.body.unsent is not None:
+        if (
+            head.is_error
+            or first is None
+            or first.first_byte_at
+            or not owner.is_sent
+            or self.body.unsent is not None
+        ):
             owner.hedge = None
             return False
         owner.relay.accounts.overtake(owner)
@@ -1004,6 +1010,8 @@ class Http1Attempt(Attempt, AnswerSink):
             if taken is None:
                 if head is not None:
                     self._held_answer = HeldAnswer(head, [])
+                    if not head.is_error:
+                        self.first_byte_at = self.owner.relay.clock()
                 self._bar_short_ways()
                 return
             head, pieces = taken
@@ -1247,7 +1255,8 @@ class Http1Attempt(Attempt, AnswerSink):
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
         body = self.body
         body.forget()
-        self.first_byte_at = now
+        if not self.first_byte_at:  # its form may have withheld the beginning
+            self.first_byte_at = now
         self.status = status = head.status
         self._begun = True
         self._backend_keeps = head.keep_alive

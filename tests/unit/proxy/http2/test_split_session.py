@@ -10,6 +10,7 @@ import pytest
 
 from lb.domain.hedge import HedgeRules
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
 from tests.wire.waiting import eventually
@@ -317,6 +318,21 @@ async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
     assert f.RST_STREAM in [each.kind for each in bench.backends[0].gets()]
     bench.backends[1].sends(f.answer(3, f.message(reply(again))))
     assert await bench.is_right()
+
+
+async def test_a_part_whose_answer_has_begun_is_not_late() -> None:
+    bench = Bench()
+    bench.paper.max_attempts = 3
+    bench.paper.check_attempts(AttemptTimeout(AttemptTimes(common=1.0)))
+    bench.asks()
+    answers = [f.message(reply(bench.part(number))) for number in range(2)]
+    for backend, answer in zip(bench.backends, answers, strict=True):
+        backend.sends(f.headers(1, f.RESPONSE_FIELDS), f.data(1, answer[:10]))
+    bench.paper.loop.advance(5.0)
+    for backend, answer in zip(bench.backends, answers, strict=True):
+        backend.sends(f.data(1, answer[10:]), f.headers(1, f.OK_TRAILERS, end=True))
+    assert await bench.is_right()
+    assert bench.paper.outcomes.seen == []
 
 
 async def test_a_part_that_its_hedge_answers_leaves_nothing_of_its_first_attempt() -> None:
