@@ -223,6 +223,7 @@ class VariantStream(CallPart):
     def __init__(self, call: Call) -> None:
         self._session = session = StreamSession(call)
         super().__init__(call)  # from now on the call and its pipe turn here
+        call.part = self
         self._variants = StreamVariants(call)
         self._mask = session.single.mask = NamedMask(call, self._variants)
         self._cutter = MessageCutter()

@@ -108,6 +108,14 @@ async def test_requests_and_answers_are_the_same_wherever_they_are_cut() -> None
         assert bench.paper.variant_counts() == [(2, 0), (0, 0)]
 
 
+async def test_the_record_of_a_stream_names_the_variant_that_served_it_last() -> None:
+    bench = Bench()
+    bench.sends(f.message(request("a")), end=True)
+    bench.answers(f.message(result("a")))
+    (record,) = bench.paper.finished.records
+    assert record.variant == "detector/stable"
+
+
 async def test_long_messages_pass_in_pieces() -> None:
     bench = Bench()
     sent = f.message(request("a", size=90_000))
