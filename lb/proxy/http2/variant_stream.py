@@ -314,6 +314,7 @@ class VariantStream(CallPart):
             if is_whole:
                 return self._inflated(text)
             self._look_at = PREFIX_SIZE + size
+            self.call.let_come(PREFIX_SIZE + size - len(text))
             return None
         name = model_name(text)
         if name and name not in self.call.relay.dispatcher.variants:

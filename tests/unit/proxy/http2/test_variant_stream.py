@@ -180,6 +180,23 @@ async def test_the_length_of_a_compressed_message_is_enough_to_refuse_it() -> No
     assert bench.paper.is_clean()
 
 
+async def test_a_window_opens_for_a_compressed_message_and_for_no_more_than_that() -> None:
+    size = 65_535
+    bench = Bench(stream_window=size, stream_window_max=size)
+    window = size
+    parts = [f.message(request(str(number), size=9000)) for number in range(60)]
+    for part in (parts[0], long_compressed(), *parts):
+        for at in range(0, len(part), 9000):
+            piece = part[at : at + 9000]
+            window -= len(piece)
+            assert window >= 0
+            bench.sends(piece)
+            updates = [each for each in bench.client.gets() if each.kind == f.WINDOW_UPDATE]
+            window += sum(each.increment for each in updates if each.stream)
+    assert [name for _, name in bench.asked()] == ["0", "long", *map(str, range(60))]
+    assert size // 2 <= window <= size
+
+
 async def test_a_message_for_a_version_means_the_model_of_that_name() -> None:
     bench = Bench()
     bench.sends(f.message(request("a")), f.message(request("b", version="3")), end=True)
