@@ -128,12 +128,13 @@ class Outcomes:
 
 
 class KeptRecord:
-    """A finished request, with what it knows of its attempt only while it is told of."""
+    """A finished request, with what it knows of its attempt and variant while it is told of."""
 
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self.connected_at = record.connected_at
         self.first_byte_at = record.first_byte_at
+        self.variant = record.variant
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.record, name)

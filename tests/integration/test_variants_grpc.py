@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple
 
 import grpc.aio
@@ -256,6 +257,39 @@ async def test_a_compressed_message_that_inflates_to_too_much_is_refused(method:
             await asked
         assert "4194304 bytes" in str(caught.value.details())
         assert site.backend.seen == []
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_compressed_message_may_be_longer_than_the_window_of_its_stream(
+    method: str,
+) -> None:
+    digits = Random(1).randbytes(1_900_000).hex().encode()  # half as long when compressed
+    sent = pb.ModelInferRequest(model_name=NAME, raw_input_contents=[digits])
+    async with serving() as site:
+        if method == "ModelInfer":
+            ask = site.channel.unary_unary(path(method))
+            text = await ask(sent.SerializeToString(), compression=grpc.Compression.Gzip)
+            answer = pb.ModelInferResponse.FromString(text)
+        else:
+            (streamed,) = await site.stream(sent, compression=grpc.Compression.Gzip)
+            answer = streamed.infer_response
+        assert answer.model_name == NAME
+        assert answer.raw_output_contents == sent.raw_input_contents
+        assert site.backend.seen == [(FIRST, "")]
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_compressed_message_that_is_too_long_is_refused_before_all_of_it_has_come(
+    method: str,
+) -> None:
+    sent = pb.ModelInferRequest(model_name=NAME, raw_input_contents=[Random(1).randbytes(5 << 20)])
+    body = f.message(gzip.compress(sent.SerializeToString(), 1), 1)
+    async with serving() as site, raw_client(site.relay.port) as client:
+        client.send(f.headers(1, f.request_fields(path=path(method).encode())))
+        for at in range(0, 80_000, 16_000):
+            client.send(f.data(1, body[at : at + 16_000]))
+        await client.until_over(1)
+        assert client.status(1) == 8
 
 
 async def test_a_version_in_a_stream_means_the_model_itself() -> None:

@@ -386,11 +386,15 @@ class Call(Exchange):
 
         False when the call is over.
         """
+        # Looked at anew only when there is much more, or the whole message: crumbs must not cost
+        # the square of the size.
+        size = self.bytes_in
+        if size < self.look_again_at and size != self.message_end and not end_stream:
+            return True
         queue = self.request.queue
         head = bytes(payload[:_MODEL_PEEK])
         if queue:
             head = b"".join((*queue, head))[:_MODEL_PEEK]
-        size = self.bytes_in
         if size < PREFIX_SIZE:
             message_end = PREFIX_SIZE
         else:
@@ -431,12 +435,7 @@ class Call(Exchange):
 
     def _look(self, payload: Payload, end_stream: int) -> bool:
         """Inspect what has come. False while that is too little."""
-        # Looked at anew only when there is much more, or the whole message: crumbs must not cost
-        # the square of the size.
-        size = self.bytes_in
-        if size < self.look_again_at and size != self.message_end and not end_stream:
-            return False
-        self.look_again_at = 2 * size
+        self.look_again_at = 2 * self.bytes_in
         queue = self.request.queue or ()
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))
@@ -486,6 +485,17 @@ class Call(Exchange):
             return
         increment = self.request.went_out(size)
         if increment:
+            self.server.out.append(window_update(self.client_id, increment))
+            self.server.mark()
+
+    def let_come(self, size: int) -> None:
+        """Have the client's window let it send so many bytes more at least: they are held until
+        all of them are here, and only what goes out is credited."""
+        request = self.request
+        increment = size - request.window
+        if increment > 0:
+            request.window += increment
+            request.owed -= increment
             self.server.out.append(window_update(self.client_id, increment))
             self.server.mark()
 

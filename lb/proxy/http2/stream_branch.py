@@ -317,8 +317,11 @@ class Branch(ResponseSink):
             super().backend_hung(attempt)
 
     def may_retry(self, outcome: Outcome) -> bool:
-        """See `ResponseSink`: elsewhere, or what must stay at the same backend."""
-        return self.portion.is_movable or outcome in SAME_BACKEND_WILL_DO
+        """See `ResponseSink`: elsewhere, or what must stay at the same backend, which it does not
+        wait for."""
+        portion = self.portion
+        has_attempt = portion.attempts < self.call.relay.retry.rules.max_attempts
+        return portion.is_movable or (has_attempt and outcome in SAME_BACKEND_WILL_DO)
 
     def retry(self, attempt: GrpcAttempt, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `ResponseSink`."""

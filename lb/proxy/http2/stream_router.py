@@ -138,8 +138,9 @@ class StreamRouter:
         if home is None and self.live is None:
             ticket.tried = self._call.tried
         backend = queue.scheduler.best(ticket, now, home)
-        if backend is not None:
-            self._work = ticket
+        if backend is None or backend in ticket.tried:
+            return None
+        self._work = ticket
         return backend
 
     def _note_step(self, step: SequenceStep, backend: Backend, pin: Pin | None) -> None:

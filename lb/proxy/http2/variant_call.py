@@ -42,8 +42,8 @@ from lb.wire.http2.fields import FieldCache, encode_field
 from lb.wire.http2.flow import Payload
 from lb.wire.http2.heads import NO_LENGTH
 
-_MAX_COMPRESSED: Final = 4 * 2**20
-"""Bytes that a compressed message may inflate to: some milliseconds."""
+MAX_COMPRESSED: Final = 4 * 2**20
+"""Bytes that a compressed message may have, and inflate to: some milliseconds."""
 _CONFIG: Final = "ModelConfig"
 _CONFIG_FIELD: Final = 1
 """The field of `ModelConfigResponse` with the configuration, whose first field is the name."""
@@ -361,11 +361,16 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     if data[0]:
-        if len(message) < size:
-            return False if end_stream else None
-        plain = inflated(message, _MAX_COMPRESSED)
+        is_allowed = size <= MAX_COMPRESSED
+        if is_allowed and len(message) < size:
+            if end_stream:
+                return False
+            call.look_again_at = PREFIX_SIZE + size
+            call.let_come(size - len(message))
+            return None
+        plain = inflated(message, MAX_COMPRESSED) if is_allowed else None
         if plain is None:
-            text = f"compressed messages for {split.name.decode()} may have {_MAX_COMPRESSED} bytes"
+            text = f"compressed messages for {split.name.decode()} may have {MAX_COMPRESSED} bytes"
             call.fail(Reason.BODY_TOO_LARGE, text)
             return True
         message, size = plain, len(plain)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
@@ -19,21 +19,19 @@ from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.proxy.http2.stream_session import CUT_OFF, StreamSession
-from lb.proxy.http2.variant_call import pinned
+from lb.proxy.http2.variant_call import MAX_COMPRESSED, pinned
 from lb.proxy.variants import Variant, VariantSet
 from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.http2.flow import Payload
+from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode
 
-_MAX_COMPRESSED: Final = 4 * 2**20
-"""Bytes that a compressed message may inflate to: some milliseconds."""
 _RESPONSE_FIELD: Final = 2
 """The field of `ModelStreamInferResponse` with the response, whose first field is the name."""
 _UNANSWERED: Final = 1024
 """Requests of a variant whose times are remembered until they are answered."""
-_TOO_LARGE: Final = f"a compressed message may have {_MAX_COMPRESSED} bytes"
+_TOO_LARGE: Final = f"a compressed message may have {MAX_COMPRESSED} bytes"
 
 
 class StreamVariants:
@@ -218,16 +216,19 @@ class VariantStream(CallPart):
     """A stream of inferences where some name has variants: puts models into its requests, which a
     `StreamSession` routes then."""
 
-    __slots__ = ("_begun", "_cutter", "_mask", "_session", "_variants")
+    __slots__ = ("_begun", "_cutter", "_look_at", "_mask", "_session", "_variants")
 
     def __init__(self, call: Call) -> None:
         self._session = session = StreamSession(call)
         super().__init__(call)  # from now on the call and its pipe turn here
+        call.part = self
         self._variants = StreamVariants(call)
         self._mask = session.single.mask = NamedMask(call, self._variants)
         self._cutter = MessageCutter()
-        self._begun = b""
+        self._begun: Pipe[Any] = Pipe(call, call.relay.memory_budget, 0, 0)
         """The first bytes of a message, until it is known where it goes."""
+        self._look_at = 0
+        """Bytes of it that must have come before it is looked at again."""
 
     @property
     def variant(self) -> str:
@@ -239,9 +240,9 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         session = self._session
         out = bytearray()
-        at, cutter = 0, self._cutter
+        at, cutter, begun = 0, self._cutter, self._begun
         while at < len(payload):
-            is_first = cutter.is_between or bool(self._begun)
+            is_first = cutter.is_between or begun.held > 0
             stop = cutter.advance(payload, at)
             if not is_first and stop - at == len(payload):
                 if cutter.is_between:
@@ -249,11 +250,16 @@ class VariantStream(CallPart):
                 session.request_data(payload, end_stream)
                 return
             if is_first:
-                self._begun += bytes(payload[at:stop])
                 try:
-                    out += self._named(is_whole=cutter.is_between)
+                    named = self._name(payload[at:stop], is_whole=cutter.is_between)
                 except RequestRefused as refused:
                     self.call.refuse(refused)
+                    return
+                if named is not None:
+                    begun.clear()
+                    self._look_at = 0
+                    out += named
+                elif not begun.push(payload[at:stop]):
                     return
             else:
                 out += payload[at:stop]
@@ -276,36 +282,47 @@ class VariantStream(CallPart):
     def _fail_if_cut_off(self) -> bool:
         """Fail the call if its request ends within bytes that are held back here; where it ends
         within others, the session sees that. Returns whether it failed."""
-        if not self._begun or self._session.is_answered:
+        if not self._begun.held or self._session.is_answered:
             return False
         self.call.request.ended = True
         self.call.fail(Reason.BAD_REQUEST, CUT_OFF)
         return True
 
-    def _named(self, *, is_whole: bool) -> bytes:
-        """What is known of a message under way, once its name is.
+    def _name(self, piece: Payload, *, is_whole: bool) -> bytes | None:
+        """Put the model into a message under way.
+
+        Args:
+            piece: what came of it just now.
+            is_whole: it ends with that.
+
+        Returns:
+            What has come of it so far; None where more of it is needed to tell.
 
         Raises:
-            RequestRefused: it may go nowhere.
+            RequestRefused: it is too large, or may go nowhere.
         """
-        text = self._begun
+        begun = self._begun
+        if begun.held + len(piece) < self._look_at and not is_whole:
+            return None
+        text = b"".join((*(begun.queue or ()), piece))
         if len(text) < PREFIX_SIZE:
-            return b""
+            return None
         size = int.from_bytes(text[1:PREFIX_SIZE], "big")
         if text[0]:
-            if not is_whole:
-                return b""
-            self._begun = b""
-            return self._inflated(text)
+            if size > MAX_COMPRESSED:
+                raise RequestRefused(Reason.BODY_TOO_LARGE, _TOO_LARGE)
+            if is_whole:
+                return self._inflated(text)
+            self._look_at = PREFIX_SIZE + size
+            self.call.let_come(PREFIX_SIZE + size - len(text))
+            return None
         name = model_name(text)
         if name and name not in self.call.relay.dispatcher.variants:
-            self._begun = b""
             self._variants.is_sole = False
             return text
         renamed = self._variants.request(text[PREFIX_SIZE:], size)
         if renamed is None and not is_whole:
-            return b""
-        self._begun = b""
+            return None
         if renamed is None:
             return text
         size += len(renamed) - len(text) + PREFIX_SIZE
@@ -317,7 +334,7 @@ class VariantStream(CallPart):
         Raises:
             RequestRefused: it is too large, or may go nowhere.
         """
-        plain = inflated(text[PREFIX_SIZE:], _MAX_COMPRESSED)
+        plain = inflated(text[PREFIX_SIZE:], MAX_COMPRESSED)
         if plain is None:
             raise RequestRefused(Reason.BODY_TOO_LARGE, _TOO_LARGE)
         renamed = self._variants.request(plain, len(plain))
@@ -365,6 +382,8 @@ class VariantStream(CallPart):
 
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
+        self._begun.clear()
+        self._begun.owner = None
         self._session.leave(reason)
 
     @property

@@ -46,7 +46,8 @@ class Pipe(Generic[S]):
     window_limit: int
     """How far `window_size` may grow."""
     owed: int
-    """Bytes that went out and were not credited yet."""
+    """Bytes that went out and were not credited yet; below zero more were credited than went
+    out."""
     credit: int
     """Bytes that the peer of the sink takes on this stream; negative after it shrank."""
     queue: deque[Payload] | None

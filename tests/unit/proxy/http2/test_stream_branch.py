@@ -15,7 +15,9 @@ from tests.fakes.relay import FewestInFlight, snapshot_of
 from tests.wire.frames import (
     CANCEL,
     DATA,
+    HEADERS,
     INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
     OK_TRAILERS,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
@@ -62,6 +64,33 @@ async def test_a_refused_stream_is_opened_again_at_the_same_backend(
     assert [backend.in_flight for backend in paper.bench.backends] == [1, 1]
     paper.client.sends(rst(1, CANCEL))
     await paper.bench.tasks.aclose()  # it dialled the backend that went away
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("takes_streams", [True, False])
+async def test_a_stream_that_one_backend_refuses_again_and_again_is_given_up(
+    takes_streams: bool,
+) -> None:
+    paper = open_two()
+    paper.bench.queue.configure(wait_for_backend_s=5.0)  # others could serve what may move
+    backend = paper.backends[1]
+    if not takes_streams:
+        backend.sends(settings({MAX_CONCURRENT_STREAMS: 0}))
+        backend.gets()
+    opened, stream = 1, 1
+    for _ in range(10):
+        backend.sends(rst(stream, REFUSED_STREAM))
+        new = [frame.stream for frame in backend.gets() if frame.kind == HEADERS]
+        if not new:
+            break
+        (stream,) = new
+        opened += 1
+    assert opened == (paper.bench.max_attempts if takes_streams else 1)
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "1")))
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["1", "2"]
+    assert "b1" in answers[1].error_message
+    paper.client.goes()
     assert paper.bench.is_clean()
 
 

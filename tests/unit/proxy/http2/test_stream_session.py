@@ -11,6 +11,7 @@ import pytest
 
 from lb.domain.outcome import Reason
 from lb.domain.pool import OnDemand, Placement
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
@@ -222,6 +223,30 @@ async def test_a_half_closed_stream_that_begins_anew_may_go_to_several_backends(
         )
     assert paper.ids() == ["1", "2"]
     assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_a_stream_that_its_only_backend_refuses_waits_before_it_is_opened_again() -> None:
+    paper = PaperStreams(backends=1, has_own_queue=True)
+    paper.bench.queue.configure(wait_for_backend_s=5.0)
+    plan = QueuePlan(limits={}, default=Capacity(1, is_auto=True))
+    work = replace(ROUTES[b"plain"], is_plain=False, plan=plan)
+    paper.bench.ref.publish(replace(paper.bench.ref.current, routes={b"work": work}))
+    paper.send(request("work", name="1"))
+    backend, stream = paper.backends[0], 1
+    assert paper.requests(0) == ["1"]
+    opened, began = 1, paper.bench.loop.time()
+    while paper.status() is None:
+        backend.sends(rst(stream, REFUSED_STREAM))
+        assert backend.gets() == [], "not at once"
+        paper.bench.loop.advance(0.5)
+        paper.bench.flush()
+        if paper.requests(0) == ["1"]:
+            opened += 1
+            stream += 2
+    assert paper.status() == 14
+    assert 5 < opened <= 12
+    assert 4.0 < paper.bench.loop.time() - began < 7.0
     assert paper.bench.is_clean()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -49,8 +50,11 @@ def messages(found: Iterable[f.Frame]) -> list[bytes]:
 class Bench:
     """A stream of a client, and a backend. The first variant gets all, unless `weights` differ."""
 
-    def __init__(self, weights: tuple[int, int] = (1, 0), **options: object) -> None:
-        self.paper = PaperRelay(options={"variant_names": frozenset({NAME}), **options})
+    def __init__(
+        self, weights: tuple[int, int] = (1, 0), *, ceiling: int = 2**24, **options: object
+    ) -> None:
+        values = {"variant_names": frozenset({NAME}), **options}
+        self.paper = PaperRelay(options=values, ceiling=ceiling)
         first = {"name": "stable", "model": FIRST, "weight": weights[0]}
         second = {"name": "next", "model": SECOND, "weight": weights[1]}
         self.paper.use_variants(NAME, first, second)
@@ -108,6 +112,14 @@ async def test_requests_and_answers_are_the_same_wherever_they_are_cut() -> None
         assert bench.paper.variant_counts() == [(2, 0), (0, 0)]
 
 
+async def test_the_record_of_a_stream_names_the_variant_that_served_it_last() -> None:
+    bench = Bench()
+    bench.sends(f.message(request("a")), end=True)
+    bench.answers(f.message(result("a")))
+    (record,) = bench.paper.finished.records
+    assert record.variant == "detector/stable"
+
+
 async def test_long_messages_pass_in_pieces() -> None:
     bench = Bench()
     sent = f.message(request("a", size=90_000))
@@ -130,6 +142,59 @@ async def test_compressed_messages_wait_until_they_are_whole(name: bytes) -> Non
     reply = f.message(gzip.compress(result("a", model)), flag=1)
     bench.answers(reply)
     assert bench.shown() == [(model.decode(), "a", 40)], "compressed answers go on as they came"
+
+
+def long_compressed(size: int = 100_000) -> bytes:
+    """A compressed message for the name that is about as long as its tensor."""
+    made = pb.ModelInferRequest(model_name=NAME.decode(), id="long")
+    made.raw_input_contents.append(Random(1).randbytes(size))
+    return f.message(gzip.compress(made.SerializeToString()), flag=1)
+
+
+async def test_a_compressed_message_is_on_the_memory_budget_until_it_is_whole() -> None:
+    bench = Bench()
+    sent = long_compressed()
+    bench.sends(*[sent[at : at + 9000] for at in range(0, 90_000, 9000)])
+    assert bench.paper.memory_budget.held == 90_000
+    bench.sends(sent[90_000:])
+    assert bench.asked() == [(FIRST.decode(), "long")]
+    bench.sends(sent[:50_000])
+    bench.client.goes()
+    assert bench.paper.is_clean()
+
+
+async def test_a_compressed_message_for_which_memory_is_short_ends_its_stream() -> None:
+    bench = Bench(ceiling=50_000)
+    sent = long_compressed()
+    bench.sends(*[sent[at : at + 9000] for at in range(0, 54_000, 9000)])
+    assert [each.ends_stream for each in bench.client.gets() if each.kind == f.HEADERS] == [True]
+    assert bench.paper.is_clean()
+
+
+async def test_the_length_of_a_compressed_message_is_enough_to_refuse_it() -> None:
+    bench = Bench()
+    bench.sends(b"\1" + (5 << 20).to_bytes(4, "big"))
+    end = bench.client.gets()[0]
+    assert end.ends_stream
+    assert b"4194304 bytes" in end.payload
+    assert bench.paper.is_clean()
+
+
+async def test_a_window_opens_for_a_compressed_message_and_for_no_more_than_that() -> None:
+    size = 65_535
+    bench = Bench(stream_window=size, stream_window_max=size)
+    window = size
+    parts = [f.message(request(str(number), size=9000)) for number in range(60)]
+    for part in (parts[0], long_compressed(), *parts):
+        for at in range(0, len(part), 9000):
+            piece = part[at : at + 9000]
+            window -= len(piece)
+            assert window >= 0
+            bench.sends(piece)
+            updates = [each for each in bench.client.gets() if each.kind == f.WINDOW_UPDATE]
+            window += sum(each.increment for each in updates if each.stream)
+    assert [name for _, name in bench.asked()] == ["0", "long", *map(str, range(60))]
+    assert size // 2 <= window <= size
 
 
 async def test_a_message_for_a_version_means_the_model_of_that_name() -> None:
