@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
+from lb.access.gate import ControlRule, Gate, GateRules
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.http2.inspection import INSPECTED_BYTES
 from tests.fakes.relay import RunningRelay, running_relay
 from tests.wire import frames as f
 from tests.wire.http2 import Peer, RawBackend, raw_backend, raw_client, replies
@@ -68,12 +70,14 @@ def echo(stream: int, body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def serving(reply: Reply = echo, *, model: bytes = MODEL) -> AsyncIterator[Site]:
+async def serving(
+    reply: Reply = echo, *, model: bytes = MODEL, gate: Gate | None = None
+) -> AsyncIterator[Site]:
     options = {"variant_names": frozenset({NAME})}
     async with (
         asyncio.timeout(LIMIT_S),
         raw_backend(replies(reply)) as backend,
-        running_relay(backend.target, options=options) as relay,
+        running_relay(backend.target, options=options, gate=gate) as relay,
         raw_client(relay.port) as client,
     ):
         relay.use_variants(NAME, {"name": "stable", "model": model, "weight": 1})
@@ -195,3 +199,24 @@ async def test_a_call_whose_client_leaves_is_not_copied() -> None:
         await eventually(site.relay.is_clean)
         assert site.fates == {}
         assert site.models() == [MODEL.decode()]
+
+
+async def test_a_call_whose_inspection_takes_several_turns_is_copied_as_it_came() -> None:
+    control = ControlRule(loopback=False, networks=())
+    gate = Gate(GateRules(control=control, strict_shared_memory=True))
+    request = read(f.message(infer()))
+    request.raw_input_contents[0] = bytes(INSPECTED_BYTES)
+    first = request.SerializeToString()
+    names = b"\x0a\x00" * 8000  # of one input, whose name is empty each time
+    rest = b"\x2a\x80\x7d" + names
+    body = f.message(first + rest)
+    async with serving(gate=gate) as site:
+        cut = len(body) - len(rest)
+        parts = [body[:cut][at : at + 16_000] for at in range(0, cut, 16_000)]
+        site.client.send(f.headers(1, f.request_fields()), *(f.data(1, part) for part in parts))
+        await eventually(lambda: any(peer.bodies for peer in site.backend.peers))
+        site.client.send(f.data(1, rest, end=True))
+        await site.client.until_over(1)
+        await eventually(lambda: site.fates)
+        assert site.fates == {"answered": 1}
+        assert site.backend.requests[0][1].replace(MODEL, SHADOW) == site.backend.requests[1][1]
