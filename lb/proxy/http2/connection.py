@@ -154,7 +154,7 @@ class Http2Connection(Http2Codec):
                 self._let_others_go_first()
 
     def on_error(self, error: Exception) -> None:
-        """What was read could not be handled."""
+        """What was read, or what there is to write, could not be handled."""
         if not isinstance(error, Http2Error):
             # Our bug: this connection ends, the process and the other connections go on.
             _log.error("connection handler failed", exc_info=error)
@@ -520,10 +520,9 @@ class Http2Connection(Http2Codec):
             self._finish(pipe)
 
     def _watch_stalls(self) -> None:
-        limit_s = self.relay.options.stream_stalled_s
-        if limit_s:
+        if self.relay.options.stream_stalled_s:
             if self._stalls is None:
-                self._stalls = StallWatch(self, limit_s)
+                self._stalls = StallWatch(self)
             self._stalls.begin()
 
     def _finish(self, pipe: Pipe[Any]) -> None:
