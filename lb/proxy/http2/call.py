@@ -386,11 +386,15 @@ class Call(Exchange):
 
         False when the call is over.
         """
+        # Looked at anew only when there is much more, or the whole message: crumbs must not cost
+        # the square of the size.
+        size = self.bytes_in
+        if size < self.look_again_at and size != self.message_end and not end_stream:
+            return True
         queue = self.request.queue
         head = bytes(payload[:_MODEL_PEEK])
         if queue:
             head = b"".join((*queue, head))[:_MODEL_PEEK]
-        size = self.bytes_in
         if size < PREFIX_SIZE:
             message_end = PREFIX_SIZE
         else:
@@ -403,6 +407,7 @@ class Call(Exchange):
         depth = _DEPTHS[self.operation.model_in]
         name = nested_name(head, depth) if depth else model_name(head)
         if name is None and not end_stream and len(head) < _MODEL_PEEK:
+            self.look_again_at = 2 * size
             return True
         self.model = name = name or b""
         snapshot = self.relay.dispatcher.pool.current
@@ -424,6 +429,7 @@ class Call(Exchange):
         if self.model in self.relay.split_models:
             is_split = self.relay.begin_split(self, payload, is_all=bool(end_stream))
             if is_split is not False:
+                self.look_again_at = 2 * size
                 return is_split is None
         self.held_back = False
         self._place()
@@ -431,12 +437,7 @@ class Call(Exchange):
 
     def _look(self, payload: Payload, end_stream: int) -> bool:
         """Inspect what has come. False while that is too little."""
-        # Looked at anew only when there is much more, or the whole message: crumbs must not cost
-        # the square of the size.
-        size = self.bytes_in
-        if size < self.look_again_at and size != self.message_end and not end_stream:
-            return False
-        self.look_again_at = 2 * size
+        self.look_again_at = 2 * self.bytes_in
         queue = self.request.queue or ()
         data = b"".join((*queue, payload))
         return inspect_first(self, self.server, data, is_all=bool(end_stream))
