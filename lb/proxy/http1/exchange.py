@@ -747,6 +747,7 @@ class Http1Attempt(Attempt, AnswerSink):
         connection: Http1ClientConnection | None
         relay.find_descriptor()
         relay.dialling += 1
+        renewals = relay.upstreams.renewals
         try:
             _, connection = await dial(
                 relay.loop,
@@ -763,6 +764,7 @@ class Http1Attempt(Attempt, AnswerSink):
             connection = None
         else:
             port.connects += 1
+            relay.upstreams.dialled(connection, renewals)
             outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
         finally:
             relay.dialling -= 1
