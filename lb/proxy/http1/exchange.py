@@ -1050,6 +1050,9 @@ class Http1Attempt(Attempt, AnswerSink):
                 self.owner.relay.dispatcher.blame.answered_otherwise(self)
             self._tell_of_last(pieces)
             self._end(reusable=reusable)
+        elif client is None and self._abandoned is None:
+            # The error of a second attempt, which nobody waits for any more.
+            self.leave(Outcome.OVERTAKEN)
 
     def _says_nothing(
         self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
