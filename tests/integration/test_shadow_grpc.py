@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -71,13 +72,17 @@ def echo(stream: int, body: bytes) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    reply: Reply = echo, *, model: bytes = MODEL, gate: Gate | None = None
+    reply: Reply = echo,
+    *,
+    model: bytes = MODEL,
+    gate: Gate | None = None,
+    ceiling: int = 2**28,
 ) -> AsyncIterator[Site]:
     options = {"variant_names": frozenset({NAME})}
     async with (
         asyncio.timeout(LIMIT_S),
         raw_backend(replies(reply)) as backend,
-        running_relay(backend.target, options=options, gate=gate) as relay,
+        running_relay(backend.target, options=options, gate=gate, ceiling=ceiling) as relay,
         raw_client(relay.port) as client,
     ):
         relay.use_variants(NAME, {"name": "stable", "model": model, "weight": 1})
@@ -132,11 +137,18 @@ def unreadable(stream: int, _: bytes) -> bytes:
     return f.answer(stream, f.message(b"no gzip", flag=1))
 
 
+def inflating(stream: int, _: bytes, *, size: int = 2**20 + 1) -> bytes:
+    """An answer that inflates to more than it has."""
+    answer = pb.ModelInferResponse(raw_output_contents=[bytes(size)])
+    return f.answer(stream, f.message(gzip.compress(answer.SerializeToString()), flag=1))
+
+
 UNFIT: dict[str, tuple[bytes, Reply]] = {
     "a step of a sequence": (f.message(infer(sequence_id=7, sequence_start=True)), echo),
     "two messages": (f.message(infer()) * 2, echo),
     "shared memory": (f.message(infer(shared_memory_region=1)), echo),
     "an answer that cannot be read": (f.message(infer()), unreadable),
+    "an answer that inflates to too much": (f.message(infer()), inflating),
 }
 
 
@@ -148,6 +160,12 @@ async def test_what_cannot_be_compared_or_may_not_run_again_is_not_copied(
         await site.ask(body)
         await eventually(lambda: site.fates == {"unfit": 1})
         assert site.models() == [MODEL.decode()]
+
+
+async def test_an_answer_to_be_compared_counts_in_the_memory_as_it_is_inflated() -> None:
+    async with serving(partial(inflating, size=900_000), ceiling=2**20) as site:
+        await site.ask(f.message(infer()))
+        await eventually(lambda: site.fates == {"memory": 1})
 
 
 async def test_calls_that_the_shadow_serves_itself_are_not_copied() -> None:
