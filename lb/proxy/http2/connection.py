@@ -20,6 +20,7 @@ from lb.net.intake import Intake
 from lb.net.splice import descriptor, is_plain
 from lb.net.timers import Timer
 from lb.proxy.http2.graceful_close import GracefulClose
+from lb.proxy.http2.options import FRAME_SIZE
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stalls import StallWatch
 from lb.wire.http2 import frames as fr
@@ -83,7 +84,7 @@ class Http2Connection(Http2Codec):
         options = relay.options
         super().__init__(
             relay.new_block_reader(),
-            frame_limit=options.frame_size,
+            frame_limit=FRAME_SIZE,
             header_limit=2 * options.head_size,
             allowances=allowances,
         )
