@@ -72,7 +72,6 @@ _ENCODING: Final = b"content-encoding"
 _INFLATED: Final = frozenset({b"deflate", b"gzip"})
 _JSON_SIZE: Final = b"inference-header-content-length"
 _ESCAPE: Final = b"\\u"
-_INFLATED_ANSWER: Final = 64 * 2**20
 
 
 class Kind(Enum):
@@ -468,7 +467,12 @@ class Shadows:
         if exchange.protocol is AppProtocol.GRPC:
             if KEY in body:
                 return CopyFate.UNFIT
-            reply = _grpc_reply(status, b"".join(answer))
+            reply = _grpc_reply(status, b"".join(answer), self.max_payload_bytes)
+            if reply is not None:
+                recording.begin_response()
+                recording.add_response(reply.body)  # it may be longer than what came
+                if recording.is_dropped:
+                    return CopyFate.MEMORY
         else:
             json_size = _json_size(fields)
             text = body if json_size < 0 else body[:json_size]
@@ -748,15 +752,16 @@ def _results(tallies: Mapping[str, Tally]) -> Iterable[tuple[tuple[str, str], in
         yield (kind, "unreadable"), tally.unreadable
 
 
-def _grpc_reply(status: int, body: bytes) -> ComparedAnswer | None:
-    """What a client got over gRPC; None where it cannot be read."""
+def _grpc_reply(status: int, body: bytes, max_bytes: int) -> ComparedAnswer | None:
+    """What a client got over gRPC; None where it cannot be read, or inflates to more than
+    `max_bytes`."""
     if status:
         return ComparedAnswer(status=status, body=b"")
     message: bytes | None = body[PREFIX_SIZE:]
     if len(body) < PREFIX_SIZE:
         return None
     if body[0]:
-        message = inflated(body[PREFIX_SIZE:], _INFLATED_ANSWER)
+        message = inflated(body[PREFIX_SIZE:], max_bytes)
     return None if message is None else ComparedAnswer(status=0, body=message)
 
 

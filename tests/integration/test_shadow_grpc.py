@@ -8,13 +8,16 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 
+from lb.access.gate import ControlRule, Gate, GateRules
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.http2.inspection import INSPECTED_BYTES
 from tests.fakes.relay import RunningRelay, running_relay
 from tests.wire import frames as f
 from tests.wire.http2 import Peer, RawBackend, raw_backend, raw_client, replies
@@ -68,12 +71,18 @@ def echo(stream: int, body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def serving(reply: Reply = echo, *, model: bytes = MODEL) -> AsyncIterator[Site]:
+async def serving(
+    reply: Reply = echo,
+    *,
+    model: bytes = MODEL,
+    gate: Gate | None = None,
+    ceiling: int = 2**28,
+) -> AsyncIterator[Site]:
     options = {"variant_names": frozenset({NAME})}
     async with (
         asyncio.timeout(LIMIT_S),
         raw_backend(replies(reply)) as backend,
-        running_relay(backend.target, options=options) as relay,
+        running_relay(backend.target, options=options, gate=gate, ceiling=ceiling) as relay,
         raw_client(relay.port) as client,
     ):
         relay.use_variants(NAME, {"name": "stable", "model": model, "weight": 1})
@@ -128,11 +137,18 @@ def unreadable(stream: int, _: bytes) -> bytes:
     return f.answer(stream, f.message(b"no gzip", flag=1))
 
 
+def inflating(stream: int, _: bytes, *, size: int = 2**20 + 1) -> bytes:
+    """An answer that inflates to more than it has."""
+    answer = pb.ModelInferResponse(raw_output_contents=[bytes(size)])
+    return f.answer(stream, f.message(gzip.compress(answer.SerializeToString()), flag=1))
+
+
 UNFIT: dict[str, tuple[bytes, Reply]] = {
     "a step of a sequence": (f.message(infer(sequence_id=7, sequence_start=True)), echo),
     "two messages": (f.message(infer()) * 2, echo),
     "shared memory": (f.message(infer(shared_memory_region=1)), echo),
     "an answer that cannot be read": (f.message(infer()), unreadable),
+    "an answer that inflates to too much": (f.message(infer()), inflating),
 }
 
 
@@ -144,6 +160,12 @@ async def test_what_cannot_be_compared_or_may_not_run_again_is_not_copied(
         await site.ask(body)
         await eventually(lambda: site.fates == {"unfit": 1})
         assert site.models() == [MODEL.decode()]
+
+
+async def test_an_answer_to_be_compared_counts_in_the_memory_as_it_is_inflated() -> None:
+    async with serving(partial(inflating, size=900_000), ceiling=2**20) as site:
+        await site.ask(f.message(infer()))
+        await eventually(lambda: site.fates == {"memory": 1})
 
 
 async def test_calls_that_the_shadow_serves_itself_are_not_copied() -> None:
@@ -195,3 +217,24 @@ async def test_a_call_whose_client_leaves_is_not_copied() -> None:
         await eventually(site.relay.is_clean)
         assert site.fates == {}
         assert site.models() == [MODEL.decode()]
+
+
+async def test_a_call_whose_inspection_takes_several_turns_is_copied_as_it_came() -> None:
+    control = ControlRule(loopback=False, networks=())
+    gate = Gate(GateRules(control=control, strict_shared_memory=True))
+    request = read(f.message(infer()))
+    request.raw_input_contents[0] = bytes(INSPECTED_BYTES)
+    first = request.SerializeToString()
+    names = b"\x0a\x00" * 8000  # of one input, whose name is empty each time
+    rest = b"\x2a\x80\x7d" + names
+    body = f.message(first + rest)
+    async with serving(gate=gate) as site:
+        cut = len(body) - len(rest)
+        parts = [body[:cut][at : at + 16_000] for at in range(0, cut, 16_000)]
+        site.client.send(f.headers(1, f.request_fields()), *(f.data(1, part) for part in parts))
+        await eventually(lambda: any(peer.bodies for peer in site.backend.peers))
+        site.client.send(f.data(1, rest, end=True))
+        await site.client.until_over(1)
+        await eventually(lambda: site.fates)
+        assert site.fates == {"answered": 1}
+        assert site.backend.requests[0][1].replace(MODEL, SHADOW) == site.backend.requests[1][1]

@@ -80,10 +80,10 @@ class Http1ClientConnection(Pooled):
         """It has answered a request before."""
         self.is_full = False
         """More waits to be written than should: the request's sender is to pause."""
+        self._collector: HeadCollector | None = None
         self.configured()
         self._answering = False
         """Some of an answer has come."""
-        self._collector: HeadCollector | None = None
         self._decoder: LengthDecoder | ChunkedDecoder | CloseDecoder | None = None
         """Decodes the answer's body, once its head is complete and goes on."""
         self._held: tuple[ResponseHead, ChunkedDecoder | CloseDecoder | LengthDecoder] | None = None
@@ -201,8 +201,11 @@ class Http1ClientConnection(Pooled):
             self.transport.abort()
 
     def configured(self) -> None:
-        """The relay has other options: look heads up where it keeps them now."""
+        """The relay has other options: look heads up where it keeps them now, and hold them
+        against its limits."""
         self._known_head = self.relay.heads.known_response
+        if self._collector is not None:
+            self._collector.limits = self.relay.options.head
 
     # Transport
 

@@ -747,6 +747,7 @@ class Http1Attempt(Attempt, AnswerSink):
         connection: Http1ClientConnection | None
         relay.find_descriptor()
         relay.dialling += 1
+        renewals = relay.upstreams.renewals
         try:
             _, connection = await dial(
                 relay.loop,
@@ -763,6 +764,7 @@ class Http1Attempt(Attempt, AnswerSink):
             connection = None
         else:
             port.connects += 1
+            relay.upstreams.dialled(connection, renewals)
             outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
         finally:
             relay.dialling -= 1
@@ -1060,6 +1062,9 @@ class Http1Attempt(Attempt, AnswerSink):
                 self.owner.relay.dispatcher.blame.answered_otherwise(self)
             self._tell_of_last(pieces)
             self._end(reusable=reusable)
+        elif client is None and self._abandoned is None:
+            # The error of a second attempt, which nobody waits for any more.
+            self.leave(Outcome.OVERTAKEN)
 
     def _says_nothing(
         self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder

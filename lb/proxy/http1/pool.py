@@ -64,6 +64,8 @@ class UpstreamPool(Generic[AnyConnection]):
         self._closed = False
         self.open: set[AnyConnection] = set()
         """All connections, those that serve a request included."""
+        self.renewals = 0
+        """How often connections were renewed, to whichever backend. See `dialled`."""
         self.on_snapshot(first)
 
     def __len__(self) -> int:
@@ -112,7 +114,9 @@ class UpstreamPool(Generic[AnyConnection]):
                 connection.hung()
 
     def renew(self, backend: Backend) -> None:
-        """Close connections to a backend; those that serve a request, after it."""
+        """Close connections to a backend; those that serve a request, after it. See also
+        `dialled`."""
+        self.renewals += 1
         idle = self._idle.get(backend)
         if idle is not None:
             self._idle[backend] = []
@@ -121,6 +125,12 @@ class UpstreamPool(Generic[AnyConnection]):
         for connection in self.open:
             if connection.backend is backend:
                 connection.backend = _NOBODY  # whose connections nobody keeps
+
+    def dialled(self, connection: AnyConnection, renewals: int) -> None:
+        """A connection is there, and its dial began after so many `renewals`. If there are more
+        now, it may lead where its backend was before: it serves one request."""
+        if renewals != self.renewals:
+            connection.backend = _NOBODY
 
     def close_idle(self, count: int) -> int:
         """Close connections that wait for a request, the oldest of the longest lists first, since

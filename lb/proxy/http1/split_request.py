@@ -265,7 +265,7 @@ class SplitRequest:
     """Holds an inference whose batch may be cut, and has it answered or goes out of its way.
     Implements `BatchSide`."""
 
-    __slots__ = ("batch", "collects", "exchange", "head")
+    __slots__ = ("_look_at", "batch", "collects", "exchange", "head")
 
     def __init__(self, exchange: Http1Exchange, plan: SplitPlan | None) -> None:
         """
@@ -277,6 +277,8 @@ class SplitRequest:
         self.collects = True
         self.head = b""
         """As a backend would get it."""
+        self._look_at = 0
+        """Bytes of the body that must have come before they are looked at again."""
         self.batch: SplitBatch[BodyCut, tuple[Body, str]] = SplitBatch(
             self, exchange, exchange.relay.parts, self, plan
         )
@@ -323,6 +325,10 @@ class SplitRequest:
         """Whether the batch is to be cut. If not, more of it is needed to tell, or it has gone on
         as it came."""
         exchange, batch = self.exchange, self.batch
+        if batch.held.size < self._look_at and not is_all:
+            return False
+        # Crumbs must not cost the square of the size.
+        self._look_at = min(2 * batch.held.size, _LOOKED_AT)
         text = batch.held.rope().read(0, _LOOKED_AT)
         if exchange.plan.is_compressed:
             text, _ = inflated_start(text, _LOOKED_AT)

@@ -407,6 +407,7 @@ class Call(Exchange):
         depth = _DEPTHS[self.operation.model_in]
         name = nested_name(head, depth) if depth else model_name(head)
         if name is None and not end_stream and len(head) < _MODEL_PEEK:
+            self.look_again_at = 2 * size
             return True
         self.model = name = name or b""
         snapshot = self.relay.dispatcher.pool.current
@@ -428,6 +429,7 @@ class Call(Exchange):
         if self.model in self.relay.split_models:
             is_split = self.relay.begin_split(self, payload, is_all=bool(end_stream))
             if is_split is not False:
+                self.look_again_at = 2 * size
                 return is_split is None
         self.held_back = False
         self._place()

@@ -20,6 +20,7 @@ from lb.net.intake import Intake
 from lb.net.splice import descriptor, is_plain
 from lb.net.timers import Timer
 from lb.proxy.http2.graceful_close import GracefulClose
+from lb.proxy.http2.options import FRAME_SIZE
 from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stalls import StallWatch
 from lb.wire.http2 import frames as fr
@@ -83,7 +84,7 @@ class Http2Connection(Http2Codec):
         options = relay.options
         super().__init__(
             relay.new_block_reader(),
-            frame_limit=options.frame_size,
+            frame_limit=FRAME_SIZE,
             header_limit=2 * options.head_size,
             allowances=allowances,
         )
@@ -154,7 +155,7 @@ class Http2Connection(Http2Codec):
                 self._let_others_go_first()
 
     def on_error(self, error: Exception) -> None:
-        """What was read could not be handled."""
+        """What was read, or what there is to write, could not be handled."""
         if not isinstance(error, Http2Error):
             # Our bug: this connection ends, the process and the other connections go on.
             _log.error("connection handler failed", exc_info=error)
@@ -520,10 +521,9 @@ class Http2Connection(Http2Codec):
             self._finish(pipe)
 
     def _watch_stalls(self) -> None:
-        limit_s = self.relay.options.stream_stalled_s
-        if limit_s:
+        if self.relay.options.stream_stalled_s:
             if self._stalls is None:
-                self._stalls = StallWatch(self, limit_s)
+                self._stalls = StallWatch(self)
             self._stalls.begin()
 
     def _finish(self, pipe: Pipe[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from lb.access.disclosure import NO_DISCLOSURE, Disclosure, disclosure
 from lb.domain.client import NO_PROXIES, TrustedProxies
@@ -15,6 +16,9 @@ from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 from lb.wire.trace_context import Traces
 
+FRAME_SIZE: Final = 2**20
+"""Bytes of payload that peers may send in one frame."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Options:
@@ -26,7 +30,6 @@ class Http2Options:
     answer_window: int = fr.DEFAULT_WINDOW
     """Window of an answer, until its reader has taken half of it. Small, so that a hundred streams
     whose windows never open hold 6 MiB and not 100."""
-    frame_size: int = 2**20
     head_size: int = 32 * 1024
     """Decoded size of a request head; larger ones are answered RESOURCE_EXHAUSTED."""
     retained_size: int = 8 * 2**20
@@ -82,7 +85,7 @@ class Http2Options:
     def _common_settings(self) -> dict[int, int]:
         return {
             fr.SETTINGS_HEADER_TABLE_SIZE: 0,
-            fr.SETTINGS_MAX_FRAME_SIZE: self.frame_size,
+            fr.SETTINGS_MAX_FRAME_SIZE: FRAME_SIZE,
             fr.SETTINGS_MAX_HEADER_LIST_SIZE: self.head_size,
         }
 

@@ -36,8 +36,8 @@ class UpstreamPool:
         in its `bound`."""
         self._others: set[Http2ClientConnection] = set()
         """Connections that do not take calls yet, or not any more."""
-        self._unwanted: set[Http2ClientConnection] = set()
-        """Connections among them that calls wait for, and that take no others after these."""
+        self._retirements = 0
+        """How often all connections were to take no more calls."""
         self._dials = 0
         """Connections on their way, until their backend has sent its SETTINGS."""
         self._closed = False
@@ -175,6 +175,7 @@ class UpstreamPool:
 
     async def _dial(self) -> None:
         port = self.port
+        retirements = self._retirements
         options = self.relay.options
         try:
             _, connection = await dial(
@@ -205,8 +206,9 @@ class UpstreamPool:
         self._others.discard(connection)
         self.connections.append(connection)
         self.serve_waiting()
-        if connection in self._unwanted:
-            self._unwanted.discard(connection)
+        if retirements != self._retirements:
+            # It may lead where the backend was before. A step may have waited for it, of a sequence
+            # that the backend runs.
             connection.retire()
             connection.close_if_over()
 
@@ -251,17 +253,15 @@ class UpstreamPool:
     def discard(self, connection: Http2ClientConnection) -> None:
         """`connection` is closed."""
         self._others.discard(connection)
-        self._unwanted.discard(connection)
 
     def retire_all(self) -> None:
-        """The backend takes no new calls: close what is idle, let the rest finish."""
+        """The backend takes no new calls: close what is idle, let the rest finish. Connections on
+        their way take the calls that wait for them first."""
+        self._retirements += 1
         for connection in (*self.connections, *self._others):
-            if connection in self._others and not connection.retired:
-                # A step waits for it, or will, of a sequence that the backend runs.
-                self._unwanted.add(connection)
-                continue
-            connection.retire()
-            connection.close_if_over()
+            if connection in self.connections or connection.retired:
+                connection.retire()
+                connection.close_if_over()
 
     def leave_hung(self) -> None:
         """The backend is silent: let attempts go elsewhere that may."""

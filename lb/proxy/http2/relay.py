@@ -80,9 +80,12 @@ class Http2Relay(Http2Shared):
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             for connection in dirty:
-                connection.flush()
-                if connection.waiting and not connection.congested:
-                    connection.drain_waiting()
+                try:
+                    connection.flush()
+                    if connection.waiting and not connection.congested:
+                        connection.drain_waiting()
+                except Exception as error:  # see `on_error`
+                    connection.on_error(error)
         if self.closing:
             closing, self.closing = self.closing, []
             for connection in closing:

@@ -46,16 +46,10 @@ class Sender(Protocol):
 class StallWatch:
     """Looks at a connection now and then, while anything waits there."""
 
-    __slots__ = ("_buffered", "_credited", "_limit_s", "_link", "_marks", "_moved_at", "_timer")
+    __slots__ = ("_buffered", "_credited", "_link", "_marks", "_moved_at", "_timer")
 
-    def __init__(self, connection: Sender, limit_s: float) -> None:
-        """
-        Args:
-            connection: the connection.
-            limit_s: seconds without movement after which a stream ends.
-        """
+    def __init__(self, connection: Sender) -> None:
         self._link = connection
-        self._limit_s = limit_s
         self._timer: Timer | None = None
         self._marks: dict[Pipe[Any], tuple[int, float]] = {}
         """For pipes that wait for their own windows: bytes that had gone out, and since when."""
@@ -63,6 +57,11 @@ class StallWatch:
         """When the connection was last seen to move."""
         self._buffered = 0
         self._credited = 0
+
+    @property
+    def _limit_s(self) -> float:
+        """Seconds without movement after which a stream ends; 0 is no limit."""
+        return self._link.relay.options.stream_stalled_s
 
     def begin(self) -> None:
         """Something waits."""
@@ -85,7 +84,7 @@ class StallWatch:
         connection = self._link
         now = connection.relay.now = connection.relay.clock()
         waiting = [pipe.opposite for pipe in connection.streams.values() if pipe.opposite.queue]
-        if not waiting or connection.transport is None:
+        if not (waiting and self._limit_s) or connection.transport is None:
             self._marks.clear()
             return
         is_stuck = self._check_stuck(now)

@@ -202,10 +202,17 @@ class VariantCall(CallPart):
         """See `CallPart`."""
         if self._recording is not None:
             self._recording.add_request(payload)
-        if not self._is_looking:
-            self.call.request_data(payload, end_stream)
-            return
+        self._take(payload, end_stream)
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`."""
+        self._take(payload, end_stream)  # it was noted when it came
+
+    def _take(self, payload: Payload, end_stream: int) -> None:
         call = self.call
+        if not self._is_looking:
+            call.request_data(payload, end_stream)
+            return
         request = call.request
         if call.guard is not None and not call.pass_guard(call.guard, payload, end_stream):
             return
@@ -221,10 +228,6 @@ class VariantCall(CallPart):
             call.upload_ended()
         if request.push(payload):
             self._look()
-
-    def resume_request(self, payload: Payload, end_stream: int) -> None:
-        """See `CallPart`."""
-        self.request_data(payload, end_stream)
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""

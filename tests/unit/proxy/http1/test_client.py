@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lb.domain.outcome import Outcome
+from lb.proxy.http1.options import Http1Options
+from lb.wire.http1.limits import HeadLimits
 from tests.fakes.http1_sides import Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -55,3 +57,17 @@ async def test_interim_answers_are_counted_per_request() -> None:
     server.data_received(_GET)
     connection.data_received(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 11)
     assert client.take().count(b"HTTP/1.1 502") == 1
+
+
+async def test_limits_of_heads_are_those_of_connections_that_stand_already() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(_OK[:20])
+    connection.data_received(_OK[20:])
+    assert client.take() == _OK
+    sides.relay.configure(Http1Options(head=HeadLimits(head_bytes=100)))
+    server.data_received(_GET)
+    connection.data_received(_OK[:17] + b"x: %b\r\n" % (100 * b"y"))
+    assert client.take().startswith(b"HTTP/1.1 502 ")

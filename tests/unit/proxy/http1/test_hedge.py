@@ -8,6 +8,8 @@ from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.request_body import PORTION
+from lb.proxy.lost import UNSCHEDULED_S
+from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
 
@@ -20,9 +22,13 @@ class Hedged:
     """A request that two backends have."""
 
     def __init__(
-        self, wire: bytes = _POST, kind: BackendKind = BackendKind.TRITON, ceiling: int = 1 << 20
+        self,
+        wire: bytes = _POST,
+        kind: BackendKind = BackendKind.TRITON,
+        ceiling: int = 1 << 20,
+        loop: FakeLoop | None = None,
     ) -> None:
-        self.sides = Sides(backends=2, kind=kind, ceiling=ceiling)
+        self.sides = Sides(backends=2, kind=kind, ceiling=ceiling, loop=loop)
         self.connections, self.backends = zip(
             self.sides.upstream(0), self.sides.upstream(1), strict=True
         )
@@ -146,6 +152,32 @@ async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes | None
     hedged.connections[0].data_received(_OK)
     assert hedged.client.take() == _OK
     assert hedged.sides.finished.records[0].attempts == 1
+    assert hedged.is_clean
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_ended_at_once"), [(BackendKind.TRITON, False), (BackendKind.KSERVE, True)]
+)
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nabc",
+        b"HTTP/1.1 302 Found\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+)
+async def test_what_is_no_answer_of_the_second_is_not_awaited_for_ever(
+    begun: bytes, kind: BackendKind, *, is_ended_at_once: bool
+) -> None:
+    loop = FakeLoop()
+    hedged = Hedged(kind=kind, loop=loop)
+    hedged.connections[1].data_received(begun)
+    assert hedged.is_over
+    assert (hedged.backends[1].ended == "abort") is is_ended_at_once
+    hedged.connections[0].data_received(_OK)
+    assert hedged.client.take() == _OK
+    assert hedged.is_clean is is_ended_at_once
+    loop.advance(UNSCHEDULED_S + 1.0)
+    assert hedged.backends[1].ended == "abort"
     assert hedged.is_clean
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
+from lb.domain.backend import Address, AppProtocol
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_sides import Sides
-from tests.wire.waiting import eventually
+from tests.wire.http1 import reply
+from tests.wire.waiting import WAIT_S, eventually
 
 
 async def test_connection_used_last_is_taken_first() -> None:
@@ -94,3 +97,33 @@ async def test_new_connection_takes_the_place_of_the_oldest_idle_one() -> None:
     sides.relay.upstreams.make_room(sides.backends[0])
     sides.relay.upstreams.make_room(sides.backends[0])
     assert len(sides.relay.upstreams) == 1
+
+
+async def test_a_connection_on_its_way_serves_one_request_once_a_name_leads_elsewhere() -> None:
+    sides = Sides()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = sides.backends[0].port(AppProtocol.HTTP)
+        port.address = Address(host="127.0.0.1", port=server.getsockname()[1])
+        downstream, client = sides.client()
+        downstream.data_received(b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0)  # the dial begins
+        assert sides.upstream_connections == 0
+        sides.relay.renew(sides.backends[0])
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        peer, _ = await loop.sock_accept(server)
+        with peer:
+            assert await loop.sock_recv(peer, 1000)
+            await loop.sock_sendall(peer, reply(b"ok"))
+            async with asyncio.timeout(WAIT_S):
+                assert await ended(loop, peer)
+        assert client.take().endswith(b"ok")
+        assert len(sides.relay.upstreams) == 0
+
+
+async def ended(loop: asyncio.AbstractEventLoop, peer: socket.socket) -> bool:
+    """Whether the other side closes a connection and sends nothing more."""
+    try:
+        return await loop.sock_recv(peer, 1) == b""
+    except ConnectionResetError:
+        return True

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lb.domain.backend import AppProtocol
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import FakeTransport, Sides
+from tests.fakes.work import instructions
 from tests.wire.waiting import eventually
 
 ROWS = 6
@@ -322,3 +324,14 @@ async def test_a_client_that_leaves_while_its_batch_waits_leaves_nothing_behind(
     await bench.answers(1)
     assert await bench.is_right()
     assert bench.sides.split_counts.batches == 1
+
+
+async def test_what_a_read_costs_does_not_grow_with_what_has_come() -> None:
+    costs = []
+    for count in (200, 800):
+        bench = Bench()
+        body = json.dumps({"id": "x" * count, **batch()}).encode()
+        costs.append(instructions(partial(bench.asks, body, *range(1, count))))
+        assert all(bench.bodies())
+        bench.client.lose()
+    assert costs[1] <= 6 * costs[0]

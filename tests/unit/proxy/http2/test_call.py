@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 
 from lb.domain.outcome import Reason
@@ -180,3 +183,37 @@ async def test_an_answer_without_a_status_counts_as_unknown() -> None:
     assert port is not None
     assert port.codes == {GrpcStatus.UNKNOWN: 2}
     assert relay.is_clean()
+
+
+_LONG_ID = b"\x1a\xdc\x0b" + bytes(1500)
+"""The field `id` of a request."""
+
+
+@pytest.mark.parametrize(
+    "body", [_LONG_ID + b"\x0a\x01m", b"\x0a\x01m" + _LONG_ID], ids=["the model", "the rows"]
+)
+async def test_what_comes_in_crumbs_is_put_together_seldom_while_more_is_awaited(
+    body: bytes,
+) -> None:
+    relay = PaperRelay()
+    relay.split(b"m", 8)
+    relay.backend()
+    client = relay.client()
+    request = message(body + bytes(100))
+    crumbs = [request[at : at + 5] for at in range(0, 1500, 5)]
+    sent = b"".join((headers(1, request_fields()), *(data(1, crumb) for crumb in crumbs)))
+    joins = 0
+
+    def count(_frame: FrameType, event: str, called: object) -> None:
+        nonlocal joins
+        joins += event == "c_call" and getattr(called, "__name__", "") == "join"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        client.sends(sent)
+    finally:
+        sys.setprofile(before)
+    assert relay.open_requests == 1
+    assert relay.in_flight == 0, "more is awaited"
+    assert joins < len(crumbs) // 4

@@ -139,3 +139,26 @@ async def test_calls_go_over_new_connections_once_a_name_leads_elsewhere() -> No
     assert not before.transport.is_closing()
     before.sends(answer(1))
     assert before.transport.is_closing()
+
+
+async def test_a_connection_on_its_way_takes_no_later_calls_once_a_name_leads_elsewhere() -> None:
+    relay = PaperRelay(backends=1)
+    client = relay.client()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        aim(relay, server.getsockname()[1])
+        client.sends(call(1))
+        await asyncio.sleep(0)  # the dial begins
+        pool = pool_of(relay)
+        assert pool.all_links() == ()
+        relay.relay.renew(relay.backends[0])
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        peer, _ = await loop.sock_accept(server)
+        with peer:
+            await loop.sock_sendall(peer, GREETING)
+            await eventually(lambda: any(link.streams for link in pool.all_links()))
+            after = relay.backend(0)
+            client.sends(call(3))
+            assert [frame.kind for frame in after.gets()].count(HEADERS) == 1
+            pool.close()
+            await eventually(lambda: pool.is_empty or len(pool) == 1)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,20 @@ from lb.wire.http2.fields import encode_field
 from tests.fakes.gated import FACTS
 from tests.fakes.http2_connections import PaperRelay, Side
 from tests.fakes.relay import snapshot_of
-from tests.wire.frames import HEADERS, MAX_CONCURRENT_STREAMS, RST_STREAM, FieldPair, call, settings
+from tests.wire.frames import (
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    RST_STREAM,
+    SETTINGS_ACK,
+    FieldPair,
+    answer,
+    call,
+    message,
+    settings,
+    window_update,
+)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +150,31 @@ async def test_queued_calls_of_a_client_that_has_left_do_not_begin() -> None:
         relay.flush()
     assert [frame.kind for frame in backend.gets()].count(HEADERS) == 1
     assert relay.is_clean()
+
+
+class FailsOnce(list[Any]):
+    """Takes records of requests; there is a bug in how it takes the first."""
+
+    def append(self, record: Any) -> None:
+        super().append(record)
+        if len(self) == 1:
+            raise RuntimeError("a bug")
+
+
+async def test_a_connection_that_fails_while_it_is_written_keeps_no_other_from_it() -> None:
+    relay = PaperRelay()
+    relay.finished.records = FailsOnce()
+    backend = relay.backend()
+    no_window = settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK
+    clients = [relay.client(no_window) for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.sends(call(1))
+        backend.sends(answer(2 * number + 1, message(b"answer")))
+        client.gets()
+    for client in clients:
+        client.connection.data_received(window_update(1, 100))
+    relay.relay.flush()
+    assert GOAWAY in [frame.kind for frame in clients[0].gets()]
+    for client in clients[1:]:
+        assert b"answer" in b"".join(frame.payload for frame in client.gets())
+    assert len(relay.finished.records) == 3

@@ -127,3 +127,20 @@ async def test_there_may_be_no_limit() -> None:
     backend.sends(headers(1, RESPONSE_FIELDS), data(1, bytes(1000)))
     wait(relay, 10_000.0)
     assert relay.dispatcher.open_exchanges == 1
+
+
+@pytest.mark.parametrize("limit_s", [10 * LIMIT_S, 0.0])
+async def test_a_longer_limit_is_that_of_streams_that_wait_already(limit_s: float) -> None:
+    relay, _, _ = waiting()
+    wait(relay, 0.5 * LIMIT_S)
+    relay.relay.configure(Http2Options(stream_stalled_s=limit_s))
+    wait(relay, 5 * LIMIT_S)
+    assert relay.dispatcher.open_exchanges == 1
+
+
+async def test_a_shorter_limit_is_that_of_connections_that_stand_already() -> None:
+    relay, client, _ = waiting()
+    client.sends(window_update(1, 1))
+    relay.relay.configure(Http2Options(stream_stalled_s=0.1 * LIMIT_S))
+    wait(relay, 0.5 * LIMIT_S)
+    assert relay.dispatcher.open_exchanges == 0
