@@ -322,6 +322,8 @@ class VariantStream(CallPart):
             return text
         renamed = self._variants.request(text[PREFIX_SIZE:], size)
         if renamed is None and not is_whole:
+            # Its name may come last: crumbs must not cost the square of the size.
+            self._look_at = 2 * len(text)
             return None
         if renamed is None:
             return text
