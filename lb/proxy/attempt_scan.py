@@ -29,7 +29,7 @@ class AttemptCheck(Protocol):
         """Decide about the attempt of an exchange, and act.
 
         Args:
-            exchange: its attempt is under way, and nothing of a response has gone to the client.
+            exchange: its attempt is under way, and the response has not begun.
             since: the answer is awaited.
             now: the time.
 
@@ -80,7 +80,7 @@ class AttemptScan:
         attempt = exchange.attempt
         if attempt is None or attempt.outcome is not None or exchange.finished:
             return  # it ended since the scan began, or its client is gone
-        if not exchange.is_sent:
+        if not exchange.is_sent or attempt.first_byte_at:
             return
         since = attempt.awaited_since()
         for check in self._wanted:

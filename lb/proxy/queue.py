@@ -846,6 +846,7 @@ class Queue:
                 exchange, waiting = held
                 exchange.ticket = None
                 self._unplaced[exchange] = _AT_ONCE, waiting
+                self._unplaced_due = _AT_ONCE
 
     def _renew(self, ticket: Ticket) -> tuple[QueuePlan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""

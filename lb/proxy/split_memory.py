@@ -83,8 +83,11 @@ class BatchMemory:
         """Hold more bytes, those that are reserved first. Returns False if the owner had to give
         way instead."""
         drawn = min(size, self._reserved)
+        # Until it has the rest, what is drawn stays reserved: an owner that gives way releases it.
+        if drawn < size and not self._memory_budget.take(self, size - drawn):
+            return False
         self._reserved -= drawn
-        return drawn == size or self._memory_budget.take(self, size - drawn)
+        return True
 
     def release(self, size: int) -> None:
         """Hold fewer bytes."""

@@ -659,8 +659,9 @@ class Http1Exchange(Exchange):
         return server
 
 
-class HeldError:
-    """An error that a backend answers, as far as it has come; nothing of it has gone on."""
+class HeldAnswer:
+    """The answer of a backend, as far as it has come; nothing of it has gone on. What a form of the
+    answer withholds of it is with that."""
 
     __slots__ = ("head", "pieces", "size")
 
@@ -687,8 +688,8 @@ class Http1Attempt(Attempt, AnswerSink):
 
     __slots__ = (
         "_abandoned", "_answer_times", "_backend_keeps", "_begun", "_client_keeps",
-        "_frames_chunks", "_held_error", "_mask", "_withheld", "body", "chunks_to", "client",
-        "connection", "owner", "plan", "status",
+        "_frames_chunks", "_held_answer", "_mask", "body", "chunks_to", "client", "connection",
+        "owner", "plan", "status",
     )  # fmt: skip
 
     def __init__(
@@ -727,10 +728,9 @@ class Http1Attempt(Attempt, AnswerSink):
     chunks_to: asyncio.Transport | None
     """Where chunks go on as they came: to the client. None: they are decoded first, or nobody gets
     them."""
-    _held_error: HeldError
-    """Set with the first, since nearly none has one."""
-    _withheld: ResponseHead
-    """The head of an answer of which its form lets nothing go on yet; set with that."""
+    _held_answer: HeldAnswer
+    """Set with the first that is held, since nearly none is: an error, or an answer of which its
+    form lets nothing go on yet."""
     _mask: NameMask | None
     _answer_times: AnswerTimes | None
     """Counts when answers of a stream come. Set with the head of the answer, as is `_mask`."""
@@ -825,6 +825,8 @@ class Http1Attempt(Attempt, AnswerSink):
     def leave(self, outcome: Outcome) -> None:
         """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
         self.client = self.chunks_to = None
+        if self.body is not self.owner.body:
+            self.body.forget()  # a hedge sends by itself
         connection = self.connection
         if (
             connection is not None
@@ -949,7 +951,13 @@ class Http1Attempt(Attempt, AnswerSink):
         if owner.hedge is not self:
             return False
         first = owner.running
-        if head.is_error or first is None or not owner.is_sent or self.body.unsent is not None:
+        if (
+            head.is_error
+            or first is None
+            or first.first_byte_at
+            or not owner.is_sent
+            or self.body.unsent is not None
+        ):
             owner.hedge = None
             return False
         owner.relay.accounts.overtake(owner)
@@ -1001,13 +1009,17 @@ class Http1Attempt(Attempt, AnswerSink):
             taken = form.take(head, pieces, ended=decoder.ended)
             if taken is None:
                 if head is not None:
-                    self._withheld = head
+                    self._held_answer = HeldAnswer(head, [])
+                    if not head.is_error:
+                        self.first_byte_at = self.owner.relay.clock()
                 self._bar_short_ways()
                 return
             head, pieces = taken
         elif form is not None and head is None and not self._begun:
             # Its client has left within an answer of which nothing had gone on.
-            self._begin_answer(self._withheld, self.owner.relay.clock(), [])
+            held_head = self._held_answer.head
+            if not held_head.is_error:
+                self._begin_answer(held_head, self.owner.relay.clock(), [])
         if not self._begun and (head is None or head.is_error):
             held = self._hold(head, pieces)
             if self._await_rest(held, decoder) or self._on_error(held, decoder, reusable=reusable):
@@ -1135,14 +1147,14 @@ class Http1Attempt(Attempt, AnswerSink):
         transport.write(data)
         return True
 
-    def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
+    def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldAnswer:
         """An error, or more of it, has come."""
         if head is not None:
-            return HeldError(head, pieces)
-        self._held_error.add(pieces)
-        return self._held_error
+            return HeldAnswer(head, pieces)
+        self._held_answer.add(pieces)
+        return self._held_answer
 
-    def _await_rest(self, held: HeldError, decoder: BodyDecoder) -> bool:
+    def _await_rest(self, held: HeldAnswer, decoder: BodyDecoder) -> bool:
         """Hold an error whose rest is to come, since the request may fail over because of it. False
         where nothing is awaited."""
         body = self.body
@@ -1153,7 +1165,7 @@ class Http1Attempt(Attempt, AnswerSink):
             or not (body.ended and body.is_retained)
         ):
             return False
-        self._held_error = held
+        self._held_answer = held
         self._bar_short_ways()
         return True
 
@@ -1162,7 +1174,7 @@ class Http1Attempt(Attempt, AnswerSink):
         self._mask = NameMask()
         self.chunks_to = None
 
-    def _on_error(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
+    def _on_error(self, held: HeldAnswer, decoder: BodyDecoder, *, reusable: bool) -> bool:
         """A backend answers with an error. Returns whether the request fails over."""
         head = held.head
         text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
@@ -1243,7 +1255,8 @@ class Http1Attempt(Attempt, AnswerSink):
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
         body = self.body
         body.forget()
-        self.first_byte_at = now
+        if not self.first_byte_at:  # its form may have withheld the beginning
+            self.first_byte_at = now
         self.status = status = head.status
         self._begun = True
         self._backend_keeps = head.keep_alive

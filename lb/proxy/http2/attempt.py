@@ -88,6 +88,12 @@ class ResponseSink:
         """There is another attempt."""
         attempt.call.go_again(outcome, is_unsent=is_unsent)
 
+    def give_place(self, attempt: GrpcAttempt) -> None:
+        """The attempt beside it has taken its place."""
+        hedge = attempt_of(attempt.call)
+        if hedge is not None:
+            hedge.take_over()
+
     def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
         """Take another attempt for the requests of a stream that have no answer yet, which goes on
         where this one has ended.
@@ -653,8 +659,8 @@ class GrpcAttempt(Attempt):
         """Have that follow, now that it has ended."""
         if follows is Next.AGAIN:
             self.sink.retry(self, outcome, is_unsent=is_unsent)
-        elif follows is Next.HEDGE and (hedge := attempt_of(self.call)) is not None:
-            hedge.take_over()
+        elif follows is Next.HEDGE:
+            self.sink.give_place(self)
 
     def leave(self, outcome: Outcome) -> None:
         """It is over, and off its connection but for what that has noted."""

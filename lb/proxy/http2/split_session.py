@@ -308,7 +308,6 @@ class PartAnswer(ResponseSink):
             return False
         elif not end_stream:
             attempt.held_head = head
-            attempt.first_byte_at = attempt.call.relay.now
             return True
         status = head.grpc_status
         if status == NO_STATUS:
@@ -324,6 +323,7 @@ class PartAnswer(ResponseSink):
         if attempt.held_head is None:
             attempt.broken_response("DATA before the head of a response")
             return None
+        attempt.first_byte_at = attempt.first_byte_at or attempt.call.relay.now
         if not self.held.add(payload):
             return None
         response, connection = attempt.response, attempt.connection
@@ -377,6 +377,10 @@ class PartAnswer(ResponseSink):
         """See `ResponseSink`."""
         _forget(attempt)
         attempt.call.relay.retry.go_again(self.part, outcome, self.part.place_anew)
+
+    def give_place(self, attempt: GrpcAttempt) -> None:
+        """See `ResponseSink`: the other one has an answer of its own."""
+        _forget(attempt)
 
     def failed(
         self,

@@ -534,6 +534,30 @@ def test_all_whose_model_is_not_scheduled_any_more_begin_some_at_a_time() -> Non
     bench.assert_idle()
 
 
+def test_those_that_are_found_unscheduled_in_a_later_turn_are_placed_in_that_turn() -> None:
+    bench = Bench()
+    both = bench.snapshot(bench.backends)
+    bench.ref.publish(replace(both, routes={**both.routes, b"other": both.routes[b"m"]}))
+    first = bench.come()
+    # More than are looked at in a turn stand before the other ones.
+    some = many(bench, count=1000)
+    others = [Noting(bench, b"other") for _ in range(3)]
+    for each in others:
+        each.hints = RoutingHints(rows=1)
+        each.go_on()
+    [begun, *waiting] = others
+    assert (bool(begun.at), [each.at for each in waiting]) == (True, ["", ""])
+    bench.publish(*bench.backends)
+    bench.turn()
+    assert [each.at for each in waiting] == ["b0", "b0"]
+    for each in (first, *others):
+        each.end()
+    for each in some:
+        each.leave()
+    bench.turn()
+    bench.assert_idle()
+
+
 def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
     bench = Bench()
     first = bench.come()

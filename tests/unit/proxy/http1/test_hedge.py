@@ -7,6 +7,7 @@ import pytest
 from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome
 from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.request_body import PORTION
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
 
@@ -84,6 +85,35 @@ async def test_the_second_is_read_and_dropped_when_the_first_has_answered(answer
     assert hedged.client.take() == b""
     assert not hedged.backends[1].ended
     assert hedged.is_clean
+
+
+def _long(size: int) -> bytes:
+    return _POST[:-5].replace(b": 5", b": %d" % size) + bytes(size)
+
+
+async def test_nothing_is_kept_of_a_request_whose_second_attempt_is_cancelled() -> None:
+    hedged = Hedged(_long(50_000))
+    hedged.connections[0].data_received(_OK)
+    hedged.cancel()
+    assert not hedged.hedge.body.is_retained
+    assert hedged.sides.memory_budget.held == 0
+
+
+async def test_a_second_that_is_still_being_sent_ends_once_the_first_has_answered() -> None:
+    sides = Sides(backends=2, ceiling=1 << 24)
+    first, _ = sides.upstream(0)
+    _, second = sides.upstream(1)
+    server, client = sides.client()
+    wire = _long(2 * PORTION)
+    for at in range(0, len(wire), PORTION // 4):
+        server.data_received(wire[at : at + PORTION // 4])
+    (exchange,) = sides.relay.under_way()
+    assert sides.relay.hedge(exchange) is not None
+    first.data_received(_OK)
+    assert client.take() == _OK
+    sides.relay.cancel_hedge(exchange)
+    assert second.ended == "abort", "no Triton is to execute it for nobody"
+    assert sides.is_clean()
 
 
 async def test_other_servers_are_told_that_nobody_waits() -> None:

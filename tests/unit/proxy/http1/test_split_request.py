@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import AppProtocol
+from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.wire.waiting import eventually
@@ -123,6 +124,40 @@ async def test_answers_to_parts_may_come_in_any_pieces() -> None:
     await bench.answers(1, step=7)
     await bench.answers(0, step=1)
     assert await bench.is_right()
+
+
+async def test_a_part_whose_answer_has_begun_is_not_late() -> None:
+    loop = FakeLoop()
+    bench = Bench(loop=loop)
+    bench.sides.max_attempts = 3
+    bench.sides.check_attempts(AttemptTimeout(AttemptTimes(common=1.0)))
+    bench.asks(WHOLE)
+    answers = [answer(reply(await bench.part(number))) for number in range(2)]
+    for (connection, _), message in zip(bench.upstreams, answers, strict=True):
+        connection.data_received(message[:-10])
+    loop.advance(5.0)
+    for (connection, _), message in zip(bench.upstreams, answers, strict=True):
+        connection.data_received(message[-10:])
+    assert await bench.is_right()
+    assert bench.sides.outcomes.seen == []
+
+
+async def test_of_two_attempts_at_a_part_that_counts_whose_answer_begins_first() -> None:
+    bench = Bench()
+    bench.asks(WHOLE)
+    bodies = [await bench.part(number) for number in range(2)]
+    bench.upstreams[1][0].data_received(answer(reply(bodies[1])))
+    (part,) = bench.sides.relay.under_way()
+    assert bench.sides.relay.hedge(part) is not None
+    assert await bench.part(1) == bodies[0]
+    message = answer(reply(bodies[0]))
+    bench.upstreams[0][0].data_received(message[:-10])
+    bench.upstreams[1][0].data_received(message[:-20])
+    bench.upstreams[0][0].data_received(message[-10:])
+    await eventually(lambda: bench.client.written)
+    assert bench.client.take().startswith(b"HTTP/1.1 200 ")
+    bench.upstreams[1][0].data_received(message[-20:])
+    assert bench.sides.is_clean()
 
 
 async def test_compressed_and_long_requests_are_cut() -> None:

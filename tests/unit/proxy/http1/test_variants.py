@@ -113,6 +113,20 @@ async def test_an_answer_that_ends_early_is_cut_off() -> None:
     assert bench.sides.variant_counts() == [(1, 1)]
 
 
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
+async def test_the_rest_of_an_answer_is_read_when_its_client_left_before_any_of_it_went_on(
+    status: bytes,
+) -> None:
+    bench = Bench()
+    bench.asks(b"{}")
+    whole = reply(b'{"error":"%b"}' % (b"x" * 200)).replace(b"200 OK", status)
+    bench.connection.data_received(whole[:-30])
+    bench.client.lose()
+    bench.connection.data_received(whole[-30:])
+    assert bench.sides.is_clean()
+    assert not bench.backend.ended, "the connection can be used again"
+
+
 async def test_the_time_of_an_upload_does_not_count_for_a_variant() -> None:
     bench = Bench()
     bench.server.data_received(HEAD)

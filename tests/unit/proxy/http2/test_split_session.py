@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lb.domain.hedge import HedgeRules
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from tests.fakes.http2_connections import GREETING, PaperRelay
 from tests.wire import frames as f
 from tests.wire.waiting import eventually
@@ -318,6 +320,44 @@ async def test_a_part_that_is_late_is_tried_elsewhere() -> None:
     assert await bench.is_right()
 
 
+async def test_a_part_whose_answer_has_begun_is_not_late() -> None:
+    bench = Bench()
+    bench.paper.max_attempts = 3
+    bench.paper.check_attempts(AttemptTimeout(AttemptTimes(common=1.0)))
+    bench.asks()
+    answers = [f.message(reply(bench.part(number))) for number in range(2)]
+    for backend, answer in zip(bench.backends, answers, strict=True):
+        backend.sends(f.headers(1, f.RESPONSE_FIELDS), f.data(1, answer[:10]))
+    bench.paper.loop.advance(5.0)
+    for backend, answer in zip(bench.backends, answers, strict=True):
+        backend.sends(f.data(1, answer[10:]), f.headers(1, f.OK_TRAILERS, end=True))
+    assert await bench.is_right()
+    assert bench.paper.outcomes.seen == []
+
+
+async def test_a_part_that_its_hedge_answers_leaves_nothing_of_its_first_attempt() -> None:
+    bench = Bench()
+    bench.asks()
+    bodies = [bench.part(number) for number in range(2)]
+    hedges = bench.paper.hedge(HedgeRules(least_s=0.05))
+    hedges.learn(b"m", 0.05, 30)
+    bench.backends[1].sends(f.answer(1, f.message(reply(bodies[1]))))
+    bench.paper.loop.advance(1.0)
+    bench.paper.flush()
+    assert hedges.count == 1
+    # The first attempt ends within its answer.
+    held = bench.paper.memory_budget.held
+    first = f.headers(1, f.RESPONSE_FIELDS) + f.data(1, f.message(reply(bodies[0]))[:-1])
+    bench.backends[0].sends(first)
+    assert bench.paper.memory_budget.held > held
+    bench.backends[0].goes()
+    assert bench.paper.memory_budget.held == held
+    assert bench.part(1, 3) == bodies[0]
+    bench.backends[1].sends(f.answer(3, f.message(reply(bodies[0]))))
+    assert await bench.is_right()
+    assert bench.paper.memory_budget.held == 0
+
+
 async def test_what_typed_contents_take_once_parsed_is_counted() -> None:
     message = strings(ROWS, 1000)
     bench = Bench()
@@ -355,6 +395,27 @@ async def test_a_batch_whose_answers_need_all_memory_gives_way_before_others_are
     status, text = await bench.outcome()
     assert status == TOO_MUCH, text
     assert (budget.held, budget.shortages) == (0, 0)
+
+
+async def test_a_batch_whose_answers_are_longer_than_the_last_ones_gives_way_alone() -> None:
+    bench = Bench()
+    bench.asks()
+    bench.answers(0)
+    bench.answers(1)
+    await eventually(bench.paper.is_clean)
+    bench.client.sends(f.headers(3, f.request_fields()), f.data(3, f.message(batch()), end=True))
+    await eventually(lambda: bench.paper.in_flight == 2)
+    bench.paper.flush()
+    budget = bench.paper.memory_budget
+    budget.resize(8000)
+    first, second = bench.backends
+    first.sends(f.headers(3, f.RESPONSE_FIELDS), f.data(3, bytes(10_000)))
+    assert bench.paper.finished.records[1].grpc_status == TOO_MUCH
+    assert budget.held == 0
+    bench.client.sends(f.call(5))
+    assert any(each.stream == 5 for side in (first, second) for each in side.gets()), (
+        "the connections to backends are as before"
+    )
 
 
 async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
