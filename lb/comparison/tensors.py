@@ -110,7 +110,14 @@ def _compare_outputs(
 
 
 def _form(tensor: Json) -> tuple[str, list[int]]:
-    return str(tensor.get("datatype")), list(tensor.get("shape", ()))
+    shape = tensor.get("shape", [])
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+        raise ValueError("no shape")
+    return str(tensor.get("datatype")), shape
+
+
+def _is_size(dimension: object) -> bool:
+    return type(dimension) is int and 0 <= dimension <= sys.maxsize
 
 
 def _described(tensor: Json | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lb.generate.stack import Options, ServerKind
+from lb.kserve.gate import RESERVED
 
 _HOST: Final = "127.0.0.1"
 """Only triton-lb, on the same machine, talks to them."""
@@ -58,5 +59,7 @@ def _triton_arguments(options: Options, place: Place) -> list[str]:
     if place.gpu_metrics != "true":
         arguments.append(f"--allow-gpu-metrics={place.gpu_metrics}")
     if place.shares_memory:
-        arguments.append(f"--backend-config=python,shm-region-prefix-name={place.name}")
+        # Reserved, so that clients neither see nor register what the Triton keeps there.
+        prefix = f"{RESERVED.decode()}{place.name}_"
+        arguments.append(f"--backend-config=python,shm-region-prefix-name={prefix}")
     return arguments

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from sys import float_info
 from typing import Final
 
 from lb.domain.load import DeviceLoad, ModelLoad
@@ -95,8 +96,8 @@ class LoadPage:
                     self.is_cut = True
                     return
                 values = found[name] = {}
-            # Versions of a model are added up.
-            values[place] = values.get(place, 0.0) + value
+            # Versions of a model are added up. Who reads JSON knows no infinity.
+            values[place] = min(values.get(place, 0.0) + value, float_info.max)
 
     @property
     def models(self) -> dict[bytes, ModelLoad]:

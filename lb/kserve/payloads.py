@@ -144,15 +144,17 @@ def binary_of(tensor: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: it has none, or its values are not of its type.
     """
-    if "data_base64" in tensor:
-        return b64decode(tensor["data_base64"], validate=True)
     datatype = tensor.get("datatype")
     try:
+        if "data_base64" in tensor:
+            return b64decode(tensor["data_base64"], validate=True)
         values = list(_flat(tensor["data"]))
         if datatype == _BYTES:
             return b"".join(_element(value.encode()) for value in values)
         return struct.pack(f"<{len(values)}{_FORMATS[str(datatype)]}", *values)
-    except (KeyError, TypeError, AttributeError, struct.error) as error:
+    except (
+        KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error,
+    ) as error:  # fmt: skip
         raise ValueError(f"no data of type {datatype}") from error
 
 
@@ -182,7 +184,7 @@ def leave_out(payload: Json, names: frozenset[str]) -> None:
                 holder[name] = None
     for part in ("inputs", "outputs"):
         for tensor in tensors_of(payload, part):
-            if tensor.get("name") in names:
+            if str(tensor.get("name")) in names:
                 tensor.pop("data", None)
                 tensor.pop("data_base64", None)
                 tensor["left_out"] = True
@@ -298,13 +300,13 @@ def _typed_data(datatype: str, contents: pb.InferTensorContents) -> Json:
     if not fields:
         return {"data": []}
     values = list(fields[0][1])
-    if datatype == _BYTES:
-        return _data(datatype, b"".join(_element(value) for value in values))
-    if len(values) <= VALUES and _finite(values) is not None:
-        return {"data": values}
     try:
+        if datatype == _BYTES:
+            return _data(datatype, b"".join(_element(value) for value in values))
+        if len(values) <= VALUES and _finite(values) is not None:
+            return {"data": values}
         raw = struct.pack(f"<{len(values)}{_FORMATS[datatype]}", *values)
-    except (KeyError, struct.error) as error:
+    except (KeyError, TypeError, OverflowError, struct.error) as error:
         raise ValueError(f"contents are not of type {datatype}") from error
     return _data(datatype, raw)
 

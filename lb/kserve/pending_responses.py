@@ -164,7 +164,7 @@ class PendingResponses:
         self.kept: deque[Payload] = deque()
         """The last of the counted requests, prefixes included, as far as they may be sent again.
         Where one may not, nothing of those before it is kept: they are answered first."""
-        self._incoming: list[Payload] | None = None
+        self._incoming: bytearray | None = None
         """What has come of the last counted request, if that is to be kept and is not whole."""
         self.kept_size = 0
         """Bytes of both."""
@@ -430,7 +430,7 @@ class PendingResponses:
         if int.from_bytes(first[1:PREFIX_SIZE], "big") > KEPT_REQUEST_BYTES:
             self.drop_kept()
             return
-        self._incoming = []
+        self._incoming = bytearray()
         for piece in pieces:
             self.keep_more(piece, is_whole=is_whole and piece is pieces[-1])
 
@@ -439,14 +439,12 @@ class PendingResponses:
         incoming = self._incoming
         if incoming is None:
             return
-        # A copy even where it is all of its read: it is joined to the others soon.
-        incoming.append(bytes(piece))
+        incoming += piece
         self.kept_size += len(piece)
-        size = sum(map(len, incoming))
-        if size > KEPT_REQUEST_BYTES:
+        if len(incoming) > KEPT_REQUEST_BYTES:
             self.drop_kept()
         elif is_whole:
-            self.kept.append(b"".join(incoming))
+            self.kept.append(bytes(incoming))
             self._incoming = None
 
     def drop_kept(self) -> None:
@@ -506,7 +504,12 @@ class PendingResponses:
         spare = but + len(kept) + (self._incoming is not None) - len(self.counted)
         if not 0 <= spare <= len(kept):
             return None
-        return [*list(kept)[spare:], *(self._incoming or ())]
+        return [*list(kept)[spare:], *self._begun]
+
+    @property
+    def _begun(self) -> list[Payload]:
+        """The beginning of the last counted request, if that is kept and is not whole."""
+        return [] if self._incoming is None else [bytes(self._incoming)]
 
     @property
     def is_incoming(self) -> bool:
@@ -524,25 +527,24 @@ class PendingResponses:
         counted = self.counted
         moving = [counted.pop() for _ in range(len(counted) - but)][::-1]
         whole = len(moving) - self.is_incoming
-        requests = [[each] for each in list(self.kept)[len(self.kept) - whole :]]
-        requests += [self._incoming] if self._incoming is not None else []
+        requests = [*list(self.kept)[len(self.kept) - whole :], *self._begun]
         self.drop_kept()
         size = 0
-        for number, (due, pieces) in enumerate(zip(moving, requests, strict=True)):
+        for number, (due, request) in enumerate(zip(moving, requests, strict=True)):
             target = targets.get(due.model)
             if target is None:
                 counted.append(due)
             else:
                 size += due.size
-                target._take_moved(due, pieces, is_whole=number < whole)
+                target._take_moved(due, request, is_whole=number < whole)
         self._account(-size)
 
-    def _take_moved(self, due: Due, pieces: list[Payload], *, is_whole: bool) -> None:
+    def _take_moved(self, due: Due, request: Payload, *, is_whole: bool) -> None:
         size = _size(due.id, None) + len(due.model)
         if not self._account(size):
             return
         self.counted.append(due._replace(size=size))
-        self.keep_pieces(tuple(pieces), is_whole=is_whole)
+        self.keep_pieces((request,), is_whole=is_whole)
         self.charge_kept()
 
     # Answers

@@ -50,7 +50,9 @@ def warm_up_request(config: str) -> WarmUpRequest | None:
         batch = [1] if int(content.get("max_batch_size") or 0) > 0 else []
         given = [each for each in content.get("input") or () if not each.get("optional")]
         tensors = [_tensor(each, batch) for each in given]
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (
+        AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError,
+    ) as error:  # fmt: skip
         raise ValueError(f"not a model configuration: {error!r}") from error
     size = sum(size for _, size in tensors)
     if not tensors or size > MAX_BYTES:

@@ -361,22 +361,32 @@ class Part(Protocol):
 class Parts:
     """The parts of one batch, in the order of their rows."""
 
-    __slots__ = ("_at_once", "_begun", "_budget", "_done", "_is_due", "_is_over", "_units", "parts")
+    __slots__ = (
+        "_at_once", "_begun", "_budget", "_done", "_is_due", "_is_over", "_on_error", "_units",
+        "parts",
+    )  # fmt: skip
 
     def __init__(
-        self, parts: Sequence[Part], at_once: int, budget: IterationBudget, units: int = 0
+        self,
+        parts: Sequence[Part],
+        at_once: int,
+        budget: IterationBudget,
+        on_error: Callable[[Exception], None],
+        units: int = 0,
     ) -> None:
         """
         Args:
             parts: in the order of their rows.
             at_once: how many are under way at most.
             budget: of work in one iteration of the event loop.
+            on_error: told why a part cannot be made in a later iteration.
             units: of it to make a request of a part, beside what each part costs.
         """
         self._units = _PART_UNITS + units
         self.parts = parts
         self._at_once = at_once
         self._budget = budget
+        self._on_error = on_error
         self._is_due = False
         """More begin in a later iteration."""
         self._begun = 0
@@ -407,7 +417,10 @@ class Parts:
 
     def _go_on(self) -> None:
         self._is_due = False
-        self.begin()
+        try:
+            self.begin()
+        except Exception as error:
+            self._on_error(error)
 
     def one_done(self) -> bool:
         """One has been answered. Whether that was the last; otherwise others may begin."""

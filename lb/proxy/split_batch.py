@@ -195,16 +195,15 @@ class SplitBatch(Generic[CutT, JoinedT]):
         Args:
             size: bytes of it that are to be read.
         """
-        work = self._read()
+        side, work = self._side, self._read()
         try:
             cut = at_once(work, self._relay.iteration, units_at_once(size))
-        except NotSplit:
-            self._side.pass_on()
-            return
-        if cut is None:
-            self._do_in_turns("cut", work, self._begin_parts)
-        else:
-            self._begin_parts(cut)
+            if cut is None:
+                self._do_in_turns("cut", work, self._begin_parts)
+            else:
+                self._begin_parts(cut)
+        except Exception as error:
+            self._on_error(side, error)
 
     def _read(self) -> Steps[CutT]:
         cut = yield from self._side.read()
@@ -225,21 +224,31 @@ class SplitBatch(Generic[CutT, JoinedT]):
             result = await in_turns(work, self._relay.iteration)
             self._end_work()
             then(result)
-        except NotSplit:
+        except Exception as error:
             self._end_work()
-            side.pass_on()
-        except NotMerged as error:
-            self._end_work()
-            self._not_merged(error)
-        except Exception:  # top frame: a client waits
-            _log.exception("a batch cannot be cut, or the answers to its parts not joined")
-            self._end_work()
-            side.fail()
+            self._on_error(side, error)
 
     def _end_work(self) -> None:
         self._work = None
         if self._known_side is not None:
             self._known_side.wake()
+
+    def _on_error(self, side: BatchSide[CutT, JoinedT], error: Exception) -> None:
+        """A step of the batch cannot be done. It ends no more than the batch: steps begin where
+        clients, backends or other batches have their turns.
+
+        Args:
+            side: of its protocol, also if the batch is over.
+            error: why.
+        """
+        if isinstance(error, NotSplit):
+            side.pass_on()
+        elif isinstance(error, NotMerged):
+            self._not_merged(error)
+        else:
+            text = "a batch cannot be cut, or the answers to its parts not joined"
+            _log.error(text, exc_info=error)
+            side.fail()
 
     def _begin_parts(self, cut: CutT) -> None:
         exchange, plan = self._exchange, self.plan
@@ -258,8 +267,12 @@ class SplitBatch(Generic[CutT, JoinedT]):
             self._side.pass_on()
 
     def _begin_late(self, cut: CutT) -> None:
-        self._side.wake()
-        self._go_on(cut)
+        side = self._side
+        side.wake()
+        try:
+            self._go_on(cut)
+        except Exception as error:
+            self._on_error(side, error)
 
     def _go_on(self, cut: CutT) -> None:
         """There is room for the answers to the parts."""
@@ -282,34 +295,36 @@ class SplitBatch(Generic[CutT, JoinedT]):
         self._splits.counts.parts += len(made)
         exchange.hints = SplitHints(self.hints, len(made))
         exchange.may_have_run = True  # some of it, before an error of ours
-        self._parts = Parts(made, plan.rule.at_once, self._relay.iteration, cut.part_units)
+        on_error = partial(self._on_error, side)
+        budget = self._relay.iteration
+        self._parts = Parts(made, plan.rule.at_once, budget, on_error, cut.part_units)
         self._parts.begin()
 
     # The parts
 
     def part_answered(self, count: int, size: int) -> None:
         """A part of so many rows has its answer, of so many bytes."""
-        exchange, parts = self._exchange, self._parts
+        exchange, parts, side = self._exchange, self._parts, self._known_side
         self._splits.room.answered(exchange.model, count, size, self._relay)
-        if not exchange.finished and parts is not None and parts.one_done():
-            self._join(parts)
+        if exchange.finished or parts is None or side is None:
+            return
+        try:
+            if parts.one_done():
+                self._join(parts)
+        except Exception as error:
+            self._on_error(side, error)
 
     def _join(self, parts: Parts) -> None:
-        try:
-            joining = self._side.join(parts.parts)
-            if joining is None:
-                return
-            work, size = joining
-            budget = self._relay.iteration
-            if size > JOINED_AT_ONCE or budget.left <= 0:
-                self._do_in_turns("join", work, self._answer)
-                return
-            budget.spend(units_at_once(size))
-            joined = finish(work)
-        except NotMerged as error:
-            self._not_merged(error)
+        joining = self._side.join(parts.parts)
+        if joining is None:
             return
-        self._answer(joined)
+        work, size = joining
+        budget = self._relay.iteration
+        if size > JOINED_AT_ONCE or budget.left <= 0:
+            self._do_in_turns("join", work, self._answer)
+            return
+        budget.spend(units_at_once(size))
+        self._answer(finish(work))
 
     def _answer(self, joined: JoinedT) -> None:
         self._splits.fit(self._exchange.model, self.plan)

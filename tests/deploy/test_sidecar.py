@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lb.kserve.gate import RESERVED
 from lb.settings.model import Settings
 from lb.settings.reading import read_settings
 from tests.fakes.manifests import containers, pod_of, render, validate
@@ -49,6 +50,13 @@ def test_each_triton_listens_where_its_backend_is(pod: dict[str, Any], settings:
         for backend in settings.backends
     ]
     assert [each["name"] for each in tritons] == [backend.name for backend in settings.backends]
+
+
+def test_shared_memory_of_each_triton_is_its_own_and_reserved(pod: dict[str, Any]) -> None:
+    words = [word for each in pod_of(pod)["initContainers"] for word in each["args"]]
+    prefixes = [word.rpartition("=")[2] for word in words if "shm-region-prefix-name" in word]
+    assert len(set(prefixes)) == len(pod_of(pod)["initContainers"])
+    assert all(each.encode().startswith(RESERVED) for each in prefixes)
 
 
 def test_ports_of_the_pod_are_there_once(pod: dict[str, Any], settings: Settings) -> None:

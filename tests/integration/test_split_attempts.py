@@ -17,6 +17,10 @@ from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.split.bodies import BodyCut
+from lb.kserve.split.messages import MessageCut
+from lb.proxy.http1 import split_request
+from lb.proxy.http2 import split_session
 from tests.fakes.gated import until
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import (
@@ -314,6 +318,41 @@ async def test_a_part_that_fails_for_good_fails_the_batch(scene: Scene) -> None:
     else:
         assert [each.in_flight for each in scene.relay.backends] == [1, 0, 1], "both compute on"
     assert scene.attempts == [3]
+
+
+def _break(_: object, *parts: object) -> None:
+    raise ArithmeticError
+
+
+def _with_broken_parts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageCut if scene.is_grpc else BodyCut, "part", _break)
+
+
+def _with_broken_reading(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name = (split_session, "cut_message") if scene.is_grpc else (split_request, "cut_body")
+    monkeypatch.setattr(module, name, _break)
+
+
+def _with_broken_joining(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name = (
+        (split_session, "join_messages") if scene.is_grpc else (split_request, "join_bodies")
+    )
+    monkeypatch.setattr(module, name, _break)
+
+
+@pytest.mark.parametrize("spoil", [_with_broken_reading, _with_broken_parts, _with_broken_joining])
+async def test_an_error_of_ours_ends_its_batch_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, spoil: Callable[..., None]
+) -> None:
+    assert await scene.ask() == scene.right
+    connections = list(scene.relay.upstream_transports)
+    with monkeypatch.context() as patch:
+        spoil(scene, patch)
+        answer = await scene.ask()
+    assert answer.code == (grpc.StatusCode.INTERNAL.value[0] if scene.is_grpc else 500)
+    assert answer.text == "internal error"
+    assert await scene.ask() == scene.right
+    assert list(scene.relay.upstream_transports) == connections, "backends have theirs still"
 
 
 async def test_a_batch_that_meets_two_versions_runs_again_on_the_newer_one(scene: Scene) -> None:

@@ -24,6 +24,7 @@ from lb.kserve.split.tensors import (
     Rows,
     VersionsDiffer,
     check_output,
+    check_region,
     check_size,
     common_rows,
     find_rows,
@@ -193,8 +194,8 @@ def _check_input(each: dict[str, Any], shape: list[int], tail: Rope, at: int) ->
     if "data" in each and (REGION in parameters or _BINARY in parameters):
         raise NotSplit("an input has data in two places")
     if REGION in parameters:
-        if int(parameters[BYTE_SIZE]) != shape[0] * stride(each["datatype"], shape):
-            raise NotSplit("an input in shared memory is not as long as its shape says")
+        expected = shape[0] * stride(each["datatype"], shape)
+        check_region(int(parameters.get(OFFSET, 0)), int(parameters[BYTE_SIZE]), expected)
         return None
     if _BINARY in parameters:
         end = at + int(parameters[_BINARY])
@@ -241,9 +242,9 @@ def join_bodies(
                 raise NotMerged("parts have different outputs")
             for output in outputs:
                 output.add(found, binary, count)
+            parameters.append(_parameters(content))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NotMerged("an answer is no inference response", is_of_model=False) from error
-        parameters.append(content.get("parameters", {}))
         yield
     contents = [output.content(sum(rows), place) for place, output in enumerate(outputs)]
     joined = {**first, "outputs": contents}
@@ -302,7 +303,7 @@ class _JoinedOutput:
             self.pieces += binary[name].views(0, len(binary[name]))
         else:
             self._add_elements(output["data"], prod(shape))
-        self._parameters.append(output.get("parameters", {}))
+        self._parameters.append(_parameters(output))
 
     def _add_elements(self, data: Any, size: int) -> None:
         """Take the elements of the next part, so many of them."""
@@ -390,6 +391,18 @@ def _put_elements(tensors: list[dict[str, Any]], elements: list[Elements]) -> No
         raise ValueError("there is data that belongs to no tensor")
     for tensor in found:
         tensor["data"] = elements[int(tensor["data"])]
+
+
+def _parameters(described: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of an answer, or of an output.
+
+    Raises:
+        ValueError: they are no object.
+    """
+    parameters = described.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError("parameters are no object")
+    return parameters
 
 
 def _merged(all_parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from lb.kserve.split.tensors import (
     Rows,
     VersionsDiffer,
     check_output,
+    check_region,
     check_size,
     common_rows,
     find_rows,
@@ -364,13 +365,18 @@ def _check_parameters(request: Any) -> None:
 
 
 def _check_region(each: Any, rows: int) -> None:
-    """Check that an input in shared memory is as long as its shape says.
+    """Check that an input in shared memory is as long as its shape says, and nowhere else.
 
     Raises:
         NotSplit: it is not, or its rows have no fixed size.
     """
-    if each.parameters[BYTE_SIZE].int64_param != rows * stride(each.datatype, each.shape):
-        raise NotSplit("an input in shared memory is not as long as its shape says")
+    if each.HasField("contents"):
+        raise NotSplit("an input has data in two places")
+    for name in {OFFSET, BYTE_SIZE} & set(each.parameters):
+        if not each.parameters[name].HasField("int64_param"):
+            raise NotSplit("an input in shared memory has no place there")
+    offset, size = (each.parameters[name].int64_param for name in (OFFSET, BYTE_SIZE))
+    check_region(offset, size, rows * stride(each.datatype, each.shape))
 
 
 def _check_typed(each: Any) -> int:

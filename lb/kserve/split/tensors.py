@@ -30,6 +30,8 @@ MAX_PARSED: Final = 2**19
 """Bytes of JSON, or of typed contents, that are read. JSON is read in steps."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of a request that is a step of a sequence."""
+_MAX_OFFSET: Final = 2**63 - 1
+"""End of a tensor in shared memory, at most: both protocols have such integers."""
 _VERSION: Final = re.compile("[0-9]{1,19}")
 REGION: Final = "shared_memory_region"
 OFFSET: Final = "shared_memory_offset"
@@ -96,6 +98,18 @@ def stride(datatype: str, shape: Sequence[int]) -> int:
     if size is None:
         raise NotSplit(f"rows of {datatype} have no fixed size")
     return prod(shape[1:]) * size
+
+
+def check_region(offset: int, size: int, expected: int) -> None:
+    """Check that a tensor in shared memory is as long as its shape says, and has a place there.
+
+    Raises:
+        NotSplit: it is not.
+    """
+    if size != expected:
+        raise NotSplit("an input in shared memory is not as long as its shape says")
+    if not 0 <= offset <= _MAX_OFFSET - size:
+        raise NotSplit("an input in shared memory has no place there")
 
 
 class Rows:

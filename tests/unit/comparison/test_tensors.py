@@ -140,7 +140,20 @@ def test_statuses_are_compared_by_class() -> None:
     assert compared(bad, worse).status_differs == 1
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"outputs":[{"name":"O"}]}', b"\xff"])
+def _output(data: str, shape: str = "[1]", datatype: str = "FP32") -> bytes:
+    text = f'{{"name":"O","datatype":"{datatype}","shape":{shape},"data":{data}}}'
+    return f'{{"outputs":[{text}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b'{"outputs":[{"name":"O"}]}', b"\xff", _output("[3.5e38]"),
+        _output("[1]", "null"), _output("[1]", "[1e30]"), _output("[1]", f"[{10**30}]"),
+        _output("[1]", '["1"]'), _output("[" * 2000 + "1" + "]" * 2000),
+        _output("[1]", datatype="BYTES"), b'{"outputs":[{"name":"O","data_base64":5}]}',
+    ],
+)  # fmt: skip
 def test_what_cannot_be_read_is_counted_and_differs_from_nothing(body: bytes) -> None:
     reply = ComparedAnswer(status=200, body=body)
     assert compared(reply, reply) == Tally(unreadable=1)

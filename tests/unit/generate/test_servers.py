@@ -35,7 +35,8 @@ def test_a_triton_that_shares_memory_on_a_part_of_a_gpu_says_so() -> None:
     )
     assert server_command(Options(), place)[-2:] == (
         "--allow-gpu-metrics=false",
-        "--backend-config=python,shm-region-prefix-name=gpu-0-mig-1",
+        "--backend-config=python,shm-region-prefix-name="
+        "triton_python_backend_shm_region_gpu-0-mig-1_",
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import isfinite
+
 import pytest
 
 from lb.domain.load import DeviceLoad, ModelLoad
@@ -89,6 +91,13 @@ def test_what_is_no_page_says_nothing(page: bytes) -> None:
 def test_a_utilisation_beyond_all_is_all() -> None:
     (device,) = read(b'nv_gpu_utilization{gpu_uuid="1"} 98\n').devices
     assert device.utilization == 1.0
+
+
+def test_sums_are_finite() -> None:
+    line = b'nv_gpu_memory_used_bytes{gpu_uuid="1"} 1e308\n'
+    (device,) = read(2 * line).devices
+    assert device.memory_used is not None
+    assert isfinite(device.memory_used)
 
 
 def test_lines_without_end_are_left_out() -> None:

@@ -140,6 +140,24 @@ def test_contents_that_do_not_fit_their_tensors_are_not_guessed_at() -> None:
 
 
 @pytest.mark.parametrize(
+    ("datatype", "contents"),
+    [
+        ("FP32", pb.InferTensorContents(bytes_contents=[b"one"])),
+        ("INT32", pb.InferTensorContents(bytes_contents=[b"one"])),
+        ("BYTES", pb.InferTensorContents(int_contents=[1])),
+        ("BYTES", pb.InferTensorContents(fp32_contents=[1.5])),
+    ],
+)
+def test_contents_of_another_type_are_not_guessed_at(
+    datatype: str, contents: pb.InferTensorContents
+) -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="ONE", datatype=datatype, shape=[1], contents=contents)
+    with pytest.raises(ValueError, match="contents are not of type"):
+        read_grpc_request(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
     "text",
     [b"", b"{", b"\xff", b"[NaN]", b"[" * 50_000, b'"' + b"x" * JSON_BYTES + b'"', b'"\xef\xbb'],
 )
@@ -156,7 +174,7 @@ def test_values_of_given_names_are_left_out() -> None:
             {"name": "HIDDEN", "datatype": "BYTES", "shape": [1], "data": ["secret"]},
             {"name": "SHOWN", "datatype": "INT8", "shape": [1], "data": [1]},
         ],
-        "outputs": [{"name": "HIDDEN", "data_base64": "c2VjcmV0"}],
+        "outputs": [{"name": "HIDDEN", "data_base64": "c2VjcmV0"}, {"name": ["HIDDEN"]}],
     }
     leave_out(payload, frozenset({"text_input", "user", "HIDDEN"}))
     assert "secret" not in json.dumps(payload)

@@ -373,7 +373,7 @@ def test_what_has_come_of_a_request_is_kept_and_joined_once_it_is_whole() -> Non
     keeps(pending_responses, b"one")
     pending_responses.expect(counted())
     pending_responses.keep_pieces((b"\0\0\0\0\x08tw", b"o"), is_whole=False)
-    assert pending_responses.unanswered() == [b"one", b"\0\0\0\0\x08tw", b"o"]
+    assert pending_responses.unanswered() == [b"one", b"\0\0\0\0\x08two"]
     pending_responses.keep_more(b"more", is_whole=True)
     assert pending_responses.unanswered() == [b"one", b"\0\0\0\0\x08twomore"]
 
@@ -385,6 +385,19 @@ def test_a_large_request_is_not_kept_even_where_its_prefix_does_not_say_so() -> 
         pending_responses.keep_pieces(pieces, is_whole=False)
         assert pending_responses.unanswered() is None
         pending_responses.answered(1)
+
+
+def keep_crumbs(pending_responses: PendingResponses) -> None:
+    """A request that is kept comes in very small pieces."""
+    pending_responses.expect(counted())
+    pending_responses.keep_pieces((b"\0\0\0\xff\0",), is_whole=False)
+    for _ in range(10_000):
+        pending_responses.keep_more(b"crumb", is_whole=False)
+
+
+def test_a_request_that_comes_in_crumbs_takes_about_its_own_bytes() -> None:
+    taken, _ = traced(keep_crumbs)
+    assert taken < 2 * 50_005
 
 
 def test_requests_are_not_kept_where_much_is_held() -> None:

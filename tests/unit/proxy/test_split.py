@@ -214,6 +214,18 @@ class Piece:
         self.state = "cancelled"
 
 
+class Unmade(Piece):
+    """A part that cannot be made."""
+
+    def begin(self) -> None:
+        raise ArithmeticError
+
+
+def raised(error: Exception) -> None:
+    """No part fails but where a test says so."""
+    raise error
+
+
 class Turns:
     """An event loop that stands still between turns."""
 
@@ -237,7 +249,7 @@ def test_a_thousand_parts_begin_over_many_turns_and_others_have_theirs_between()
     pieces = [Piece() for _ in range(1000)]
     others: list[int] = []
     begun = lambda: sum(each.state == "begun" for each in pieces)  # noqa: E731
-    parts = Parts(pieces, 1000, budget)
+    parts = Parts(pieces, 1000, budget, raised)
     parts.begin()
     counts = [begun()]
     budget.later(lambda: others.append(begun()))
@@ -252,7 +264,7 @@ def test_a_thousand_parts_begin_over_many_turns_and_others_have_theirs_between()
 def test_parts_that_cost_much_to_make_begin_in_iterations_of_their_own() -> None:
     loop: Any = Turns()
     pieces = [Piece() for _ in range(10)]
-    parts = Parts(pieces, 10, IterationBudget(loop), ROOM)
+    parts = Parts(pieces, 10, IterationBudget(loop), raised, ROOM)
     parts.begin()
     for count in range(1, 10):
         assert sum(each.state == "begun" for each in pieces) == count
@@ -262,7 +274,7 @@ def test_parts_that_cost_much_to_make_begin_in_iterations_of_their_own() -> None
 def test_answers_that_come_while_parts_begin_begin_no_more_at_once() -> None:
     loop: Any = Turns()
     pieces = [Piece() for _ in range(100)]
-    parts = Parts(pieces, 50, IterationBudget(loop))
+    parts = Parts(pieces, 50, IterationBudget(loop), raised)
     parts.begin()
     for _ in range(PARTS_PER_ITERATION):
         parts.one_done()
@@ -275,7 +287,7 @@ def test_answers_that_come_while_parts_begin_begin_no_more_at_once() -> None:
 def test_parts_that_are_cancelled_between_turns_begin_no_more() -> None:
     loop: Any = Turns()
     pieces = [Piece() for _ in range(100)]
-    parts = Parts(pieces, 50, IterationBudget(loop))
+    parts = Parts(pieces, 50, IterationBudget(loop), raised)
     parts.begin()
     parts.cancel()
     while loop.turn():
@@ -283,9 +295,25 @@ def test_parts_that_are_cancelled_between_turns_begin_no_more() -> None:
     assert {each.state for each in pieces} == {"cancelled", "new"}
 
 
+def test_a_part_that_cannot_be_made_in_a_later_turn_spoils_nothing_of_others() -> None:
+    loop: Any = Turns()
+    budget = IterationBudget(loop)
+    errors: list[Exception] = []
+    others: list[str] = []
+    parts = Parts(
+        [*(Piece() for _ in range(PARTS_PER_ITERATION)), Unmade()], 50, budget, errors.append
+    )
+    parts.begin()
+    budget.later(lambda: others.append("had its turn"))
+    while loop.turn():
+        pass
+    assert [type(error) for error in errors] == [ArithmeticError]
+    assert others == ["had its turn"]
+
+
 def test_parts_begin_as_others_end() -> None:
     pieces = [Piece() for _ in range(4)]
-    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())))
+    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())), raised)
     parts.begin()
     assert [each.state for each in pieces] == ["begun", "begun", "new", "new"]
     assert not parts.one_done()
@@ -295,7 +323,7 @@ def test_parts_begin_as_others_end() -> None:
 
 def test_cancelled_parts_are_those_that_have_begun() -> None:
     pieces = [Piece() for _ in range(3)]
-    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())))
+    parts = Parts(pieces, 2, IterationBudget(cast(Any, Turns())), raised)
     parts.begin()
     parts.cancel()
     assert [each.state for each in pieces] == ["cancelled", "cancelled", "new"]

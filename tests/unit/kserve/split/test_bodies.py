@@ -125,6 +125,13 @@ def _input(**changes: Any) -> dict[str, Any]:
 
 
 _IN_MEMORY = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
+_OFFSETS = [1.5, "x", None, 1e30, -1, 2**63 - 16]
+
+
+def _in_memory(**parameters: Any) -> dict[str, Any]:
+    return {
+        "name": "A", "shape": [4], "datatype": "INT32", "parameters": {**_IN_MEMORY, **parameters},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -136,6 +143,7 @@ _IN_MEMORY = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
         {"inputs": [_input()], "parameters": {"sequence_start": True}},
         {"inputs": [_input()], "outputs": [{"name": "O", "parameters": _IN_MEMORY}]},
         {"inputs": [_input(datatype="BYTES", parameters=_IN_MEMORY)]},
+        *({"inputs": [_in_memory(shared_memory_offset=offset)]} for offset in _OFFSETS),
         {"inputs": [_input(data=[1, 2, 3])]},
         {"inputs": [_input(data=[[1, 2], [3, 4]])]},
         {"inputs": [_input(shape=[2, 2], data=[[1], [2, 3, 4]])]},
@@ -203,6 +211,19 @@ def _answer(**changes: Any) -> bytes:
 def test_answers_that_cannot_be_joined(other: bytes) -> None:
     with pytest.raises(NotMerged):
         finish(join_bodies([(ALL_JSON, _answer()), (ALL_JSON, other)], [2, 2]))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_answers_whose_parameters_are_no_object_cannot_be_joined(place: int) -> None:
+    answers = [json.loads(_answer(parameters={})) for _ in range(2)]
+    for answer in answers:
+        answer["parameters"] = {}
+    for holder in (answers[place], answers[place]["outputs"][0]):
+        holder["parameters"] = None
+        bodies = [(ALL_JSON, compact(answer)) for answer in answers]
+        with pytest.raises(NotMerged):
+            finish(join_bodies(bodies, [2, 2]))
+        holder["parameters"] = {}
 
 
 def test_json_answers_are_joined() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,26 @@ def _wrong_size_in_memory(request: pb.ModelInferRequest) -> None:
     del request.raw_input_contents[:]
 
 
+def _also_in_memory(request: pb.ModelInferRequest) -> None:
+    request.inputs[0].datatype = "FP16"
+    request.inputs[0].parameters["shared_memory_region"].string_param = "region"
+    request.inputs[0].parameters["shared_memory_byte_size"].int64_param = 16
+    request.inputs[0].contents.SetInParent()
+    del request.raw_input_contents[:]
+
+
+def _offset(**value: object) -> Callable[[pb.ModelInferRequest], None]:
+    def spoil(request: pb.ModelInferRequest) -> None:
+        parameters = request.inputs[0].parameters
+        parameters["shared_memory_region"].string_param = "region"
+        parameters["shared_memory_byte_size"].int64_param = 32
+        for name, number in value.items():
+            setattr(parameters["shared_memory_offset"], name, number)
+        del request.raw_input_contents[:]
+
+    return spoil
+
+
 def _short(request: pb.ModelInferRequest) -> None:
     request.raw_input_contents[0] = request.raw_input_contents[0][:-1]
 
@@ -175,7 +196,8 @@ def _half_a_type(request: pb.ModelInferRequest) -> None:
         _one_row, _differ, _sequence, _sequence_by_name, _sequence_end, _output_in_memory,
         _bytes_in_memory, _wrong_size_in_memory, _short, _extra, _missing, _mixed, _unknown_type,
         _no_shape, _negative, _no_inputs, _half_a_type, _empty_rows, _many_raw,
-        _many_parameters,
+        _many_parameters, _also_in_memory, _offset(int64_param=2**63 - 32),
+        _offset(int64_param=-1), _offset(double_param=8.0),
     ],
 )  # fmt: skip
 def test_requests_that_are_not_cut(spoil: object) -> None:
