@@ -164,11 +164,15 @@ async def keep(server: Child) -> None:
     pause_s = 1.0
     while True:
         began = loop.time()
-        process = await server.start()
-        code = await process.wait()
+        try:
+            process = await server.start()
+        except OSError as error:  # memory or processes are short for a while
+            end = f"did not start: {error}"
+        else:
+            end = f"ended with {await process.wait()}"
         if loop.time() - began > _LONGEST_PAUSE_S:
             pause_s = 1.0
-        say(f"{server.name} ended with {code}; it is started again in {pause_s:.0f} s")
+        say(f"{server.name} {end}; it is started again in {pause_s:.0f} s")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -146,9 +146,18 @@ def _is_open(request: web.Request) -> bool:
 
 
 def _note(request: web.Request, token: Token | None, status: int) -> None:
-    """One line for everything that changed something, or would have."""
+    """One line for everything that changed something, or would have.
+
+    So many lines of one message are written and no more. So what anybody may send, refused
+    requests and those about sessions, has messages of its own.
+    """
+    message = "admin request"
+    if 400 <= status < 500:
+        message = "admin request refused"
+    elif request.rel_url.raw_path == SESSION:
+        message = "admin session"
     _audit.info(
-        "admin request",
+        message,
         extra={
             "method": request.method,
             "path": request.rel_url.raw_path,

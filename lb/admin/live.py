@@ -24,7 +24,7 @@ from lb.admin.live_rows import (
 )
 from lb.admin.live_variants import variant_rows
 from lb.admin.live_workers import live_worker_rows
-from lb.admin.verdict import OF_CLIENTS, judge
+from lb.admin.verdict import HARMLESS, judge
 from lb.admin.views import quantile
 from lb.control.directory import BackendDirectory
 from lb.control.model_placement import PlacementStatus
@@ -276,7 +276,7 @@ def _errors(old: _Reading, new: _Reading, window_s: float | None) -> dict[str, f
         for reason, count in new.errors.items()
         if count > old.errors.get(reason, 0)
     }
-    ours = sum(count for reason, count in found.items() if reason not in OF_CLIENTS)
+    ours = sum(count for reason, count in found.items() if reason not in HARMLESS)
     theirs = new.failed - old.failed - ours
     if theirs > 0:
         found[BACKEND_STATUS] = theirs

@@ -9,23 +9,14 @@ from lb.admin.live_document import LiveWorker, Verdict
 from lb.control.record import BackendRecord
 from lb.domain.backend import BackendState
 from lb.domain.durations import short_duration
-from lb.domain.outcome import Reason
+from lb.domain.outcome import NO_ALARM
 
 _SLOW_QUEUE_S: Final = 1.0
 """Requests that wait longer than this in the queue are worth a word."""
 _BAD_SHARE: Final = 0.05
 """Part of the requests that fail, from which the state is bad."""
-OF_CLIENTS: Final = frozenset(
-    each.value
-    for each in (
-        Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.ANSWER_HEAD_TOO_LARGE,
-        Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED,
-        Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.CLIENT_STALLED, Reason.FLOOD,
-        Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED, Reason.RATE_LIMITED,
-        Reason.CONCURRENCY_LIMITED, Reason.SEQUENCE_ID, Reason.DEADLINE,
-    )
-)  # fmt: skip
-"""Errors that a client may cause whatever the backends do: shown, but no reason for alarm."""
+HARMLESS: Final = frozenset(each.value for each in NO_ALARM)
+"""Errors that are shown, but no reason for alarm."""
 _INTENDED: Final = frozenset({
     BackendState.DRAINING, BackendState.DISABLED, BackendState.STANDBY, BackendState.REMOVING,
 })  # fmt: skip
@@ -61,7 +52,7 @@ def judge(
         for each in records
         if each.state not in _FINE or (each.outlier_reason and each.state is BackendState.UP)
     ]
-    alarming = {reason: rate for reason, rate in errors.items() if reason not in OF_CLIENTS}
+    alarming = {reason: rate for reason, rate in errors.items() if reason not in HARMLESS}
     all_errors = sum(alarming.values())
     fail = ""
     if alarming:

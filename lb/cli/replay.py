@@ -13,6 +13,7 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -209,13 +210,44 @@ def _replay(
         raise NotReplayable("no server had answered it")
     if "omitted" in response:
         raise NotReplayable(f"the response is omitted ({response['omitted']})")
-    connection.request("POST", sent.path, sent.body, sent.headers)
-    answer = connection.getresponse()
-    body = answer.read()
+    answer, body = _ask(connection, sent)
     _compare_status(response, answer.status)
     if answer.status != http.client.OK:
         return
-    size = answer.getheader(_SIZE)
+    try:
+        _compare(response, answer.getheader(_SIZE), body, tolerance)
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise Difference(f"cannot be compared: {str(error) or type(error).__name__}") from error
+
+
+def _ask(connection: http.client.HTTPConnection, sent: Sent) -> tuple[HTTPResponse, bytes]:
+    """Send a request; once more where the server has closed the connection that was kept."""
+    was_kept = connection.sock is not None
+    try:
+        connection.request("POST", sent.path, sent.body, sent.headers)
+        answer = connection.getresponse()
+        return answer, answer.read()
+    except ConnectionError:
+        if not was_kept:
+            raise
+        connection.close()
+        return _ask(connection, sent)
+
+
+def _compare(response: Event, size: str | None, body: bytes, tolerance: Tolerance) -> None:
+    """Compare the body of a good answer.
+
+    Args:
+        response: of the log.
+        size: how much of the body is JSON, as the answer says.
+        body: of the answer.
+        tolerance: how far numbers may differ.
+
+    Raises:
+        NotReplayable: the log lacks the data of a tensor.
+        Difference: they differ.
+        LookupError, OverflowError, RecursionError, TypeError, ValueError: it cannot be read.
+    """
     expected = response.get("data")
     if isinstance(expected, dict) and "outputs" in expected:
         found = read_http(body, len(body) if size is None else int(size), "outputs")

@@ -46,8 +46,8 @@ _LINE_BYTES: Final = 2**20
 _MODULE: Final = "lb.comparison.worker"
 _MISSING: Final = "answers are not compared: install triton-lb[compare]"
 
-Found = Callable[[str, str, Tally], None]
-"""Is told of a name, a kind (`shadow` or `noise`), and what was found since the last time."""
+Found = Callable[[int, str, Tally], None]
+"""Is told of a shadow, a kind (`shadow` or `noise`), and what was found since the last time."""
 
 
 class ComparisonProcess:
@@ -218,4 +218,4 @@ class ComparisonProcess:
                 if not line:
                     raise EOFError
                 said = json.loads(line)
-                self._found(said["name"], said["kind"], Tally.from_json(said["tally"]))
+                self._found(said["shadow"], said["kind"], Tally.from_json(said["tally"]))

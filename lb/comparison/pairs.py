@@ -50,6 +50,8 @@ class ComparedAnswer:
 class Pair:
     """Two answers to one request."""
 
+    shadow: int
+    """Whose it is: the number of the rules by which it was copied."""
     name: str
     """That the client asked for."""
     is_noise: bool
@@ -74,6 +76,7 @@ def pack(pair: Pair) -> list[bytes]:
     """Return the frame of a pair in pieces."""
     head = json.dumps(
         {
+            "shadow": pair.shadow,
             "name": pair.name,
             "is_noise": pair.is_noise,
             "id": pair.id,

@@ -1,7 +1,7 @@
 """The process that compares: pairs of answers come on its standard input, and what they came to
 goes to its standard output.
 
-Only reports are answered: by lines of JSON, one for each name and kind, with what was found since
+Only reports are answered: by lines of JSON, one for each shadow and kind, with what was found since
 the last report, and an empty line. The process ends with its input.
 """
 
@@ -61,21 +61,22 @@ def run(source: Any, sink: Any) -> None:
     from lb.comparison.tensors import compare
 
     reader = Reader(source)
-    found: dict[tuple[str, str], Tally] = {}
+    found: dict[tuple[int, str], Tally] = {}
     while (pair := reader.next()) is not None:
         if pair == "report":
             _report(found, sink)
             continue
         tally = compare(pair)
         time.sleep(_BREAK_S)
-        found.setdefault((pair.name, _KINDS[pair.is_noise]), Tally()).add(tally)
+        found.setdefault((pair.shadow, _KINDS[pair.is_noise]), Tally()).add(tally)
         if pair.rules.examples and tally.examples and not pair.is_noise:
             _keep(Path(pair.rules.examples), pair)
 
 
-def _report(found: dict[tuple[str, str], Tally], sink: Any) -> None:
-    for (name, kind), tally in found.items():
-        text = json.dumps({"name": name, "kind": kind, "tally": tally.as_json()}, allow_nan=False)
+def _report(found: dict[tuple[int, str], Tally], sink: Any) -> None:
+    for (shadow, kind), tally in found.items():
+        said = {"shadow": shadow, "kind": kind, "tally": tally.as_json()}
+        text = json.dumps(said, allow_nan=False)
         sink.write(text.encode() + b"\n")
     sink.write(b"\n")
     sink.flush()

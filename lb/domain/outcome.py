@@ -124,6 +124,17 @@ class Reason(Enum):
     INTERNAL = "internal"
 
 
+OF_CLIENTS: Final = frozenset({
+    Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.ANSWER_HEAD_TOO_LARGE,
+    Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT,
+    Reason.CLIENT_STALLED, Reason.FLOOD, Reason.UNAUTHENTICATED, Reason.FORBIDDEN,
+    Reason.CONTROL_REFUSED, Reason.RATE_LIMITED, Reason.CONCURRENCY_LIMITED, Reason.SEQUENCE_ID,
+})  # fmt: skip
+"""What a client may cause whatever the load balancer and the backends do."""
+NO_ALARM: Final = OF_CLIENTS | {Reason.DEADLINE, Reason.OVERTAKEN}
+"""What people who look after the service need not be called for: the client may have set a deadline
+that nobody can meet."""
+
 OUTCOME_REASONS = {
     Outcome.CONNECT_REFUSED: Reason.CONNECT_REFUSED,
     Outcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,

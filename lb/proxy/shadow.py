@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -155,7 +156,9 @@ def shadow_options(settings: Settings) -> ShadowOptions:
 class Shadow:
     """The copies of the requests for one name."""
 
-    def __init__(self, name: bytes, rules: ShadowRules) -> None:
+    def __init__(self, number: int, name: bytes, rules: ShadowRules) -> None:
+        self.number = number
+        """Of no other one: what comes late about a shadow that was replaced counts for none."""
         self.name = name.decode("utf-8", "backslashreplace")
         self.rules = rules
         self.fates: dict[tuple[str, str], int] = {}
@@ -289,6 +292,7 @@ class Shadows:
         self._calls: set[asyncio.Task[None]] = set()
         self._avoided: dict[Backend, _Avoided] = {}
         self._seconds = 0
+        self._numbers = count()
 
     def configure(self, options: ShadowOptions) -> None:
         """Copy by these rules from now on. Names whose rules stay the same keep their counts."""
@@ -296,7 +300,9 @@ class Shadows:
         sets = {}
         for name, rules in options.names.items():
             before = self.sets.get(name)
-            sets[name] = Shadow(name, rules) if before is None or before.rules != rules else before
+            if before is None or before.rules != rules:
+                before = Shadow(next(self._numbers), name, rules)
+            sets[name] = before
         self.sets = sets
 
     def keep(self, timers: TimerWheel) -> None:
@@ -651,6 +657,7 @@ class Shadows:
         if rules is None:
             return
         pair = Pair(
+            shadow=shadow.number,
             name=shadow.name,
             is_noise=kind is Kind.NOISE,
             id=copy.request_id,
@@ -668,11 +675,11 @@ class Shadows:
             self._copies.discard(copy)
             copy.recording.forget()
 
-    def _found(self, name: str, kind: str, tally: Tally) -> None:
+    def _found(self, number: int, kind: str, tally: Tally) -> None:
         """The process that compares has found something."""
-        shadow = self.sets.get(name.encode())
-        if shadow is not None:
-            shadow.tallies[kind].add(tally)
+        for shadow in self.sets.values():
+            if shadow.number == number:
+                shadow.tallies[kind].add(tally)
 
     # Memory: see `Recorder` and `Holder`
 

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from lb.domain.outcome import Reason
+from lb.domain.outcome import OF_CLIENTS, Reason
 from lb.settings.reporting import AccessLogMode
 from lb.telemetry.facts import FACTS, Value
 from lb.telemetry.line_limit import LineLimit
@@ -23,13 +23,8 @@ LINES_PER_S: Final = 100.0
 LINES_AT_ONCE: Final = 1000
 """Of requests that failed through their client's fault, for each reason: whoever can send bad
 requests must not fill the disk. In the mode `all` there is no such limit."""
-CLIENTS_FAULT: Final = frozenset({
-    Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.ANSWER_HEAD_TOO_LARGE,
-    Reason.BODY_TOO_LARGE, Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT,
-    Reason.CLIENT_STALLED, Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED,
-    Reason.RATE_LIMITED, Reason.CONCURRENCY_LIMITED, Reason.FLOOD, Reason.LOOP,
-    Reason.SEQUENCE_ID,
-})  # fmt: skip
+CLIENTS_FAULT: Final = OF_CLIENTS | {Reason.LOOP}
+"""What a client can make happen: the fields that tell of a loop may be its own."""
 
 
 class _Widths(NamedTuple):

@@ -49,14 +49,24 @@ class LineFile:
                 extra={"log": self._name, "path": str(self._path), "error": error.strerror},
             )
             return
-        os.close(self._fd)
+        self._close()
         self._fd = fresh
         self._is_line_cut = False
 
     def close(self) -> None:
         """Close the file, but not a descriptor of the caller."""
         if self._path is not None:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the file. What the device says only now is told, and stops nobody."""
+        try:
             os.close(self._fd)
+        except OSError as error:
+            _log.error(
+                "log file has lost lines",
+                extra={"log": self._name, "path": str(self._path), "error": error.strerror},
+            )
 
     def write(self, lines: bytes, gives_up: Callable[[], bool]) -> int:
         """Write lines. May wait as long as the device, or the reader of a pipe, takes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from math import log, log1p
@@ -15,6 +16,8 @@ TRACED: Final = 1
 RECORDED: Final = 2
 """What it may be drawn for: to be traced, to be in the payload log."""
 _NEVER: Final = -1
+_LONGEST_GAP: Final = sys.maxsize
+"""As far as `repeat` counts."""
 
 
 def drawing(rng: Random, ratio: float, drawn: int) -> Draw:
@@ -28,8 +31,8 @@ def _gaps(rng: Random, ratio: float, drawn: int) -> Iterator[Iterator[int]]:
     """Requests that are not drawn, and one that is, again and again: as many as if each were drawn
     by itself (the geometric distribution), for one random number."""
     while True:
-        gap = int(log(1.0 - rng.random()) / log1p(-ratio))
-        yield chain(repeat(0, gap), (drawn,))
+        gap = min(log(1.0 - rng.random()) / log1p(-ratio), _LONGEST_GAP)
+        yield chain(repeat(0, int(gap)), (drawn,))
 
 
 def both(first: Draw | None, second: Draw | None) -> Draw | None:

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from lb.domain.backend import LATENCY_BOUNDS_S
+from lb.domain.outcome import NO_ALARM
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.promql import faults, selectors, series_of_ours
@@ -81,6 +82,13 @@ def test_a_record_has_the_labels_that_its_name_says() -> None:
         named = recorded()[rule["record"]] | {"job"}
         for labels in grouped:
             assert {label.strip() for label in labels.split(",")} - {"le"} == named
+
+
+@pytest.mark.parametrize("file", ["prometheus/rules.yml", "grafana/triton-lb.json"])
+def test_the_share_of_failures_is_of_all_that_are_no_fault_of_clients(file: str) -> None:
+    text = (FOLDER.parent / file).read_text()
+    (left_out,) = re.findall(r'triton_lb_request_errors_total{[^}]*reason!~\\?"([^"\\]*)', text)
+    assert left_out.split("|") == sorted(reason.value for reason in NO_ALARM)
 
 
 def headings() -> set[str]:

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -146,6 +147,16 @@ class Container:
         path.write_text(text)
         path.chmod(0o755)
 
+    @contextmanager
+    def without_triton(self) -> Iterator[None]:
+        """Meanwhile none can be started."""
+        path = self._folder / "bin" / "tritonserver"
+        away = path.rename(path.with_suffix(".away"))
+        try:
+            yield
+        finally:
+            away.rename(path)
+
     @property
     def started(self) -> list[dict[str, Any]]:
         """What each stand-in noted, in the order of their starts."""
@@ -191,6 +202,23 @@ def test_a_container_serves_on_every_gpu_until_told_to_end(container: Container)
     for note in container.started:
         with pytest.raises(ProcessLookupError):
             os.kill(note["pid"], 0)
+
+
+def test_a_triton_that_cannot_be_started_again_for_a_while_ends_nothing(
+    container: Container,
+) -> None:
+    wait_until(lambda: len(container.started) == 2, timeout_s=30, what="both have started")
+    first = container.started[0]
+    with container.without_triton():
+        os.kill(first["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: "did not start" in container.process.log.read_text(),
+            timeout_s=30,
+            what="it cannot be started",
+        )
+        assert http_status(container.front, "/ping") == 200
+    wait_until(lambda: len(container.started) == 3, timeout_s=30, what="it is started again")
+    assert container.started[2]["device"] == first["device"]
 
 
 def test_the_image_is_built_as_the_other_one_is() -> None:

@@ -14,6 +14,7 @@ from lb.settings.reading import read_settings
 from tests.fakes.manifests import containers, pod_of, render, validate
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "sidecar"
+TRITONS = FOLDER.with_name("kubernetes") / "tritons"
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,16 @@ def test_the_tritons_end_last_and_there_is_time(pod: dict[str, Any], settings: S
     last = max(int(options(each)["exit-timeout-secs"]) for each in tritons)
     needed = settings.shutdown.pre_stop_delay + settings.shutdown.drain + last
     assert pod_of(pod)["terminationGracePeriodSeconds"] > needed
+
+
+def test_each_triton_has_time_to_load_its_models(pod: dict[str, Any]) -> None:
+    """It answers once that is done. As much time as where Kubernetes waits for the start."""
+    (tritons,) = (each for each in render(TRITONS) if each["kind"] == "Deployment")
+    startup = pod_of(tritons)["containers"][0]["startupProbe"]
+    needed_s = startup["periodSeconds"] * startup["failureThreshold"]
+    for triton in pod_of(pod)["initContainers"]:
+        assert "startupProbe" not in triton  # it would hold up the next container
+        assert triton["livenessProbe"]["initialDelaySeconds"] >= needed_s
 
 
 def test_each_triton_has_a_gpu_of_its_own(pod: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
 from lb.balancing.scheduler import Scheduler
+from lb.comparison.pairs import Rules
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -647,10 +648,17 @@ class Relay:
         )
         self.parts.dispatcher.variants.configure(VariantOptions(names={name: rules}))
 
-    def use_shadow(self, name: bytes, model: bytes, version: bytes, *, noise: bool = False) -> None:
+    def use_shadow(
+        self,
+        name: bytes,
+        model: bytes,
+        version: bytes,
+        *,
+        noise: bool = False,
+        compare: Rules | None = None,
+    ) -> None:
         """Copy all inferences for a name that has variants to a model, two at a time. Bodies have
-        1 MiB at most, and answers are not compared. With `noise`, some are copied to the model in
-        service too."""
+        1 MiB at most. With `noise`, some are copied to the model in service too."""
         rules = ShadowRules(
             model=model,
             version=version,
@@ -659,7 +667,7 @@ class Relay:
             timeout_s=30.0,
             p99=1.2,
             noise=noise,
-            compare=None,
+            compare=compare,
         )
         self.shadows.configure(ShadowOptions(names={name: rules}, max_body_bytes=2**20))
 

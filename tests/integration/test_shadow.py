@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
+from lb.comparison.pairs import Rules
 from lb.kserve import inference_pb2 as pb
 from lb.testing import running, simulated
 from lb.testing.balancer import Balancer
@@ -201,6 +202,24 @@ async def test_a_backend_with_requests_in_flight_gets_no_copies() -> None:
         await eventually(lambda: fates(relay) == {"busy": 1})
         busy.in_flight -= 1
         assert len(backend.requests) == 1
+
+
+async def test_what_comes_late_about_a_shadow_counts_for_no_other_one() -> None:
+    rules = Rules(atol=0.0, rtol=0.0, top_k=1)
+    async with serving() as (_, relay, client, detectors):
+        relay.use_shadow(NAME, SHADOW, b"7", compare=rules)
+        old = relay.shadows.sets[NAME]
+        detectors.may_answer.clear()
+        await infer(client)
+        await eventually(lambda: relay.shadows.held)
+        relay.use_shadow(NAME, SHADOW, b"8", compare=rules)
+        detectors.may_answer.set()
+        await eventually(lambda: old.fates == {("shadow", "answered"): 1})
+        await infer(client)
+        new = relay.shadows.sets[NAME].tallies["shadow"]
+        await eventually(lambda: new.compared and not relay.shadows.process.held)
+        assert new.compared == 1
+        await relay.tasks.aclose()  # which ends the process that compares
 
 
 async def test_when_memory_is_short_copies_go_first() -> None:

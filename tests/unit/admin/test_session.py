@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest_asyncio
 from aiohttp import CookieJar, web
@@ -16,6 +18,9 @@ from lb.admin.live_api import LiveApi
 from lb.admin.session import LASTS_S, Sessions
 from lb.control.membership import Membership
 from lb.domain.access import Role
+from lb.settings.choices import LogLevel
+from lb.settings.reporting import LogFormat
+from lb.telemetry.logs import LINES_AT_ONCE, ApplicationLog
 from tests.fakes.live import FakeClock, live_sources
 from tests.fakes.pool import make_pool
 
@@ -124,3 +129,25 @@ def test_sessions_end_and_are_bounded() -> None:
     clock.now += LASTS_S
     sessions.begin(OPERATOR)
     assert len(sessions) == 1
+
+
+async def test_what_anybody_may_send_crowds_no_change_out_of_the_log(
+    client: Client, tmp_path: Path
+) -> None:
+    path, drain, session = tmp_path / "log", "/api/v1/backends/a/drain", "/api/v1/session"
+    with path.open("wb") as file:
+        log = ApplicationLog(LogLevel.INFO, LogFormat.JSON, fd=file.fileno(), clock=lambda: 0.0)
+        try:
+            for _ in range(LINES_AT_ONCE + 1):
+                assert (await client.post(drain)).status == 401
+                assert (await client.delete(session)).status == 200
+            operator = {"Authorization": f"Bearer {SECRET}"}
+            assert (await client.post(drain, headers=operator)).status == 200
+            assert (await client.post(session, json={"token": "none"})).status == 401
+        finally:
+            log.close()
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    noted = [(event["message"], event.get("token"), event.get("status")) for event in events]
+    assert noted.count(("admin request refused", "", 401)) == LINES_AT_ONCE
+    assert noted.count(("admin session", "", 200)) == LINES_AT_ONCE
+    assert noted.count(("admin request", "ops", 200)) == 1

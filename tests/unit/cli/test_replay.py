@@ -47,6 +47,8 @@ class Echo(http.server.BaseHTTPRequestHandler):
 
     seen: list[tuple[str, dict[str, str], bytes]]
     answer: tuple[int, bytes]
+    closes = False
+    """Whether each connection ends without a word after the first answer."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -55,6 +57,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(self.answer[1])))
         self.end_headers()
         self.wfile.write(self.answer[1])
+        self.close_connection |= self.closes
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -257,6 +260,37 @@ def test_every_kind_of_answer_is_compared(
         assert main(["replay", file, "--to", address]) == (1 if line else 0)
     told = capsys.readouterr().out.splitlines()
     assert told[1:] == ([f"  one: {line}"] if line else [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "no object",
+        {"outputs": [{"name": "OUT", "datatype": "FP32", "shape": [1], "data": [1e300]}]},
+        {"outputs": [{"datatype": "FP32", "shape": [1], "data": [1.0]}]},
+        {"outputs": [{"name": "OUT", "datatype": "FP32", "shape": [1]}]},
+        {**outputs(1.0), "padding": "x" * 2**16},
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_one_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: object
+) -> None:
+    one = (request(data={"inputs": []}), response(data=outputs(1.0)))
+    with server(200, answer) as (address, handler):
+        assert main(["replay", write(tmp_path, *one, *one), "--to", address]) == 1
+        assert len(handler.seen) == 2
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "2 replayed: 0 same, 2 different"
+    assert told[1].startswith("  one: cannot be compared: ")
+
+
+def test_a_server_that_closes_kept_connections_is_asked_over_another(tmp_path: Path) -> None:
+    one = (request(data={"inputs": []}), response(data=outputs(1.0)))
+    with server(200, outputs(1.0)) as (address, handler):
+        handler.protocol_version = "HTTP/1.1"
+        handler.closes = True
+        assert main(["replay", write(tmp_path, *one, *one), "--to", address]) == 0
+        assert len(handler.seen) == 2
 
 
 def test_what_the_log_lacks_is_skipped_and_many_differences_are_counted(

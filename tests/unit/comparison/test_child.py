@@ -31,14 +31,14 @@ class World:
     def __init__(self, command: tuple[str, ...] | None = None) -> None:
         self.tasks = TaskOwner()
         self.memory_budget = MemoryBudget(2**30)
-        self.found: dict[tuple[str, str], Tally] = {}
+        self.found: dict[tuple[int, str], Tally] = {}
         more = {} if command is None else {"command": command}
         self.process = ComparisonProcess(
             self.memory_budget, self.tasks, self._found, time.monotonic, **more
         )
 
-    def _found(self, name: str, kind: str, tally: Tally) -> None:
-        self.found.setdefault((name, kind), Tally()).add(tally)
+    def _found(self, shadow: int, kind: str, tally: Tally) -> None:
+        self.found.setdefault((shadow, kind), Tally()).add(tally)
 
     def offer(self, number: int, *, padding: int = 0, examples: str = "") -> bool:
         def reply(value: float) -> ComparedAnswer:
@@ -48,6 +48,7 @@ class World:
 
         return self.process.offer(
             Pair(
+                shadow=7,
                 name="n",
                 is_noise=False,
                 id=f"r{number}",
@@ -89,7 +90,7 @@ async def test_pairs_are_compared_in_another_process_that_ends_with_us(tmp_path:
         assert it.process.starts == 0
         assert all(it.offer(number, examples=str(tmp_path)) for number in range(3))
         await eventually(lambda: it.compared == 3)
-        assert it.found["n", "shadow"].same == 1
+        assert it.found[7, "shadow"].same == 1
         await eventually(lambda: it.memory_budget.held == 0)  # once all was found
         pid = it.process.pid
         assert pid not in {None, os.getpid()}

@@ -28,6 +28,7 @@ def floats(*values: float, shape: list[int] | None = None) -> dict[str, Any]:
 def compared(first: ComparedAnswer, second: ComparedAnswer, *, is_grpc: bool = False) -> Tally:
     return compare(
         Pair(
+            shadow=0,
             name="n",
             is_noise=False,
             id="r1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -183,6 +184,33 @@ def test_when_reopening_fails_the_old_file_goes_on(
     writer.close()
     assert (tmp_path / "moved" / "log").read_bytes() == b"line\n"
     assert "log file cannot be reopened" in caplog.text
+
+
+def test_what_the_device_says_when_a_file_is_closed_ends_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a full share on NFS, which writes later: the descriptor is closed all the same."""
+    path = tmp_path / "log"
+    close, failed = os.close, []
+
+    def failing(fd: int) -> None:
+        is_log = Path(f"/proc/self/fd/{fd}").readlink().parent == tmp_path
+        close(fd)
+        if is_log:
+            failed.append(fd)
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "close", failing)
+    writer = LineWriter(path, name="test-quota")
+    path.rename(tmp_path / "log.1")
+    writer.reopen()
+    wait_until(lambda: len(failed) == 1)
+    writer.write(b"line\n")
+    writer.close()
+    assert is_gone("log:test-quota")
+    assert path.read_bytes() == b"line\n"
+    assert len(failed) == 2
+    assert [record.message for record in caplog.records] == ["log file has lost lines"] * 2
 
 
 def test_reopening_a_descriptor_changes_nothing() -> None:
