@@ -121,6 +121,7 @@ async def test_placement_leaves_a_standby_backend_alone_until_it_is_activated() 
             backend("gpu-0", first.ports),
             backend("gpu-1", second.ports, standby=1),
             placement=placement,
+            standby={"hold": "60s"},  # and the usual cooldown: two loads may take long
         )
         async with running_balancer(config) as balancer, client_of(balancer) as client:
             await infer(client)
