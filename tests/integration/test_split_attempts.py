@@ -17,10 +17,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.split.bodies import BodyCut
-from lb.kserve.split.messages import MessageCut
-from lb.proxy.http1 import split_request
-from lb.proxy.http2 import split_session
+from lb.kserve.split import bodies, messages
 from tests.fakes.gated import until
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import (
@@ -325,19 +322,15 @@ def _break(_: object, *parts: object) -> None:
 
 
 def _with_broken_parts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessageCut if scene.is_grpc else BodyCut, "part", _break)
+    monkeypatch.setattr(messages.MessageCut if scene.is_grpc else bodies.BodyCut, "part", _break)
 
 
 def _with_broken_reading(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = (split_session, "cut_message") if scene.is_grpc else (split_request, "cut_body")
-    monkeypatch.setattr(module, name, _break)
+    monkeypatch.setattr(messages if scene.is_grpc else bodies, "common_rows", _break)
 
 
 def _with_broken_joining(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = (
-        (split_session, "join_messages") if scene.is_grpc else (split_request, "join_bodies")
-    )
-    monkeypatch.setattr(module, name, _break)
+    monkeypatch.setattr(messages if scene.is_grpc else bodies, "_read_answer", _break)
 
 
 @pytest.mark.parametrize("spoil", [_with_broken_reading, _with_broken_parts, _with_broken_joining])
