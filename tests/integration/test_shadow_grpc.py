@@ -17,7 +17,6 @@ from lb.access.gate import ControlRule, Gate, GateRules
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http2.inspection import INSPECTED_BYTES
 from tests.fakes.relay import RunningRelay, running_relay
 from tests.wire import frames as f
 from tests.wire.http2 import Peer, RawBackend, raw_backend, raw_client, replies
@@ -25,6 +24,8 @@ from tests.wire.waiting import eventually
 
 NAME, MODEL, SHADOW = b"detector", b"detector_v1", b"detector_v2"
 LIMIT_S = 30.0
+LOOKED_AT = 32 * 1024
+"""Bytes of a request that are inspected before it goes on, at most."""
 Reply = Callable[[int, bytes], bytes]
 
 
@@ -223,7 +224,7 @@ async def test_a_call_whose_inspection_takes_several_turns_is_copied_as_it_came(
     control = ControlRule(loopback=False, networks=())
     gate = Gate(GateRules(control=control, strict_shared_memory=True))
     request = read(f.message(infer()))
-    request.raw_input_contents[0] = bytes(INSPECTED_BYTES)
+    request.raw_input_contents[0] = bytes(LOOKED_AT)
     first = request.SerializeToString()
     names = b"\x0a\x00" * 8000  # of one input, whose name is empty each time
     rest = b"\x2a\x80\x7d" + names
