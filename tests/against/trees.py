@@ -29,6 +29,9 @@ _COUNTERS = re.compile(
     r"|re\w+_bytes|backend_attempts|backend_responses|backend_failures|sequences\w*)_total"
 )
 """Counters that say what became of requests, in whatever order they came."""
+_LABELS = re.compile(r'\b(?:backend|model)="[^"]*",?')
+"""Labels that are a matter of time: a model has its own once a good answer to it was counted, and
+requests are counted together. The access log names the model as well."""
 
 
 class Tree:
@@ -44,14 +47,14 @@ class Tree:
         self._log = folder / f"{name}-access.log"
 
     def counters(self) -> dict[str, float]:
-        """Its counters of requests, all backends together."""
+        """Its counters of requests, all backends and models together."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics/own", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         found: dict[str, float] = {}
         for line in lines:
             series, _, value = line.rpartition(" ")
             if _COUNTERS.match(series):
-                name = re.sub(r'backend="[^"]*",?', "", series)
+                name = _LABELS.sub("", series)
                 found[name] = found.get(name, 0.0) + float(value)
         return found
 
