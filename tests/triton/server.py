@@ -169,6 +169,7 @@ class RealTriton:
             if not is_known or not self._starts_left:
                 raise RuntimeError(f"{self.name} ended at start:\n{words}")
             self._starts_left -= 1
+            self._kill()  # what it started may run on
             self._process = self._start()
         metrics = f"127.0.0.1:{self.metrics_port}"
         return (
