@@ -51,7 +51,7 @@ class Pair:
     """Two answers to one request."""
 
     shadow: int
-    """Whose it is: the number of the rules by which it was copied."""
+    """The number of the shadow that it belongs to."""
     name: str
     """That the client asked for."""
     is_noise: bool

@@ -144,14 +144,14 @@ class Membership:
             sources: names of its sources, in order. What others have found is forgotten.
         """
         found = {name: self._found.get(name) for name in sources}
-        wanted = (tuple(entries), health, found)
-        now = (self._configured, self._health, self._found)
-        is_same_order = list(found) == list(self._found)  # it decides who keeps a name
-        if wanted == now and is_same_order and self._most_applied == self.most:
+        # The order of sources decides who keeps a name.
+        wanted = (tuple(entries), health, tuple(found.items()))
+        now = (self._configured, self._health, tuple(self._found.items()))
+        if wanted == now and self._most_applied == self.most:
             return
         if health != self._health:
             self._members.clear()
-        self._configured, self._health, self._found = wanted
+        self._configured, self._health, self._found = tuple(entries), health, found
         self._apply()
 
     def found(self, source: str, entries: Sequence[BackendSettings]) -> None:

@@ -82,7 +82,7 @@ class WarmUp:
             self._let_go(record, self._only_here(record, record.models.cold))
 
     def _only_here(self, record: BackendRecord, versions: frozenset[Version]) -> frozenset[Version]:
-        """Those of some versions that no other backend can serve meanwhile."""
+        """Select the versions that no other backend can serve meanwhile."""
         for other in self._directory.records:
             if not versions:
                 break

@@ -158,7 +158,7 @@ class Shadow:
 
     def __init__(self, number: int, name: bytes, rules: ShadowRules) -> None:
         self.number = number
-        """Of no other one: what comes late about a shadow that was replaced counts for none."""
+        """No other shadow has it: what comes late about one that was replaced counts for none."""
         self.name = name.decode("utf-8", "backslashreplace")
         self.rules = rules
         self.fates: dict[tuple[str, str], int] = {}

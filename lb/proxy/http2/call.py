@@ -487,8 +487,7 @@ class Call(Exchange):
             return
         increment = self.request.went_out(size)
         if increment:
-            self.server.out.append(window_update(self.client_id, increment))
-            self.server.mark()
+            self._open_window(increment)
 
     def let_come(self, size: int) -> None:
         """Have the client's window let it send so many bytes more at least: they are held until
@@ -498,8 +497,12 @@ class Call(Exchange):
         if increment > 0:
             request.window += increment
             request.owed -= increment
-            self.server.out.append(window_update(self.client_id, increment))
-            self.server.mark()
+            self._open_window(increment)
+
+    def _open_window(self, increment: int) -> None:
+        """Tell the client that it may send so many bytes more."""
+        self.server.out.append(window_update(self.client_id, increment))
+        self.server.mark()
 
     def request_trailers(self, block: bytes) -> None:
         """The request ended with trailers."""

@@ -27,7 +27,7 @@ from lb.proxy.http2.asked import Collector, OwnAnswer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.health import (
-    NAME_BYTES,
+    HEALTH_QUESTION_BYTES,
     answer_health,
     answer_ready,
     answer_server,
@@ -49,7 +49,7 @@ Handler = Callable[[Http2Shared, Http2Connection, int, RequestHead], Call]
 
 def _ours(answer: OwnAnswer) -> Handler:
     """Makes a call about health, which we answer."""
-    return partial(_collected, answer=answer, most=NAME_BYTES)
+    return partial(_collected, answer=answer, most=HEALTH_QUESTION_BYTES)
 
 
 def _collected(

@@ -19,7 +19,7 @@ from lb.wire.grpc.message import frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.protobuf import BYTES, ProtobufError, fields
 
-NAME_BYTES: Final = 4096
+HEALTH_QUESTION_BYTES: Final = 4096
 """Bytes of a question that is one name, which has at most 255."""
 _GRPC: Final = AppProtocol.GRPC
 

@@ -364,14 +364,16 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     if data[0]:
-        is_allowed = size <= MAX_COMPRESSED
-        if is_allowed and len(message) < size:
-            if end_stream:
+        plain = None
+        if size <= MAX_COMPRESSED:
+            if len(message) == size:
+                plain = inflated(message, MAX_COMPRESSED)
+            elif end_stream:
                 return False
-            call.look_again_at = PREFIX_SIZE + size
-            call.let_come(size - len(message))
-            return None
-        plain = inflated(message, MAX_COMPRESSED) if is_allowed else None
+            else:
+                call.look_again_at = PREFIX_SIZE + size
+                call.let_come(size - len(message))
+                return None
         if plain is None:
             text = f"compressed messages for {split.name.decode()} may have {MAX_COMPRESSED} bytes"
             call.fail(Reason.BODY_TOO_LARGE, text)
