@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.corpus.grpc_backends import BackendRow
-from tests.corpus.http2_play import PAUSE_S, MemoryBudget, connected, hear, send_in_pieces
+from tests.corpus.http2_play import PAUSE_S, MemoryBudget, connected, hear
 from tests.corpus.http2_process import PACES, Served, serving
 from tests.corpus.http2_row import TOKEN_FIELD
 from tests.wire import frames as fr
@@ -79,7 +79,7 @@ class BadBackend(MemoryBudget):
         self.speaks = True
         try:
             if self.piecewise:
-                await send_in_pieces(peer, row.reply, PAUSE_S)
+                await peer.send_in_pieces(row.reply, PAUSE_S)
             else:
                 peer.send(row.reply)
         finally:

@@ -28,8 +28,6 @@ from tests.wire.frames import HANG_PATH, FieldPair, answer
 from tests.wire.http2 import Peer, RawBackend, Script, greet
 from tests.wire.waiting import eventually
 
-PIECES = 400
-"""Long rows are sent in about so many pieces where short ones go byte by byte."""
 PAUSE_S = 0.001
 """Between two pieces for another process: without it most of its reads bring several, with it 19 of
 20 bring one. In this process, giving way to the event loop does."""
@@ -202,16 +200,6 @@ async def hear(right: Right, peer: Peer) -> None:
             assert (found.kind, found.flags & fr.ACK) == (fr.SETTINGS, 0), found
 
 
-async def send_in_pieces(peer: Peer, content: bytes, pause_s: float = 0.0) -> None:
-    """Send byte by byte, or in `PIECES`, so that each is read by itself."""
-    step = 1 + len(content) // PIECES
-    for at in range(0, len(content), step):
-        if peer.writer.is_closing() or peer.reader.at_eof():
-            return
-        peer.send(content[at : at + step])
-        await asyncio.sleep(pause_s)
-
-
 async def play(
     row: Row, peer: Peer, token: bytes, *, piecewise: bool, pause_s: float = 0.0
 ) -> None:
@@ -227,7 +215,7 @@ async def play(
             if isinstance(step, bytes):
                 sent = step.replace(TOKEN, token)
                 if piecewise:
-                    sending = asyncio.create_task(send_in_pieces(peer, sent, pause_s))
+                    sending = asyncio.create_task(peer.send_in_pieces(sent, pause_s))
                 else:
                     peer.send(sent)
                 continue

@@ -79,7 +79,8 @@ ROWS = (
     row(
         "refuses connections",
         *(steps.disturb(1, Fault(refuse=True)), steps.rest(1.0), steps.disturb(1, NO_FAULT)),
-        rules=(failed(), failed_steps()),
+        # Steps of its sequences fail where they need a new connection: they can go nowhere else.
+        rules=(failed(),),
         disturbed=True,
     ),
     replace(

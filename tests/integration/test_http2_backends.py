@@ -52,7 +52,7 @@ def speaks(sent: bytes, *, piecewise: bool) -> Callable[[RawBackend], Script]:
             if len(backend.peers) == 1:
                 await peer.until(lambda f: f.ends_stream)
                 if piecewise:
-                    await peer.send_slowly(sent, 1 + len(sent) // 400)
+                    await peer.send_in_pieces(sent)
                 else:
                     peer.send(sent)
             while (found := await peer.next()) is not None:

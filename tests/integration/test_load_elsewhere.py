@@ -114,7 +114,7 @@ async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> N
 
 @pytest.mark.parametrize(
     ("clients", "model", "body"),
-    [(1, "sleeper", SLEEPY), (12, "simple", SIMPLE)],
+    [(4, "sleeper", SLEEPY), (12, "simple", SIMPLE)],
     ids=["on its device", "of the same model"],
 )
 async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(

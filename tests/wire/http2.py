@@ -30,6 +30,9 @@ from tests.wire.frames import (
 )
 from tests.wire.waiting import WAIT_S
 
+PIECES = 400
+"""Long contents are sent in about so many pieces where short ones go byte by byte."""
+
 
 class ConnectionOver(AssertionError):
     """The other side closed where more was expected."""
@@ -59,22 +62,34 @@ class Peer:
         """The other side's SETTINGS."""
         self.frame_size = 16_384
         """The longest frame that this side takes."""
+        self._held: list[bytes] | None = None
+        """What follows `send_in_pieces`."""
         self._decoder = Decoder()
         self._block = b""
         self._ends = False
 
     def send(self, *parts: bytes) -> None:
         """Send all at once."""
-        if not self.closed:
+        if self._held is not None:
+            self._held.extend(parts)
+        elif not self.closed:
             self.writer.write(b"".join(parts))
 
-    async def send_slowly(self, content: bytes, step: int = 1) -> None:
-        """Send piece by piece, each read by itself on the other side."""
-        for at in range(0, len(content), step):
-            if self.writer.is_closing() or self.reader.at_eof():
-                return
-            self.writer.write(content[at : at + step])
-            await asyncio.sleep(0)
+    async def send_in_pieces(self, content: bytes, pause_s: float = 0.0) -> None:
+        """Send byte by byte, or in `PIECES`, so that each is read by itself.
+
+        What another task sends meanwhile follows: it would end up in the midst of a frame."""
+        step = 1 + len(content) // PIECES
+        self._held = held = []
+        try:
+            for at in range(0, len(content), step):
+                if self.writer.is_closing() or self.reader.at_eof():
+                    return
+                self.writer.write(content[at : at + step])
+                await asyncio.sleep(pause_s)
+        finally:
+            self._held = None
+        self.send(*held)
 
     async def next(self) -> Frame | None:
         """The next frame; None when the other side has closed."""
