@@ -63,6 +63,7 @@ from lb.control.model_placement import PlacementError, PlacementStatus
 from lb.control.record import BackendRecord
 from lb.control.standby import NotStandbyError
 from lb.domain.backend import Address, AdminState
+from lb.domain.names import readable
 from lb.net.threads import computed
 from lb.proxy.shadow import Shadows
 from lb.proxy.variants import VariantBook, VariantSet
@@ -446,7 +447,7 @@ class AdminApi:
             each.rules.name: round(percent, 3)
             for each, percent in zip(split.variants, split.percents, strict=True)
         }
-        name = split.name.decode("utf-8", "backslashreplace")
+        name = readable(split.name)
         _log.info("shares of variants set", extra={"model": name, "percents": str(shares)})
         return self._split_view(split)
 

@@ -6,6 +6,7 @@ from lb.admin.compare_models import Agreement, ComparedExample, ComparedOutput, 
 from lb.admin.views import latency_view
 from lb.comparison.shares import interval, is_certainly_higher
 from lb.comparison.tally import OutputTally, Tally
+from lb.domain.names import readable
 from lb.proxy.shadow import Kind, Shadow, Shadows
 
 _SHADOW = Kind.SHADOW.value
@@ -25,7 +26,7 @@ def comparison_view(shadows: Shadows, shadow: Shadow) -> Comparison:
     version = f":{rules.version.decode()}" if rules.version else ""
     return Comparison(
         model=shadow.name,
-        shadow=rules.model.decode("utf-8", "backslashreplace") + version,
+        shadow=readable(rules.model) + version,
         percent=round(100 * rules.share, 3),
         atol=0.0 if compare is None else compare.atol,
         rtol=0.0 if compare is None else compare.rtol,

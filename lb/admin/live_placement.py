@@ -6,7 +6,7 @@ from typing import Final
 
 from lb.admin.live_document import LivePlacement
 from lb.control.model_placement import PlacementStatus
-from lb.control.record import text
+from lb.domain.names import readable
 
 _NAMED: Final = 12
 """Models of a backend that are named; the others are counted."""
@@ -22,7 +22,7 @@ def placement_rows(status: PlacementStatus) -> list[LivePlacement]:
         counts[placed.backend] += 1
         if counts[placed.backend] <= _NAMED:
             state = "" if placed.state == "ready" else f" ({placed.state})"
-            rows[placed.backend]["models"].append(text(placed.model) + state)
+            rows[placed.backend]["models"].append(readable(placed.model) + state)
     for name, row in rows.items():
         if counts[name] > _NAMED:
             row["models"].append(f"and {counts[name] - _NAMED} more")
@@ -30,14 +30,14 @@ def placement_rows(status: PlacementStatus) -> list[LivePlacement]:
         row["room"] = f"{counts[name]}{most}"
     verb = "would load" if status.mode == "observe" else "loading"
     for step in status.steps:
-        evicted = ", ".join(map(text, step.evict))
+        evicted = ", ".join(map(readable, step.evict))
         if step.model is None:
             note = f"{'would unload' if status.mode == 'observe' else 'unloading'} {evicted}"
         else:
-            note = f"{verb} {text(step.model)}" + (f" in place of {evicted}" if evicted else "")
+            note = f"{verb} {readable(step.model)}" + (f" in place of {evicted}" if evicted else "")
         if step.backend in rows:
             rows[step.backend]["note"] = note
     for model, backend, failure in status.failures:
         if backend in rows and not rows[backend]["note"]:
-            rows[backend]["note"] = f"{text(model)} was not loaded: {failure.error}"
+            rows[backend]["note"] = f"{readable(model)} was not loaded: {failure.error}"
     return list(rows.values())

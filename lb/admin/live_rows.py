@@ -26,9 +26,10 @@ from lb.admin.live_document import (
 )
 from lb.admin.views import quantile
 from lb.control.changes import StateChange
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import Backend
 from lb.domain.model import ModelState
+from lb.domain.names import readable
 from lb.domain.pool import Placements, PoolSnapshot
 from lb.domain.schedule import ModelBackendView, Wait
 from lb.telemetry.collector import ModelTableStatus
@@ -254,7 +255,7 @@ class BackendRows:
             for view in some:
                 learnt.setdefault(view.backend, []).append(
                     LearntTime(
-                        model=text(view.model),
+                        model=readable(view.model),
                         ms=milliseconds(view.expected_s or None),
                         in_flight=view.in_flight,
                         limit=view.limit,
@@ -573,7 +574,7 @@ class ModelRows:
         queued, oldest_s = queues.get(name, (0, 0.0))
         ready_on, not_on = self._where(snapshot, name)
         shown: LiveModel = {
-            "name": text(name),
+            "name": readable(name),
             "ready_on": ready_on,
             "not_on": not_on,
             "requests": round(row.requests, 2) if row.is_complete else None,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lb.admin.live_document import LiveVariant
 from lb.admin.views import quantile
 from lb.comparison.shares import interval
+from lb.domain.names import readable
 from lb.proxy.shadow import CopyFate, Kind, Shadow, Shadows
 from lb.telemetry.variants import VariantStatus
 
@@ -55,7 +56,7 @@ def _shadow_row(shadows: Shadows, shadow: Shadow) -> LiveVariant:
         low, high = interval(tally.same, tally.compared)
         share = tally.same / tally.compared
         notes.insert(0, f"{share:.2%} same ({low:.2%} to {high:.2%})")
-    model = rules.model.decode("utf-8", "backslashreplace")
+    model = readable(rules.model)
     return LiveVariant(
         name=f"{shadow.name} (shadow)",
         model=f"{model}:{rules.version.decode()}" if rules.version else model,

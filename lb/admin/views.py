@@ -32,11 +32,12 @@ from lb.admin.models import VariantSet as VariantSetView
 from lb.control.directory import BackendDirectory
 from lb.control.drift import DriftComparison
 from lb.control.model_placement import PlacementStatus
-from lb.control.record import BackendRecord, PortRecord, text
+from lb.control.record import BackendRecord, PortRecord
 from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
 from lb.domain.backend import Backend as DomainBackend
 from lb.domain.load import LoadReport
 from lb.domain.model import ModelUse
+from lb.domain.names import readable
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.domain.standby import StandbyStatus
 from lb.proxy.variants import VariantSet
@@ -56,7 +57,7 @@ def variant_set_view(split: VariantSet, statuses: Iterable[VariantStatus]) -> Va
         statuses: of its variants.
     """
     return VariantSetView(
-        model=split.name.decode("utf-8", "backslashreplace"),
+        model=readable(split.name),
         changed=split.changed,
         why=split.why,
         variants=[
@@ -180,7 +181,7 @@ def _load(report: LoadReport | None, now: float) -> Load:
         others=_rounded(report.others),
         devices=[
             Device(
-                id=text(each.device),
+                id=readable(each.device),
                 utilization=_rounded(each.utilization),
                 memory_used_bytes=each.memory_used,
                 memory_total_bytes=each.memory_total,
@@ -199,7 +200,7 @@ def models_view(directory: BackendDirectory, record: BackendRecord, now: float) 
         listed=table.lists,
         age_s=_rounded(table.age_s(now)),
         models=[],
-        regions=sorted(map(text, record.regions)),
+        regions=sorted(map(readable, record.regions)),
         drift=Drift(
             models=list(drift.models),
             configurations=list(drift.configurations),
@@ -218,8 +219,8 @@ def model_views(record: BackendRecord, status: PlacementStatus) -> Iterator[Mode
     }
     for entry in table.entries:
         yield Model(
-            name=text(entry.name),
-            version=text(entry.version),
+            name=readable(entry.name),
+            version=readable(entry.version),
             state=table.state_of(entry).value,
             reason=entry.reason,
             draining=entry.name in record.drained_models,
@@ -234,7 +235,7 @@ def model_drain_view(
     use = use_of(record.backend, model)
     return ModelDrain(
         backend=record.backend.name,
-        model=text(model),
+        model=readable(model),
         draining=model in record.drained_models,
         in_flight=use.in_flight + use.idle_streams,
         open_sequences=use.open_sequences,
@@ -253,8 +254,8 @@ def queue_views(status: QueueStatus) -> Iterator[ModelQueue]:
 
 def _model_queue(queue: ModelQueueView, backends: list[ModelBackendView]) -> ModelQueue:
     return ModelQueue(
-        model=text(queue.model),
-        version=text(queue.version),
+        model=readable(queue.model),
+        version=readable(queue.version),
         waiting={str(priority + 1): count for priority, count in sorted(queue.waiting.items())},
         oldest_ms=round(queue.oldest_s * 1000, 3),
         backends=[
@@ -289,7 +290,7 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
         left_alone=list(status.left_alone),
         models=[
             PlacedModel(
-                model=text(each.model),
+                model=readable(each.model),
                 backend=each.backend,
                 state=each.state,
                 age_s=_rounded(each.age_s),
@@ -302,20 +303,21 @@ def placement_view(status: PlacementStatus, now: float) -> PlacementView:
             for each in status.models
         ],
         wanted=[
-            WantedModel(model=text(model), for_s=round(for_s, 3)) for model, for_s in status.wanted
+            WantedModel(model=readable(model), for_s=round(for_s, 3))
+            for model, for_s in status.wanted
         ],
         steps=[
             PlacementStep(
-                model=text(each.model or b""),
+                model=readable(each.model or b""),
                 backend=each.backend,
-                evict=list(map(text, each.evict)),
-                before=list(map(text, each.before)),
+                evict=list(map(readable, each.evict)),
+                before=list(map(readable, each.before)),
             )
             for each in status.steps
         ],
         failures=[
             FailedLoad(
-                model=text(model),
+                model=readable(model),
                 backend=backend,
                 error=failure.error,
                 failures=failure.times,

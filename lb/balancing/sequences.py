@@ -23,6 +23,7 @@ from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
 from lb.balancing.step_latency import StepLatencies, StepLatency
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
+from lb.domain.names import readable
 from lb.domain.outcome import Reason
 from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
@@ -353,9 +354,7 @@ class SequenceTable:
         `max_models` under the name `other`."""
         found: Counter[tuple[str, str]] = Counter()
         for number, model in enumerate(self._models.values()):
-            name = (
-                model.name.decode("utf-8", "backslashreplace") if number < max_models else "other"
-            )
+            name = readable(model.name) if number < max_models else "other"
             for open_sequences in model.by_backend.values():
                 if not open_sequences.is_lost:
                     found[open_sequences.backend.name, name] += open_sequences.open

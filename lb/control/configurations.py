@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from lb.control.questions import NotOffered, Questions
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import Backend, BackendKind
 from lb.domain.errors import UpstreamError
+from lb.domain.names import readable
 from lb.health.configurations import ConfigurationBook
 from lb.health.models import Version
 from lb.kserve.configuration import Configuration
@@ -99,7 +100,7 @@ class ConfigurationReader:
             try:
                 await self.ask(record, version)
             except (NotOffered, ValueError) as error:
-                fields = {"backend": record.backend.name, "model": text(version[0])}
+                fields = {"backend": record.backend.name, "model": readable(version[0])}
                 _log.debug("configuration not compared", extra={**fields, "why": str(error)})
             except UpstreamError:
                 self._left.pop(record, None)
@@ -125,7 +126,7 @@ class ConfigurationReader:
             return found  # it has gone meanwhile, or nobody uses it yet
         before = self._book.digest(record.backend, version)
         if self._book.note(record.backend, version, found.digest):
-            fields = {"backend": record.backend.name, "model": text(version[0])}
+            fields = {"backend": record.backend.name, "model": readable(version[0])}
             _log.warning("backends do not configure a model alike", extra=fields)
         if before is not None and before != found.digest:
             self._changed(record, version)

@@ -20,7 +20,7 @@ from lb.control.model_drains import Drained, ModelDrains, OnDemands
 from lb.control.narrowing import Narrow, Narrowing
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
-from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
+from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.control.trials import Trials
 from lb.domain.backend import (
@@ -35,6 +35,7 @@ from lb.domain.backend import (
 from lb.domain.control import Reach
 from lb.domain.errors import LoadBalancerError
 from lb.domain.model import ModelFacts, ModelUse
+from lb.domain.names import readable
 from lb.domain.outcome import Outcome
 from lb.domain.pool import OnDemand, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
@@ -357,9 +358,9 @@ class BackendDirectory:
         record.drained_models ^= {model}
         states = [AdminState.ENABLED.value, AdminState.DRAINING.value]
         before, after = states if is_drained else states[::-1]
-        fields = {"backend": name, "model": text(model), "from": before, "to": after}
+        fields = {"backend": name, "model": readable(model), "from": before, "to": after}
         _log.info("model administered", extra={**fields, "why": "operator"})
-        self.changes.add(StateChange(now, name, text(model), before, after, "operator"))
+        self.changes.add(StateChange(now, name, readable(model), before, after, "operator"))
         self._publish_if_changed()
 
     def evict(self, record: BackendRecord, models: frozenset[bytes]) -> None:
@@ -459,7 +460,7 @@ class BackendDirectory:
         else:
             is_news = bool(version) and record.models.contradicted((model, version), now)
         if is_news:
-            fields = {"backend": backend.name, "model": text(model)}
+            fields = {"backend": backend.name, "model": readable(model)}
             _log.info("backend does not have a model that it listed", extra=fields)
             self.models_changed(record, now)
         if is_news and version is None:

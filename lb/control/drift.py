@@ -14,8 +14,9 @@ from itertools import islice
 from typing import Final
 
 from lb.control.directory import BackendDirectory
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, Backend
+from lb.domain.names import readable
 from lb.health.configurations import deviating
 from lb.health.models import Version
 from lb.kserve.server_settings import Settings, Value, differing
@@ -60,7 +61,7 @@ def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, in
     for ready, backends in Counter(record.models.ready for record in directory.records).items():
         for name in {name for name, _ in ready}:
             counts[name] += backends
-    return [(text(name), count) for name, count in islice(sorted(counts.items()), most)]
+    return [(readable(name), count) for name, count in islice(sorted(counts.items()), most)]
 
 
 class DriftComparison:
@@ -99,11 +100,11 @@ class DriftComparison:
         ready = record.models.ready
         if ready not in self._missing:
             missing = self._models - {name for name, _ in ready}
-            self._missing[ready] = tuple(sorted(text(name) for name in missing))
+            self._missing[ready] = tuple(sorted(readable(name) for name in missing))
         settings = record.setup.trace | record.setup.log
         return Drift(
             self._missing[ready],
-            tuple(sorted(map(text, self._reconfigured.get(record.backend, ())))),
+            tuple(sorted(map(readable, self._reconfigured.get(record.backend, ())))),
             tuple(
                 name
                 for name, value in self._usual.items()

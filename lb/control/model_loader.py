@@ -18,10 +18,11 @@ from typing import Final
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
+from lb.domain.names import readable
 from lb.domain.outcome import UNREACHED, Outcome
 from lb.placing.planner import Failure, FailureKind, ModelPlanner, Step
 from lb.telemetry.counts import LOAD_BOUNDS_S, PlacementCounts
@@ -130,7 +131,7 @@ class ModelLoader:
             return False
         self._overdue.add(backend)
         self._loads["overdue"] += 1
-        fields = {"backend": backend, "model": text(model), "seconds": round(took_s, 3)}
+        fields = {"backend": backend, "model": readable(model), "seconds": round(took_s, 3)}
         _log.warning("model load is overdue: other backends may load the model", extra=fields)
         return True
 
@@ -153,7 +154,7 @@ class ModelLoader:
         except NotUnloadedError as error:
             _log.warning(
                 "model not evicted",
-                extra={"backend": step.backend, "model": text(model), "why": str(error)},
+                extra={"backend": step.backend, "model": readable(model), "why": str(error)},
             )
             # An idle model that cannot be unloaded is not asked for again and again, either.
             failed = step.model or model
@@ -166,12 +167,12 @@ class ModelLoader:
             return
         for model in (*step.before, step.model):
             if not is_needed():
-                fields = {"backend": step.backend, "model": text(step.model)}
+                fields = {"backend": step.backend, "model": readable(step.model)}
                 _log.info("model is not loaded: all clients have left", extra=fields)
                 return
             if failure := await self._load(record, model):
                 if model != step.model:
-                    told = f"{text(model)}, which it calls, was not loaded: {failure.error}"
+                    told = f"{readable(model)}, which it calls, was not loaded: {failure.error}"
                     self._planner.failed(
                         step.model, step.backend, told, self._clock(), failure.kind
                     )
@@ -192,7 +193,7 @@ class ModelLoader:
         Raises:
             NotUnloadedError: it cannot be unloaded.
         """
-        fields = {"backend": record.backend.name, "model": text(model)}
+        fields = {"backend": record.backend.name, "model": readable(model)}
         self._directory.evict(record, frozenset({model}))
         began = self._clock()
         give_up_at = began + _IDLE_S
@@ -220,7 +221,7 @@ class ModelLoader:
         give_up_at = unload_began + _UNLOAD_S
         while self._has(record, model):
             if self._clock() >= give_up_at:
-                raise NotUnloadedError(f"{text(model)} stays loaded")
+                raise NotUnloadedError(f"{readable(model)} stays loaded")
             await asyncio.sleep(_POLL_S)
             await self._watch.listed(record)
         self._planner.unload_s[model] = self._clock() - unload_began
@@ -261,7 +262,7 @@ class ModelLoader:
 
     async def _ask_to_load(self, record: BackendRecord, model: bytes) -> Failure | None:
         """Have a backend load a model. Returns how that failed; None: it did not."""
-        fields = {"backend": record.backend.name, "model": text(model)}
+        fields = {"backend": record.backend.name, "model": readable(model)}
         began = self._clock()
         why, kind = "", FailureKind.REFUSED
         self._loading[record.backend.name] = model, began
@@ -321,7 +322,7 @@ class ModelLoader:
             return
         missing = sizes.unloaded(model, record.backend.name, before - after)
         if missing > _NOTABLE * size:
-            fields = {"backend": record.backend.name, "model": text(model), "bytes": missing}
+            fields = {"backend": record.backend.name, "model": readable(model), "bytes": missing}
             _log.warning("memory of an unloaded model did not come back", extra=fields)
 
     async def _settled_memory(self, record: BackendRecord) -> int | None:

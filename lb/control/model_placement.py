@@ -26,10 +26,11 @@ from lb.control.model_loader import (
 )
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState, ModelUse
+from lb.domain.names import readable
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.pool import OnDemand, PoolSnapshot
 from lb.domain.schedule import ModelBackendView
@@ -438,7 +439,7 @@ class ModelPlacement:
                     "model unload is overdue: it is not waited for",
                     extra={
                         "backend": record.backend.name,
-                        "model": text(model),
+                        "model": readable(model),
                         "seconds": round(took_s, 3),
                     },
                 )
@@ -536,12 +537,12 @@ class ModelPlacement:
 
     def _observe(self, steps: list[Step]) -> None:
         for step in set(steps).difference(self._observed):
-            evicted = ", ".join(map(text, step.evict))
+            evicted = ", ".join(map(readable, step.evict))
             fields = {"backend": step.backend, "evict": evicted}
             if step.model is None:
                 _log.info("model would be unloaded", extra=fields)
             else:
-                _log.info("model would be loaded", extra={**fields, "model": text(step.model)})
+                _log.info("model would be loaded", extra={**fields, "model": readable(step.model)})
         self._observed = tuple(steps)
 
     # Which backends load models on request
@@ -624,7 +625,9 @@ class ModelPlacement:
         self.planner.pins[model] = is_pinned
         if is_pinned:
             self.planner.withdrawn.discard(model)
-        _log.info("model pinned" if is_pinned else "model unpinned", extra={"model": text(model)})
+        _log.info(
+            "model pinned" if is_pinned else "model unpinned", extra={"model": readable(model)}
+        )
         self._woken.set()
 
     async def evict(self, model: bytes, backend: str = "") -> None:
@@ -651,7 +654,7 @@ class ModelPlacement:
             raise PlacementError("it is pinned, or has min_copies")
         if not records:
             where = f"on backend {backend!r}" if backend else "on any backend"
-            raise LookupError(f"model {text(model)!r} is not loaded {where}")
+            raise LookupError(f"model {readable(model)!r} is not loaded {where}")
         for record in records:
             await self._evict_now(record, model)
 
@@ -677,7 +680,7 @@ class ModelPlacement:
         if not self.is_on:
             raise PlacementError("placement.mode is off")
         if not any(model in record.models.names for record in self._managed()):
-            raise LookupError(f"no managed backend has a model {text(model)!r}")
+            raise LookupError(f"no managed backend has a model {readable(model)!r}")
 
     # What people are shown
 

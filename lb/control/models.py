@@ -20,9 +20,10 @@ from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
 from lb.control.lists import ListReader
 from lb.control.questions import NotOffered, Questions
-from lb.control.record import LISTING_KINDS, BackendRecord, Setup, text
+from lb.control.record import LISTING_KINDS, BackendRecord, Setup
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
+from lb.domain.names import readable
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
@@ -210,7 +211,7 @@ class ModelWatch:
                 if not self.is_configured(model):
                     await self._facts.idle.wait()
         except TimeoutError:
-            _log.info("configuration is not read yet", extra={"model": text(model)})
+            _log.info("configuration is not read yet", extra={"model": readable(model)})
 
     async def _looked_at(self, watched: Iterable[_Watched]) -> None:
         try:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lb.control.changes import ChangeLog, StateChange
-from lb.control.record import text
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
+from lb.domain.names import readable
 from lb.domain.trial import Trial
 from lb.health.outlier_state import Phase
 from lb.health.outliers import Move, OutlierRules, Outliers
@@ -87,7 +87,7 @@ class PassiveHealth:
         """For which models backends are out and why, for people."""
         found: dict[Backend, list[str]] = {}
         for backend, model, outlier_state in self._outliers.out():
-            name = text(model) or "requests without a model"
+            name = readable(model) or "requests without a model"
             found.setdefault(backend, []).append(
                 f"{name}: {outlier_state.phase.value}, {_WHY[outlier_state.reason]}"
             )
@@ -152,13 +152,13 @@ class PassiveHealth:
             StateChange(
                 now,
                 move.backend.name,
-                text(move.model) or "requests without a model",
+                readable(move.model) or "requests without a model",
                 "",
                 move.phase.value,
                 _WHY[move.reason] if is_ejected else "its time out is over",
             )
         )
-        fields: dict[str, object] = {"backend": move.backend.name, "model": text(move.model)}
+        fields: dict[str, object] = {"backend": move.backend.name, "model": readable(move.model)}
         if not is_ejected:
             _log.info(
                 "backend on probation" if move.phase is Phase.PROBATION else "backend serves again",

@@ -17,6 +17,7 @@ from lb.domain.backend import (
     Port,
 )
 from lb.domain.load import LoadReport
+from lb.domain.names import readable
 from lb.domain.standby import StandbyPhase, StandbyRule, StandbyStatus
 from lb.health.models import ModelTable
 from lb.health.port import PortHealth
@@ -44,11 +45,6 @@ _WORST_FIRST: Final = (
     BackendState.SUSPECTED,
     BackendState.UP,
 )
-
-
-def text(name: bytes) -> str:
-    """A name of a backend's, for people."""
-    return name.decode("utf-8", "backslashreplace")
 
 
 def _why_standby(status: StandbyStatus | None) -> str:
@@ -226,7 +222,9 @@ class BackendRecord:
         if self.outlier_reason:
             reasons.append(self.outlier_reason)
         if self.drained_models:
-            reasons.append(f"drained models: {', '.join(map(text, sorted(self.drained_models)))}")
+            reasons.append(
+                f"drained models: {', '.join(map(readable, sorted(self.drained_models)))}"
+            )
         if self.admin is AdminState.REMOVING:
             reasons.insert(0, "removed")
         elif self.admin is AdminState.STANDBY:

@@ -18,10 +18,11 @@ from typing import Final
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions, Reply
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, AppProtocol, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
+from lb.domain.names import readable
 from lb.health.models import Version
 from lb.kserve.configuration import Configuration
 from lb.kserve.messages import SYSTEM_SHARED_MEMORY_REGISTER
@@ -279,7 +280,7 @@ class Restorer:
             # unloaded on others while those before it were loaded.
             if model in _missing_models(record, self._others()):
                 asked = self._questions.load(record, model, LOAD_TIMEOUT_S)
-                reply = await self._told(record, Kind.MODEL, text(model), asked)
+                reply = await self._told(record, Kind.MODEL, readable(model), asked)
                 if reply is None:
                     is_done = False
                     continue
@@ -304,10 +305,14 @@ class Restorer:
         try:
             await self._configure(record, model)
         except UpstreamError as error:
-            self._count(record, Kind.CONFIGURATION, text(model), error.detail)
+            self._count(record, Kind.CONFIGURATION, readable(model), error.detail)
             return
         except (NotOffered, ValueError) as error:
-            fields = {"backend": record.backend.name, "model": text(model), "why": str(error)}
+            fields = {
+                "backend": record.backend.name,
+                "model": readable(model),
+                "why": str(error),
+            }
             _log.info("configuration of a restored model not compared", extra=fields)
         unchecked.discard(model)
 
@@ -330,7 +335,7 @@ class Restorer:
             return
         else:
             why = await self._load_as(record, model, wanted)
-        self._count(record, Kind.CONFIGURATION, text(model), why)
+        self._count(record, Kind.CONFIGURATION, readable(model), why)
 
     async def _load_as(self, record: BackendRecord, model: bytes, wanted: Configuration) -> str:
         """Load a model with a configuration. Returns why it does not have it; empty when it has."""

@@ -19,11 +19,12 @@ from typing import Final
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.control.scaling import ScalingSignal
 from lb.control.standby_plan import Load, StandbyBackend, StandbyPlanner, Wanted
 from lb.domain.backend import WELL_STATES, AdminState, AppProtocol, Backend
 from lb.domain.errors import LoadBalancerError, UpstreamError
+from lb.domain.names import readable
 from lb.domain.pool import OnDemand, PoolSnapshot
 from lb.domain.standby import (
     ActivationCause,
@@ -457,7 +458,7 @@ class StandbyControl:
         reply = await self._questions.load(record, model, limit_s)
         if not reply.is_ok:
             why = reply.detail or f"status {reply.status}"
-            raise _NotActivatedError(f"{text(model)} cannot be loaded: {why}")
+            raise _NotActivatedError(f"{readable(model)} cannot be loaded: {why}")
         await self._watch.refreshed([record])
 
     async def _stop_released(self, standby: _Standby) -> None:

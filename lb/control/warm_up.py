@@ -15,10 +15,11 @@ from typing import Final
 
 from lb.control.directory import BackendDirectory
 from lb.control.questions import NotOffered, Questions, Reply
-from lb.control.record import BackendRecord, text
+from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, AppProtocol, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.fault import Fault
+from lb.domain.names import readable
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
 from lb.health.models import Version
@@ -128,7 +129,7 @@ class WarmUp:
 
     async def _try_warm_up(self, record: BackendRecord, version: Version) -> bool:
         """Try once. False where trying again may help."""
-        fields = {"backend": record.backend.name, "model": text(version[0])}
+        fields = {"backend": record.backend.name, "model": readable(version[0])}
         try:
             configuration = await self._questions.configuration(record, version)
             request = warm_up_request(configuration.text)

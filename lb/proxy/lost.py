@@ -7,6 +7,7 @@ from typing import Final
 
 from lb.balancing.unanswered import overdue_after_s
 from lb.domain.backend import Backend
+from lb.domain.names import readable
 from lb.domain.schedule import Ticket
 from lb.proxy.exchange import Attempt
 
@@ -51,7 +52,7 @@ def _report(backend: Backend, model: bytes, waited_s: float) -> None:
         "request given up as lost: the backend does not answer it",
         extra={
             "backend": backend.name,
-            "model": model.decode("utf-8", "backslashreplace"),
+            "model": readable(model),
             "seconds": round(waited_s, 3),
         },
     )

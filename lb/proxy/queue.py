@@ -23,6 +23,7 @@ from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
+from lb.domain.names import readable
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import UNREACHED, Outcome, Reason
 from lb.domain.pool import OnDemand, Placement, PoolRef, PoolSnapshot
@@ -595,7 +596,7 @@ class Queue:
             ticket.tenant = exchange.token
         elif options.tenant_header:
             name = exchange.hint(options.tenant_header)[:_MAX_TENANT]
-            ticket.tenant = name.decode("utf-8", "backslashreplace")
+            ticket.tenant = readable(name)
 
     def _forget(self, ticket: Ticket) -> _Held | None:
         held = self._waiting.pop(ticket, None)

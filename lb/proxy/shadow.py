@@ -28,6 +28,7 @@ from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import UpstreamError
+from lb.domain.names import readable
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.health.rollback import Baseline, Counts, VariantJudge
@@ -159,7 +160,7 @@ class Shadow:
     def __init__(self, number: int, name: bytes, rules: ShadowRules) -> None:
         self.number = number
         """No other shadow has it: what comes late about one that was replaced counts for none."""
-        self.name = name.decode("utf-8", "backslashreplace")
+        self.name = readable(name)
         self.rules = rules
         self.fates: dict[tuple[str, str], int] = {}
         """Counter by kind and fate."""
@@ -221,7 +222,7 @@ class _Copy:
         self.is_grpc = exchange.protocol is AppProtocol.GRPC
         self.backend = exchange.backend
         """Whose answer the client got."""
-        self.request_id = exchange.request_id.decode("utf-8", "backslashreplace")
+        self.request_id = readable(exchange.request_id)
         self.recording = recording
         self.fields = fields
         self.body = body
@@ -739,7 +740,7 @@ class Shadows:
         if self._clock() < shadow.paused_until:
             notes.append(f"paused: {shadow.why}")
         served = [snapshot.is_served(rules.model, rules.version, each) for each in AppProtocol]
-        model = rules.model.decode("utf-8", "backslashreplace")
+        model = readable(rules.model)
         route = snapshot.routes.get(rules.model)
         if all(each is False for each in served):
             notes.append(f"no backend has {model} ready")

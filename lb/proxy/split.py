@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from lb.domain.model import ModelFacts
+from lb.domain.names import readable
 from lb.domain.pool import PoolRef
 from lb.net.iteration import IterationBudget
 from lb.proxy.exchange import Exchange, RoutingHints
@@ -264,7 +265,7 @@ class Splits:
             pause_s = min(2 * before.pause_s, _MAX_UNFIT_S)
         self._unfit[model] = _Unfit(plan.facts, pause_s, self._clock() + pause_s)
         self.counts.unfit += 1
-        name = model.decode(errors="backslashreplace")
+        name = readable(model)
         fields = {"model": name, "why": why, "seconds": pause_s}
         _log.warning("batches of the model are not cut for a while", extra=fields)
 

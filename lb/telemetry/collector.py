@@ -29,6 +29,7 @@ from lb.domain.backend import (
     Histogram,
     Port,
 )
+from lb.domain.names import readable
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import POSITION_BOUNDS
 from lb.domain.standby import StandbyCounts
@@ -426,12 +427,12 @@ class LoadBalancerCollector:
     def _models(self) -> Iterator[Row]:
         for traffic in self._sources.meter.traffic:
             for model, usage in tuple(traffic.models.items()):
-                yield from _by_code((_text(model),), traffic.protocol, usage.codes)
+                yield from _by_code((readable(model),), traffic.protocol, usage.codes)
 
     def _model_times(self, attribute: str) -> Rows:
         read: Callable[[Any], Histogram] = attrgetter(attribute)
         return lambda: (
-            ((_text(model),), Buckets(_LATENCY_BOUNDS, tuple(times.counts), times.sum))
+            ((readable(model),), Buckets(_LATENCY_BOUNDS, tuple(times.counts), times.sum))
             for model, times in self._sources.meter.model_durations(read)
         )
 
@@ -618,11 +619,6 @@ class LoadBalancerCollector:
         self._sources.own_calls.retain(frozenset(self._sources.snapshot().backends))
         for (operation, backend, outcome), count in tuple(self._sources.own_calls.counts.items()):
             yield (operation, backend.name, outcome), count
-
-
-def _text(model: bytes) -> str:
-    """The value of a label `model`."""
-    return model.decode("utf-8", "backslashreplace")
 
 
 def _by_code(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lb.domain.backend import Histogram
+from lb.domain.names import readable
 from lb.domain.schedule import ModelBackendView, ModelQueueView, PositionHistogram
 from lb.telemetry.labels import OTHER
 
@@ -62,7 +63,7 @@ class Names:
 
     def of(self, model: bytes) -> str:
         """The label of one."""
-        return model.decode("utf-8", "backslashreplace") if model in self._known else OTHER
+        return readable(model) if model in self._known else OTHER
 
 
 def queue_rows(read: Callable[[], QueueStatus], most: Callable[[], int]) -> dict[str, Rows]:

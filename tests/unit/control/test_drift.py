@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Drift, DriftComparison, ready_backends, table_statuses
-from lb.control.record import Setup, text
+from lb.control.record import Setup
 from lb.domain.backend import AdminState
+from lb.domain.names import readable
 from tests.unit.control.test_directory import lists, make_directory
 
 NOW = 110.0
@@ -66,4 +67,4 @@ def test_metrics_count_what_views_name() -> None:
 
 
 def test_names_that_are_no_text_are_shown_all_the_same() -> None:
-    assert text(b"\xffx") == "\\xffx"
+    assert readable(b"\xffx") == "\\xffx"
