@@ -17,6 +17,9 @@ SERVER_TESTS := tests/triton
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
+# Tests start many hundred processes of the product: one of them compiles its modules for all.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: ablate demo test test-busy test-busy-units test-busy-others test-waiting test-whole test-servers test-compiled check check-compiled compile coverage covered-first covered-last covered-units diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers placement proto docs docs-site image-test mutants pictures rollback soak standby study workers triton debian dist release-check stack-test clean test-whole-first test-whole-last test-others standby-live split-chaos sequences
 
 demo: $(VENV)/.run
