@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from lb.kserve.errors import meaning
 from lb.kserve.merge.steps import Steps, finish
+from lb.kserve.split.inflation import GaveWay
 from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import Exchange, SplitHints
@@ -63,6 +64,7 @@ class BatchSide(Protocol[CutT, JoinedT]):
 
         Raises:
             NotSplit: it cannot be cut.
+            GaveWay: the batch had to give way to others for want of memory.
         """
         ...
 
@@ -79,14 +81,12 @@ class BatchSide(Protocol[CutT, JoinedT]):
         """Make a part of `count` rows from row `first` on."""
         ...
 
-    def join(self, parts: Sequence[Part]) -> tuple[Steps[JoinedT], int] | None:
+    def join(self, parts: Sequence[Part]) -> tuple[Steps[JoinedT], int | None]:
         """Begin to join the answers to all parts.
 
         Returns:
-            The work, and the bytes that it is about. None if the batch had to give way to others.
-
-        Raises:
-            NotMerged: they cannot be joined.
+            The work, which raises `NotMerged` where they cannot be joined, and `GaveWay`; and the
+            bytes that it is about, None while they are not known.
         """
         ...
 
@@ -241,6 +241,8 @@ class SplitBatch(Generic[CutT, JoinedT]):
             side: of its protocol, also if the batch is over.
             error: why.
         """
+        if isinstance(error, GaveWay):
+            return
         if isinstance(error, NotSplit):
             side.pass_on()
         elif isinstance(error, NotMerged):
@@ -315,12 +317,9 @@ class SplitBatch(Generic[CutT, JoinedT]):
             self._on_error(side, error)
 
     def _join(self, parts: Parts) -> None:
-        joining = self._side.join(parts.parts)
-        if joining is None:
-            return
-        work, size = joining
+        work, size = self._side.join(parts.parts)
         budget = self._relay.iteration
-        if size > JOINED_AT_ONCE or budget.left <= 0:
+        if size is None or size > JOINED_AT_ONCE or budget.left <= 0:
             self._do_in_turns("join", work, self._answer)
             return
         budget.spend(units_at_once(size))

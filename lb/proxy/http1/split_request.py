@@ -13,6 +13,7 @@ from lb.kserve.inspect import Findings
 from lb.kserve.merge.steps import Steps
 from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
+from lb.kserve.split.inflation import inflated_in_steps
 from lb.kserve.split.tensors import NotSplit
 from lb.kserve.work import json_priority, json_rows
 from lb.net.sockets import peer_end
@@ -33,12 +34,12 @@ from lb.proxy.split import (
     take_over_marks,
 )
 from lb.proxy.split_batch import SplitBatch
-from lb.wire.grpc.compression import inflated, inflated_start
+from lb.wire.grpc.compression import inflated_start
 from lb.wire.http1.body import Payload
 from lb.wire.http1.forwarded import add_field, drop_fields
 from lb.wire.http1.request import RequestHead
 from lb.wire.http1.response import ResponseHead
-from lb.wire.rope import Held, Rope, in_memory
+from lb.wire.rope import Held, in_memory
 
 ResultT = TypeVar("ResultT")
 
@@ -369,10 +370,11 @@ class SplitRequest:
         request = self.exchange.plan
         data = self.batch.held.rope()
         if request.is_compressed:
-            text = inflated(data.joined(), self.batch.plan.rule.max_bytes)
+            limit = self.batch.plan.rule.max_bytes
+            text = yield from inflated_in_steps(data, limit, self.batch.held.charge)
             if text is None:
                 raise NotSplit("it cannot be inflated, or is too long")
-            data = Rope([text])
+            data = text
         cut = yield from cut_body(data, request.json_size)
         return cut
 

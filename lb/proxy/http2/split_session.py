@@ -17,6 +17,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.inspect import inspect_quickly
 from lb.kserve.merge.steps import Steps
+from lb.kserve.split.inflation import inflated_in_steps
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
 from lb.proxy.exchange import Exchange
@@ -33,7 +34,7 @@ from lb.proxy.split import (
     take_over_marks,
 )
 from lb.proxy.split_batch import SplitBatch
-from lb.wire.grpc.compression import inflated, inflated_start
+from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
 from lb.wire.http2.flow import Payload, Pipe
@@ -286,19 +287,6 @@ class PartAnswer(ResponseSink):
         self.part = part
         self.held = HeldBytes(part.session.batch.memory)
 
-    @property
-    def message(self) -> Rope:
-        """The message without its prefix, inflated.
-
-        Raises:
-            NotMerged: it cannot be inflated.
-        """
-        data = self.held.rope()
-        message = _inflated(data, _INFLATED_ANSWER)
-        if message is None:
-            raise NotMerged("an answer cannot be inflated", is_of_model=False)
-        return message
-
     def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`."""
         if attempt.held_head is not None:
@@ -467,7 +455,7 @@ class SplitSession(CallPart):
         size = int.from_bytes(data.read(1, PREFIX_SIZE), "big")
         if len(data) != size + PREFIX_SIZE or data[0] > 1:
             raise NotSplit("not exactly one message")
-        message = _inflated(data, batch.plan.rule.max_bytes)
+        message = yield from self._message(data, batch.plan.rule.max_bytes)
         if message is None:
             raise NotSplit("it cannot be inflated, or is too long")
         cut = yield from cut_message(message)
@@ -496,17 +484,30 @@ class SplitSession(CallPart):
         """See `BatchSide`."""
         return GrpcPart(self, first, count)
 
-    def join(self, parts: Sequence[Part]) -> tuple[Steps[tuple[list[Payload], str]], int] | None:
+    def join(self, parts: Sequence[Part]) -> tuple[Steps[tuple[list[Payload], str]], int | None]:
         """See `BatchSide`."""
-        batch = self.batch
         found = [part.answer for part in parts if isinstance(part, GrpcPart)]
-        answers = [answer for answer in found if answer is not None]
-        messages = [answer.message for answer in answers]
-        size = sum(map(len, messages))
-        inflated_bytes = size - sum(answer.held.size for answer in answers)
-        if inflated_bytes > 0 and not batch.held.charge(inflated_bytes):
-            return None
-        return join_messages(messages, batch.plan.parts), size
+        answers = [answer.held.rope() for answer in found if answer is not None]
+        size = None if any(data[0] for data in answers) else sum(map(len, answers))
+        return self._join(answers), size
+
+    def _join(self, answers: Sequence[Rope]) -> Steps[tuple[list[Payload], str]]:
+        messages = []
+        for data in answers:
+            message = yield from self._message(data, _INFLATED_ANSWER)
+            if message is None:
+                raise NotMerged("an answer cannot be inflated", is_of_model=False)
+            messages.append(message)
+        joined = yield from join_messages(messages, self.batch.plan.parts)
+        return joined
+
+    def _message(self, data: Rope, limit: int) -> Steps[Rope | None]:
+        """A message behind its prefix. None where it cannot be inflated to so many bytes."""
+        message = data.part(PREFIX_SIZE, len(data))
+        if not data[0]:
+            return message
+        plain = yield from inflated_in_steps(message, limit, self.batch.held.charge)
+        return plain
 
     def answer(self, joined: tuple[list[Payload], str]) -> Pipe[Any] | None:
         """See `BatchSide`."""
@@ -585,14 +586,6 @@ class SplitSession(CallPart):
     def merged_at(self) -> float:
         """See `CallPart`."""
         return self.first_answer_at
-
-
-def _inflated(data: Rope, limit: int) -> Rope | None:
-    """A message behind its prefix. None where it cannot be inflated to so many bytes."""
-    if not data[0]:
-        return data.part(PREFIX_SIZE, len(data))
-    message = inflated(data.read(PREFIX_SIZE, len(data)), limit)
-    return None if message is None else Rope([message])
 
 
 def rows_of_first(data: bytes, model: bytes, *, is_all: bool) -> int | None:

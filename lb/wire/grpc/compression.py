@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+from lb.wire.rope import Payload, Rope, rope_of
+
 GZIP_OR_ZLIB: Final = 47
 """Window bits that take both: `gzip`, and zlib, which gRPC calls `deflate`."""
 UNKNOWN_SIZE: Final = 2**31
@@ -36,12 +38,12 @@ class Inflater:
 
     __slots__ = ("_at", "_data", "_inflater")
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(self, data: Payload | Rope) -> None:
         """
         Args:
             data: the message without its prefix.
         """
-        self._data = memoryview(data)
+        self._data = rope_of(data)
         self._at = 0
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
 
@@ -60,7 +62,7 @@ class Inflater:
         piece: bytes | memoryview = inflater.unconsumed_tail
         if not piece:
             # Some at a time: what zlib has no use for yet is copied in each step.
-            piece = self._data[self._at : self._at + _FED]
+            piece = self._data.read(self._at, self._at + _FED)
             if not piece:
                 raise zlib.error("incomplete")
             self._at += len(piece)
