@@ -26,6 +26,8 @@ _HEADS_LIMIT: Final = 65_536
 _OVERHEAD_FRAMES: Final = 100_000
 """Frames without payload of the message: servers ping while they take a long one, and credit it.
 A peer could go on with them, and keep our answers to them from being read."""
+_INFLATED_BYTES: Final = 1 << 20
+"""Bytes that a compressed answer may inflate to, which is done at once: we do not ask for any."""
 _OUR_FRAME_SIZE: Final = frames.MIN_FRAME_SIZE
 """The default, which is what peers may send us."""
 _KNOWN_BLOCKS: Final = 16
@@ -364,7 +366,7 @@ class GrpcClientCall:
         message = bytes(memoryview(data)[PREFIX_SIZE:])
         if not data[0]:
             return message
-        opened = inflated(message, self._limit)
+        opened = inflated(message, min(self._limit, _INFLATED_BYTES))
         if opened is None:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer cannot be inflated")
         return opened

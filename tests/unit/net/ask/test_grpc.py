@@ -159,6 +159,12 @@ def test_a_compressed_answer_is_opened() -> None:
     assert answered(framed(gzip.compress(b"hello"), flag=1)) == GrpcAnswer(0, "", b"hello")
 
 
+def test_a_compressed_answer_that_nobody_asked_for_inflates_to_little() -> None:
+    with pytest.raises(UpstreamError) as error:
+        answered(framed(gzip.compress(bytes(2 << 20)), flag=1), limit=1 << 26)
+    assert error.value.outcome is Outcome.PROTOCOL_ERROR
+
+
 def test_an_error_has_its_text() -> None:
     client_call = make_client_call()
     server = Server(client_call)
