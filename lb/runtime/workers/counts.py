@@ -75,8 +75,8 @@ def read_counts(
     yield ("held",), relay.memory_budget.held
     yield ("reruns", "count"), dispatcher.reruns.count
     yield ("hedges", "count"), relay.hedger.count
-    yield ("hedges", "won"), relay.hedger.won
     yield ("hedges", "refused"), relay.hedger.refused
+    yield ("overtaken",), dispatcher.accounts.overtaken
     for model, count in relay.hedger.models.items():
         yield ("hedged models", to_text(model)), count
     yield ("unkept",), relay.memory_budget.unkept
@@ -297,6 +297,8 @@ class Sums:
                 dispatcher.reruns.count += int(change)
             case ("hedges", str(name)):
                 _grow(relay.hedger, name, change)
+            case ("overtaken",):
+                dispatcher.accounts.overtaken += int(change)
             case ("hedged models", str(model)):
                 _count(relay.hedger.models, to_bytes(model), change)
             case ("splits", str(name)):

@@ -8,9 +8,17 @@ from typing import Any, cast
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.proxy.role import RelayRole
-from lb.runtime.workers.counts import Path, Sums, Value, changed, read_backend_counts
+from lb.runtime.workers.counts import (
+    Path,
+    Sums,
+    Value,
+    changed,
+    read_backend_counts,
+    read_counts,
+)
 from lb.telemetry.counts import LoopLag
 from tests.fakes.backends import make_backend
+from tests.fakes.balancer import running_balancer
 
 
 class Control:
@@ -89,3 +97,19 @@ def test_what_a_worker_has_counted_stays_when_it_ends_and_what_it_had_open_goes(
     after.tell()
     latency = port(control.backend).latency
     assert (latency.counts[3], latency.sum) == (2, 1.0)
+
+
+async def test_each_number_that_a_worker_tells_is_added_up() -> None:
+    config = {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "127.0.0.1:1"}]}
+    async with running_balancer(config) as balancer:
+        relay, lag = balancer.product.relay, LoopLag()
+        [backend] = relay.dispatcher.pool.current.backends
+
+        def read() -> dict[Path, Value]:
+            counts = (*read_counts(relay, lag, lambda _: 0), *read_backend_counts(backend, 0))
+            return {path: value for path, value in counts if isinstance(value, int | float)}
+
+        before = read()
+        sums = Sums(relay, lag, lambda _: backend)
+        sums.take(0, [[list(path), 1] for path in before])
+        assert read() == {path: value + 1 for path, value in before.items()}
