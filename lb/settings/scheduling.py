@@ -340,7 +340,8 @@ class ModelSettings(Section):
 
     def broken_rules(self) -> Iterable[Finding]:
         """See `Section`."""
-        yield from variant_problems(self.variants, self.sticky, self.ramp, self.rollback)
-        yield from shadow_problems(self.shadow, self.variants)
+        if "variants" not in self.unreadable:
+            yield from variant_problems(self.variants, self.sticky, self.ramp, self.rollback)
+            yield from shadow_problems(self.shadow, self.variants)
         if self.max_copies is not None and self.min_copies > self.max_copies:
             yield ("max_copies",), f"is less than min_copies, which is {self.min_copies}"

@@ -114,6 +114,7 @@ BROKEN = {
     "variants without weights": (GOOD + "models: {m: {variants: [{name: a, model: m}, {name: b, model: n}]}}", ["3 models.m.variants: the weights add up to 0, so that nobody would get a request"]),
     "variant with variants": (GOOD + "models:\n  m: {variants: [{name: a, model: n, weight: 1}]}\n  n: {variants: [{name: a, model: m, weight: 1}]}", ["4 models.m.variants[0].model: 'n' has variants itself; name the model", "5 models.n.variants[0].model: 'm' has variants itself; name the model"]),
     "variant without a model": (GOOD + "models: {m: {variants: [{name: a, weight: 1}]}}", ["3 models.m.variants[0].model: is required"]),
+    "what needs variants that cannot be read": (GOOD + "models: {m: {rollback: {errors: 2x}, shadow: {model: c}, variants: [{name: a, model: m, weight: -1}]}}", ["3 models.m.variants[0].weight: expected at least 0, got -1"]),
     "two variants of one name": (GOOD + "models: {m: {variants: [{name: a, model: m, weight: 1}, {name: a, model: n, weight: 1}]}}", ["3 models.m.variants[1].name: variants[0] has the same name"]),
     "two variants of one model": (GOOD + "models: {m: {variants: [{name: a, model: m, weight: 1}, {name: b, model: m, weight: 1}]}}", ["3 models.m.variants[1].model: variants[0] is the same model and version"]),
     "variant on an unknown backend": (GOOD + "models: {m: {variants: [{name: a, model: m, weight: 1, backends: [gpu-9]}]}}", ["3 models.m.variants[0].backends: there is no backend 'gpu-9'"]),
