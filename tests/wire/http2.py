@@ -80,7 +80,7 @@ class Peer:
 
         What another task sends meanwhile follows: it would end up in the midst of a frame."""
         step = 1 + len(content) // PIECES
-        self._held = held = []
+        self._held = held = list[bytes]()
         try:
             for at in range(0, len(content), step):
                 if self.writer.is_closing() or self.reader.at_eof():
