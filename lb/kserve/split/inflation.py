@@ -50,5 +50,6 @@ def inflated_in_steps(data: Rope, limit: int, hold: Callable[[int], bool]) -> St
         if not hold(len(piece)):
             raise GaveWay
         slices.append(piece)
-        yield
+        if not inflater.is_read:
+            yield
     return Rope(slices)

@@ -52,6 +52,11 @@ class Inflater:
         """All of it was given."""
         return self._inflater.eof
 
+    @property
+    def is_read(self) -> bool:
+        """All of what it is made from was read."""
+        return self._at == len(self._data) and not self._inflater.unconsumed_tail
+
     def next(self, limit: int) -> bytes:
         """The next bytes of the message, `limit` at most; perhaps none, though others follow.
 

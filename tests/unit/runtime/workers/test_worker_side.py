@@ -41,10 +41,16 @@ async def test_the_log_tells_failures_of_the_worker_from_a_control_process_that_
     monkeypatch.setattr(worker_side, "_AGAIN_S", 0.0)
     said = [b"nonsense\n", b"[]\n", line("pool", {}), b""]
     greeted: list[bytes] = []
+    serving: list[asyncio.Task[None] | None] = []
+    over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
         greeted.append(await reader.readline())
-        writer.write(said.pop(0) if said else b"")
+        if said:
+            writer.write(said.pop(0))
+        else:
+            await over.wait()  # so that no connection is under way when the test ends
         writer.close()
 
     listening = socket.socket(socket.AF_UNIX)
@@ -56,7 +62,8 @@ async def test_the_log_tells_failures_of_the_worker_from_a_control_process_that_
         talking = asyncio.create_task(side.run())
         await eventually(lambda: len(greeted) >= 5)
         talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+        over.set()
+        await asyncio.gather(talking, *filter(None, serving), return_exceptions=True)
     (away,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert away.message == "control process is away"
     assert vars(away)["why"].startswith("it is not understood: ")
