@@ -14,8 +14,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from lb.kserve.errors import meaning
+from lb.kserve.inflation import GaveWay
 from lb.kserve.merge.steps import Steps, finish
-from lb.kserve.split.inflation import GaveWay
 from lb.kserve.split.tensors import NotMerged, NotSplit, VersionsDiffer
 from lb.net.steps import at_once, in_turns
 from lb.proxy.exchange import Exchange, SplitHints

@@ -91,22 +91,34 @@ class BytesService(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def grpc_server(
+async def grpc_backend(
+    handler: grpc.GenericRpcHandler,
     credentials: grpc.ServerCredentials | None = None,
-) -> AsyncIterator[tuple[BytesService, str]]:
-    """Run one on a free port of loopback, with TLS where there are credentials."""
-    service = BytesService()
-    server = grpc.aio.server(options=CHANNEL_OPTIONS)
-    server.add_generic_rpc_handlers((service,))
+    compression: grpc.Compression | None = None,
+) -> AsyncIterator[str]:
+    """Have calls handled on a free port of loopback, with TLS where there are credentials, and with
+    compressed answers where a compression is named."""
+    server = grpc.aio.server(options=CHANNEL_OPTIONS, compression=compression)
+    server.add_generic_rpc_handlers((handler,))
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
-        yield service, f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def grpc_server(
+    credentials: grpc.ServerCredentials | None = None,
+) -> AsyncIterator[tuple[BytesService, str]]:
+    """Run a `BytesService` on a free port of loopback, with TLS where there are credentials."""
+    service = BytesService()
+    async with grpc_backend(service, credentials) as target:
+        yield service, target
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.split import bodies, messages
 from tests.fakes.gated import until
-from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.grpc_server import grpc_backend, grpc_channel, path
 from tests.fakes.relay import (
     HedgeView,
     RunningRelay,
@@ -37,7 +37,7 @@ UNKNOWN = "Request for unknown model: 'm' version 2 is not found"
 """What Triton says of a version that it has not."""
 
 
-class RowsBackend:
+class RowsBackend(grpc.GenericRpcHandler):
     """Answers with the rows that it gets, or with an error, once its gate is open."""
 
     def __init__(self) -> None:
@@ -101,18 +101,6 @@ class RowsBackend:
             head = json.dumps({"model_name": "m", "model_version": version, "outputs": [tensor]})
             fields = b"Inference-Header-Content-Length: %d\r\n" % len(head)
             await peer.send(reply(head.encode() + data, fields))
-
-
-@asynccontextmanager
-async def grpc_backend(backend: RowsBackend) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((backend,))  # type: ignore[arg-type]
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.gated import until
-from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.grpc_server import grpc_backend, grpc_channel, path
 from tests.fakes.relay import RunningRelay, running_http1_relay, running_relay
 from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
 
@@ -26,7 +26,7 @@ ROWS = 3
 GZIP = grpc.Compression.Gzip
 
 
-class Backend:
+class Backend(grpc.GenericRpcHandler):
     """Answers each part, compressed, with as many zeros as it is told."""
 
     def __init__(self) -> None:
@@ -44,20 +44,17 @@ class Backend:
 
 
 @pytest.fixture
-async def backend() -> Backend:
+def backend() -> Backend:
     return Backend()
 
 
 @pytest.fixture
 async def relay(backend: Backend) -> AsyncIterator[RunningRelay]:
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
-        targets = []
-        for _ in range(PARTS):
-            server = grpc.aio.server(compression=GZIP)
-            server.add_generic_rpc_handlers((backend,))  # type: ignore[arg-type]
-            targets.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-            await server.start()
-            stack.push_async_callback(server.stop, 0)
+        targets = [
+            await stack.enter_async_context(grpc_backend(backend, compression=GZIP))
+            for _ in range(PARTS)
+        ]
         relay = await stack.enter_async_context(running_relay(*targets, ceiling=CEILING))
         relay.split(b"m", 1)
         yield relay

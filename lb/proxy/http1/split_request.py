@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import http_error_text
+from lb.kserve.inflation import inflated_in_steps
 from lb.kserve.inspect import Findings
 from lb.kserve.merge.steps import Steps
 from lb.kserve.regions import http_regions
 from lb.kserve.split.bodies import ALL_JSON, Body, BodyCut, cut_body, join_bodies
-from lb.kserve.split.inflation import inflated_in_steps
 from lb.kserve.split.tensors import NotSplit
 from lb.kserve.work import json_priority, json_rows
 from lb.net.sockets import peer_end

@@ -17,7 +17,7 @@ from lb.proxy.fan_out.question import (
     FanOutRequest,
 )
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, Inflation
+from lb.proxy.http2.inflation import CANNOT_BE_INFLATED, inflated_in_turns
 from lb.proxy.http2.inspection import frames_of_inflated
 from lb.proxy.http2.replies import UNPARSABLE, trailers_only
 from lb.wire.grpc.compression import inflated
@@ -209,9 +209,10 @@ class Collector(CallPart):
         call = self.call
         parts = call.relay.parts
         limit = self._inflated_limit
-        inflation = Inflation(data, limit, parts.iteration, parts.memory_budget, self._departure)
         try:
-            message = await inflation.message()
+            message = await inflated_in_turns(
+                data, limit, parts.iteration, parts.memory_budget, self._departure
+            )
             self._check(message)
         except RequestRefused as refusal:
             self._refuse(refusal)

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.inflation import inflated_in_steps
 from lb.kserve.inspect import inspect_quickly
 from lb.kserve.merge.steps import Steps
-from lb.kserve.split.inflation import inflated_in_steps
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
 from lb.proxy.exchange import Exchange

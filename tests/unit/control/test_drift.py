@@ -4,7 +4,6 @@ from lb.control.directory import BackendDirectory
 from lb.control.drift import Drift, DriftComparison, ready_backends, table_statuses
 from lb.control.record import Setup
 from lb.domain.backend import AdminState
-from lb.domain.names import readable
 from tests.unit.control.test_directory import lists, make_directory
 
 NOW = 110.0
@@ -64,7 +63,3 @@ def test_metrics_count_what_views_name() -> None:
     assert rows == [("a", 2, 2.0, 0, 0), ("b", 1, 1.0, 1, 0)]
     assert ready_backends(directory, 100) == [("m", 2), ("n", 1)]
     assert ready_backends(directory, 1) == [("m", 2)]
-
-
-def test_names_that_are_no_text_are_shown_all_the_same() -> None:
-    assert readable(b"\xffx") == "\\xffx"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lb.kserve.inflation import GaveWay, inflated_in_steps
 from lb.kserve.merge.steps import finish
-from lb.kserve.split.inflation import GaveWay, inflated_in_steps
 from lb.wire.rope import Rope
 
 PLENTY = 2**30

@@ -1,4 +1,4 @@
-"""Compressed batches, and compressed answers to their parts, inflated in steps.
+"""Compressed messages and bodies that are needed whole, inflated in steps.
 
 A few kilobytes may become many megabytes, whoever sends them.
 """
