@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-START_S: Final = 30.0
+START_S: Final = 60.0
 """How long a process may take to start, in seconds: a loaded machine imports slowly."""
 END_S: Final = 10.0
 """How long a process may take to end after SIGTERM before it is killed, in seconds."""

@@ -22,6 +22,7 @@ SIMPLE = {"inputs": [{"name": "INPUT0", **ONES}, {"name": "INPUT1", **ONES}]}
 SLEEPY = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [30]}]}
 PATIENCE_S = 90.0
 _TRIES = 4
+_OURS = 20
 LEARNT_S = 25.0
 """Until what is learnt is no chance any more, on a busy machine."""
 
@@ -120,28 +121,34 @@ async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> N
 async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
     clients: int, model: str, body: object
 ) -> None:
-    async with scene(0.1, 0.1) as made, running_balancer(made.config()) as balancer:
+    # So slow that what a busy machine adds to a request is little beside what Triton takes.
+    async with scene(0.02, 0.02) as made, running_balancer(made.config()) as balancer:
         address = balancer.address("http")
         record = balancer.product.control.directory.find("t0")
+
+        def is_alone() -> bool:
+            load = record.load
+            return load is not None and load.others == 0.0 and lane(balancer, "t0").slowed < 1.2
+
         # Two at a time: one after the other they may all go to the Triton that chance made faster.
         while sum(each.learnt > 5 for each in balancer.model_backends()) < 2:
             await asyncio.gather(infer(made.client, address), infer(made.client, address))
-        # What we did there ourselves makes nobody slower, also a while later.
-        await eventually(lambda: record.load is not None and record.load.others == 0.0)
-        await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
-        # Where a busy machine lets the other Triton look slow meanwhile, ours learn how fast this
-        # one is all the same, and nothing keeps them from it any more. So the others come again.
+        # Where a machine stands still meanwhile, the other Triton looks slow, ours come here and
+        # learn how fast this one is all the same. So the others come again.
         for _ in range(_TRIES):
+            # What we did there ourselves makes nobody slower, also a while later.
+            await eventually(is_alone, LEARNT_S)
             made.let_others(0, clients, model, body)
             await eventually(lambda: lane(balancer, "t0").slowed > 1.3, LEARNT_S)
             assert record.load is not None
             assert record.load.devices[0].memory_total is not None
             before = made.served()[1]
-            for _ in range(40):
+            for _ in range(_OURS):
                 await infer(made.client, address)
             theirs = made.served()[1] - before
             await made.end_others()
-            await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
-            if theirs >= 28:
-                return
-        pytest.fail("others kept none of our requests away")
+            if theirs >= _OURS * 0.7:
+                break
+        else:
+            pytest.fail("others kept none of our requests away")
+        await eventually(lambda: lane(balancer, "t0").slowed < 1.2, LEARNT_S)
