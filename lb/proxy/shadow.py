@@ -32,10 +32,13 @@ from lb.domain.names import readable
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.health.rollback import Baseline, Counts, VariantJudge
+from lb.kserve.inflation import GaveWay, inflated_in_steps
+from lb.kserve.merge.steps import Steps
 from lb.kserve.names import renamed_request
 from lb.kserve.regions import KEY
 from lb.net.ask.backend_client import BackendClient, Keep
 from lb.net.ask.client_call import Fields
+from lb.net.steps import between_others
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.payloads.log import Recording
@@ -45,9 +48,9 @@ from lb.proxy.noise_budget import NoiseBudget
 from lb.settings.model import Settings
 from lb.telemetry.shadow import ShadowStatus, ShadowStatuses
 from lb.wire.cache import HeadCache
-from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.memory_budget import MemoryBudget
+from lb.wire.rope import Rope
 
 _log = logging.getLogger(__name__)
 
@@ -207,16 +210,11 @@ class _Copy:
 
     __slots__ = (
         "answer", "backend", "body", "fields", "is_grpc", "protocol", "recording", "request_id",
-        "uses",
+        "status", "uses",
     )  # fmt: skip
 
     def __init__(
-        self,
-        exchange: Exchange,
-        recording: Recording,
-        fields: Fields,
-        body: bytes,
-        answer: ComparedAnswer,
+        self, exchange: Exchange, recording: Recording, fields: Fields, status: int
     ) -> None:
         self.protocol = exchange.protocol
         self.is_grpc = exchange.protocol is AppProtocol.GRPC
@@ -225,9 +223,13 @@ class _Copy:
         self.request_id = readable(exchange.request_id)
         self.recording = recording
         self.fields = fields
-        self.body = body
-        """The request's body; with gRPC the message without its prefix."""
-        self.answer = answer
+        """Of the request."""
+        self.status = status
+        """Of the answer: of HTTP or gRPC."""
+        self.body = b""
+        """The request's body, plain, once it is open; with gRPC the message without its prefix."""
+        self.answer = ComparedAnswer(status=status, body=b"")
+        """The answer likewise."""
         self.uses = 0
         """Calls under way."""
 
@@ -290,6 +292,8 @@ class Shadows:
         """Copies under way."""
         self._copies: set[_Copy] = set()
         """Copies that are to be sent, or are under way."""
+        self._opening = asyncio.Lock()
+        """Held by the copy that is made plain: one at a time is not in the memory budget yet."""
         self._calls: set[asyncio.Task[None]] = set()
         self._avoided: dict[Backend, _Avoided] = {}
         self._seconds = 0
@@ -409,17 +413,20 @@ class Shadows:
         if exchange.backend is None or not is_shadowed:
             recording.forget()  # nothing to compare with
             return
-        copy = self._copy(exchange, recording, fields(), status)
-        if isinstance(copy, CopyFate):
-            shadow.count(Kind.SHADOW, copy)
+        hints = exchange.hints
+        if hints is not None and hints.step is not None:
+            shadow.count(Kind.SHADOW, CopyFate.UNFIT)
             recording.forget()
             return
-        _note(shadow.first_durations, took_s)
+        copy = _Copy(exchange, recording, fields(), status)
         self._copies.add(copy)
-        # Its attempt still counts on its backend.
-        asyncio.get_running_loop().call_soon(self._send, shadow, copy, model, version)
+        # Its attempt still counts on its backend: the task begins after that.
+        work = self._send(shadow, copy, model, version, took_s)
+        self._tasks.spawn(work, name="shadow: copy")
 
-    def _send(self, shadow: Shadow, copy: _Copy, model: bytes, version: bytes) -> None:
+    async def _send(
+        self, shadow: Shadow, copy: _Copy, model: bytes, version: bytes, took_s: float
+    ) -> None:
         """Make the calls of a copy.
 
         Args:
@@ -427,12 +434,19 @@ class Shadows:
             copy: of the request.
             model: that served the request.
             version: of that, as configured.
+            took_s: seconds that the request took.
         """
-        rules = shadow.rules
+        async with self._opening:
+            fate = await between_others(self._open(copy))
         if copy.recording.is_dropped:
-            shadow.count(Kind.SHADOW, CopyFate.MEMORY)
+            fate = CopyFate.MEMORY
+        if fate is not None:
+            shadow.count(Kind.SHADOW, fate)
             self._copies.discard(copy)
+            copy.recording.forget()
             return
+        rules = shadow.rules
+        _note(shadow.first_durations, took_s)
         copy.uses = 1  # until all have begun
         self._begin(shadow, copy, Kind.SHADOW, rules.model, rules.version)
         shadow.copied += 1
@@ -441,55 +455,74 @@ class Shadows:
             self._begin(shadow, copy, Kind.NOISE, model, version)
         self._done_with(copy)
 
-    def _copy(
-        self, exchange: Exchange, recording: Recording, fields: Fields, status: int
-    ) -> _Copy | CopyFate:
-        """Make a copy of a request, or say why there is none."""
+    def _open(self, copy: _Copy) -> Steps[CopyFate | None]:
+        """Have a copy's request and answer plain: the copy goes out so, and what it asks for has to
+        be looked into. Returns why it must not be sent, or None."""
+        recording = copy.recording
         request, answer = recording.request.pieces, recording.response.pieces
         if request is None or answer is None:
             return CopyFate.MEMORY
         body = b"".join(request)
-        hints = exchange.hints
-        if hints is not None and hints.step is not None:
-            return CopyFate.UNFIT
-        encodings = [value.lower() for name, value in fields if name == _ENCODING]
+        encodings = [value.lower() for name, value in copy.fields if name == _ENCODING]
         is_compressed = bool(encodings)
         if is_compressed and not (len(encodings) == 1 and encodings[0] in _INFLATED):
             return CopyFate.UNFIT
-        if exchange.protocol is AppProtocol.GRPC:
+        if copy.is_grpc:
             size = int.from_bytes(body[1:PREFIX_SIZE], "big")
             if len(body) != PREFIX_SIZE + size:
                 return CopyFate.UNFIT
             is_compressed = bool(body[0])
             body = body[PREFIX_SIZE:]
         if is_compressed:
-            # The copy goes out plain: what it asks for has to be looked into.
-            opened = inflated(body, self.max_payload_bytes)
+            opened = yield from self._inflated(body, recording)
             if opened is None:
                 return CopyFate.UNFIT
-            recording.replace_request(opened)
-            if recording.is_dropped:
-                return CopyFate.MEMORY
             body = opened
-        if exchange.protocol is AppProtocol.GRPC:
+            recording.replace_request(body)
+        # An answer might go to memory of the client.
+        if copy.is_grpc:
             if KEY in body:
                 return CopyFate.UNFIT
-            reply = _grpc_reply(status, b"".join(answer), self.max_payload_bytes)
-            if reply is not None:
-                recording.begin_response()
-                recording.add_response(reply.body)  # it may be longer than what came
-                if recording.is_dropped:
-                    return CopyFate.MEMORY
+            reply = yield from self._grpc_reply(copy.status, b"".join(answer), recording)
         else:
-            json_size = _json_size(fields)
+            json_size = _json_size(copy.fields)
             text = body if json_size < 0 else body[:json_size]
             if KEY in text or _ESCAPE in text:
-                return CopyFate.UNFIT  # the answer might go to memory of the client
-            reply = _http_reply(status, recording.response.head, b"".join(answer))
+                return CopyFate.UNFIT
+            reply = _http_reply(copy.status, recording.response.head, b"".join(answer))
         if reply is None:
             return CopyFate.UNFIT
-        kept = tuple(field for field in fields if field[0] not in _NOT_COPIED)
-        return _Copy(exchange, recording, kept, body, reply)
+        copy.body, copy.answer = body, reply
+        copy.fields = tuple(field for field in copy.fields if field[0] not in _NOT_COPIED)
+        return None
+
+    def _grpc_reply(
+        self, status: int, body: bytes, recording: Recording
+    ) -> Steps[ComparedAnswer | None]:
+        """What a client got over gRPC, plain; None where it cannot be read, or is too long."""
+        if status:
+            return ComparedAnswer(status=status, body=b"")
+        if len(body) < PREFIX_SIZE:
+            return None
+        message: bytes | None = body[PREFIX_SIZE:]
+        if body[0]:
+            message = yield from self._inflated(body[PREFIX_SIZE:], recording)
+            if message is not None:
+                recording.begin_response()
+                recording.add_response(message)
+        return None if message is None else ComparedAnswer(status=0, body=message)
+
+    def _inflated(self, data: bytes, recording: Recording) -> Steps[bytes | None]:
+        """Inflate a body or a message; None where it is broken, too long, or dropped meanwhile."""
+
+        def hold(_: int) -> bool:
+            return not recording.is_dropped
+
+        try:
+            found = yield from inflated_in_steps(Rope([data]), self.max_payload_bytes, hold)
+        except GaveWay:
+            return None
+        return None if found is None else found.joined()
 
     # The calls
 
@@ -758,19 +791,6 @@ def _results(tallies: Mapping[str, Tally]) -> Iterable[tuple[tuple[str, str], in
         yield (kind, "same"), tally.same
         yield (kind, "different"), tally.compared - tally.same
         yield (kind, "unreadable"), tally.unreadable
-
-
-def _grpc_reply(status: int, body: bytes, max_bytes: int) -> ComparedAnswer | None:
-    """What a client got over gRPC; None where it cannot be read, or inflates to more than
-    `max_bytes`."""
-    if status:
-        return ComparedAnswer(status=status, body=b"")
-    message: bytes | None = body[PREFIX_SIZE:]
-    if len(body) < PREFIX_SIZE:
-        return None
-    if body[0]:
-        message = inflated(body[PREFIX_SIZE:], max_bytes)
-    return None if message is None else ComparedAnswer(status=0, body=message)
 
 
 def _http_reply(status: int, head: bytes, body: bytes) -> ComparedAnswer | None:
