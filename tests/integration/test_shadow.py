@@ -8,7 +8,7 @@ import os
 import signal
 import struct
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http.client import HTTPConnection
 from typing import Any
@@ -18,12 +18,12 @@ import pytest
 
 from lb.comparison.pairs import Rules
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.inflation import inflated_in_steps
 from lb.testing import running, simulated
 from lb.testing.balancer import Balancer
 from lb.testing.tritons import Triton
 from tests.fakes.process import wait_until
 from tests.fakes.relay import RunningRelay, running_http1_relay
+from tests.fakes.turns import InflatedSlices
 from tests.wire.http1 import (
     Peer,
     RawClient,
@@ -182,30 +182,7 @@ async def test_copies_of_bodies_that_inflate_to_a_megabyte_are_made_a_slice_at_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between two slices of all copies together, others have their turn."""
-    slices = longest = total = 0
-
-    def counted(*given: Any) -> Generator[None, None, Any]:
-        nonlocal slices, total
-        steps = inflated_in_steps(*given)
-        while True:
-            slices += 1
-            total += 1
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return stop.value
-            yield
-
-    loop = asyncio.get_running_loop()
-
-    def turn() -> None:
-        nonlocal slices, longest
-        longest = max(longest, slices)
-        slices = 0
-        loop.call_soon(turn)
-
-    monkeypatch.setattr("lb.proxy.shadow.inflated_in_steps", counted)
-    loop.call_soon(turn)
+    slices = InflatedSlices(monkeypatch, "lb.proxy.shadow")
     async with serving() as (_, relay, client, detectors), AsyncExitStack() as stack:
         clients = [client] + [
             await stack.enter_async_context(raw_client(relay.port)) for _ in range(5)
@@ -213,10 +190,10 @@ async def test_copies_of_bodies_that_inflate_to_a_megabyte_are_made_a_slice_at_a
         detectors.may_answer.clear()  # copies stay under way
         body = zlib.compress(BODY + bytes(900_000))
         await asyncio.gather(*(infer(each, body, DEFLATE) for each in clients))
-        await eventually(lambda: total == len(clients) * 7)
+        await eventually(lambda: slices.total == len(clients) * 7)
         detectors.may_answer.set()
         await eventually(lambda: sum(fates(relay).values()) == len(clients))
-    assert 0 < longest <= 2  # the last of one and the first of the next
+    assert 0 < slices.most_in_a_turn <= 2  # the last of one and the first of the next
 
 
 async def test_long_bodies_are_not_held() -> None:

@@ -15,8 +15,11 @@ import pytest
 
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_channel, path
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
+from tests.fakes.turns import InflatedSlices
 from tests.wire import frames as f
 from tests.wire.http2 import raw_client
 
@@ -320,6 +323,81 @@ async def test_compressed_messages_are_read_and_go_on_plain(algorithm: grpc.Comp
         (streamed,) = await site.stream(request(size=5000), compression=algorithm)
         assert streamed.infer_response.model_name == NAME
         assert site.backend.seen == [(FIRST, "")] * 2
+
+
+_GZIP = (b"grpc-encoding", b"gzip")
+_LARGE = 1_000_000
+_FEW_BYTES = 20_000
+"""A large message of zeros has less than a tenth of that when it is compressed."""
+
+
+async def test_calls_that_inflate_to_a_megabyte_are_inflated_a_slice_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five calls of a connection that come at once, one of them for a version, and one broken."""
+    slices = InflatedSlices(monkeypatch, "lb.proxy.http2.inflation")
+    versioned = request(size=_LARGE)
+    versioned.model_version = "7"
+    packed = [gzip.compress(request(size=_LARGE).SerializeToString())] * 3
+    packed += [gzip.compress(versioned.SerializeToString()), packed[0][:-4]]
+    assert len(b"".join(packed)) < _FEW_BYTES
+    streams = range(1, 2 * len(packed), 2)
+    async with serving() as site, raw_client(site.relay.port) as client:
+        client.send(
+            *(
+                f.call(each, f.message(text, 1), _GZIP)
+                for each, text in zip(streams, packed, strict=True)
+            )
+        )
+        for each in streams:
+            await client.until_over(each)
+        assert [client.status(each) for each in streams] == [0, 0, 0, 0, 8]
+        assert sorted(site.backend.seen) == [(NAME, "7"), *[(FIRST, "")] * 3]
+        assert await client.is_alive()
+    assert slices.total > 4 * 7
+    assert slices.most_in_a_turn <= 2  # the last of one and the first of the next
+
+
+def _messages(body: bytes) -> list[bytes]:
+    """The plain messages of a response."""
+    found, at, cutter = [], 0, MessageCutter()
+    while at < len(body):
+        stop = cutter.advance(body, at)
+        found.append(body[at + PREFIX_SIZE : stop])
+        at = stop
+    return found
+
+
+async def test_messages_of_a_stream_that_inflate_to_a_megabyte_are_taken_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them come in one frame, with plain ones between them."""
+    slices = InflatedSlices(monkeypatch, "lb.proxy.http2.inflation")
+    texts = [
+        request(name, f"{number}", size).SerializeToString()
+        for number, (name, size) in enumerate(((NAME, _LARGE), (NAME, 4), (OTHER, _LARGE)) * 4)
+    ]
+    messages = [
+        f.message(gzip.compress(text), 1) if number % 3 != 1 else f.message(text)
+        for number, text in enumerate(texts)
+    ]
+    assert len(b"".join(messages)) < _FEW_BYTES
+    async with serving() as site, raw_client(site.relay.port) as client:
+        client.send(
+            f.headers(1, f.request_fields(_GZIP, path=path("ModelStreamInfer").encode())),
+            f.data(1, b"".join(messages), end=True),
+        )
+        await client.until_over(1)
+        assert client.status(1) == 0
+        shown = [
+            pb.ModelStreamInferResponse.FromString(each).infer_response
+            for each in _messages(bytes(client.bodies[1]))
+        ]
+        assert [each.id for each in shown] == [f"{number}" for number in range(len(texts))]
+        assert [each.model_name for each in shown] == [NAME, NAME, OTHER] * 4
+        assert site.backend.seen == [(FIRST, ""), (FIRST, ""), (OTHER, "")] * 4
+    assert slices.total == 8 * 8
+    assert slices.most_in_a_turn <= 2
 
 
 def _endings(text: bytes) -> dict[str, tuple[bytes, ...]]:

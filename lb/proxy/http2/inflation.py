@@ -23,6 +23,49 @@ _LARGE_JOIN: Final = 2**20
 """Bytes from which on CPython joins without holding the interpreter."""
 
 
+class Inflation:
+    """One message that is inflated a slice in each turn of its connection; see
+    `Http2Codec.postpone`. What it has become is in the memory budget until it is closed."""
+
+    __slots__ = ("_account", "_memory_budget", "_steps", "message")
+
+    def __init__(self, data: bytes | memoryview, limit: int, memory_budget: MemoryBudget) -> None:
+        """
+        Args:
+            data: the whole compressed message.
+            limit: bytes that it may inflate to.
+            memory_budget: of all bytes held.
+        """
+        self.message: bytes | None = None
+        """Once it is inflated; None where it is broken or too long."""
+        self._memory_budget = memory_budget
+        self._account = AnswerAccount(memory_budget)
+        self._steps = inflated_in_steps(Rope([data]), limit, self._hold)
+
+    def go_on(self) -> bool:
+        """Inflate the next slice. Returns whether it was the last.
+
+        Raises:
+            RequestRefused: memory is short.
+        """
+        try:
+            next(self._steps)
+        except StopIteration as done:
+            found: Rope | None = done.value
+            self.message = None if found is None else found.joined()
+            return True
+        except GaveWay:
+            raise RequestRefused(Reason.MEMORY, _SHORT) from None
+        return False
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._account.close()
+
+    def _hold(self, size: int) -> bool:
+        return not self._memory_budget.is_short and self._account.keep(_COPIES * size)
+
+
 async def inflated_in_turns(
     data: bytes | memoryview,
     limit: int,

@@ -42,7 +42,7 @@ from lb.wire.http2.frames import ErrorCode
 
 _FIRST_LOOK: Final = 1024
 """Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
-_INSPECTED_AT_ONCE: Final = 64
+INSPECTED_AT_ONCE: Final = 64
 """What the messages of one frame may cost, counted in frames, before others have their turn: one or
 two milliseconds."""
 _TINY_MESSAGE: Final = 16
@@ -235,7 +235,7 @@ class StreamSession(CallPart):
                 return -1
             if at < size and (self._held is not None or call.backend is None) and self._is_waiting:
                 return size if self._hold(payload[at:]) else -1
-            if may_stop and server.inspected >= _INSPECTED_AT_ONCE:
+            if may_stop and server.inspected >= INSPECTED_AT_ONCE:
                 break
         return at
 
@@ -558,7 +558,7 @@ class StreamSession(CallPart):
                 return
             if at < len(piece):
                 rest.appendleft(piece[at:])
-            is_long = server.inspected >= _INSPECTED_AT_ONCE and self.single.is_between
+            is_long = server.inspected >= INSPECTED_AT_ONCE and self.single.is_between
             if rest and is_long and self._held is None:
                 self._held = held
                 held.go_on_soon()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from lb.access.gate import Credentials
 from lb.domain.backend import Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.names import readable
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.domain.sequence import SequenceStep
@@ -21,10 +22,12 @@ from lb.kserve.names import NAME_BYTES, renamed_answer, renamed_inside, renamed_
 from lb.net.ask.client_call import Fields
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call, CallPart
+from lb.proxy.http2.inflation import Inflation
 from lb.proxy.http2.inspection import (
     INSPECTED_BYTES,
     SEQUENCE_ID,
     Inspected,
+    frames_of_inflated,
     inspect_first,
     inspect_message,
 )
@@ -36,14 +39,13 @@ from lb.proxy.variants import (
     VariantSet,
     pinned_by,
 )
-from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.fields import FieldCache, encode_field
 from lb.wire.http2.flow import Payload
 from lb.wire.http2.heads import NO_LENGTH
 
 MAX_COMPRESSED: Final = 4 * 2**20
-"""Bytes that a compressed message may have, and inflate to: some milliseconds."""
+"""Bytes that a compressed message may have, and inflate to: it is held twice meanwhile."""
 _CONFIG: Final = "ModelConfig"
 _CONFIG_FIELD: Final = 1
 """The field of `ModelConfigResponse` with the configuration, whose first field is the name."""
@@ -315,6 +317,61 @@ class VariantCall(CallPart):
         return found
 
 
+class CompressedCall(CallPart):
+    """Waits until the message of a call is inflated, which takes more than one turn: only then a
+    variant can serve it."""
+
+    __slots__ = ("_inflation", "_owner", "_split")
+
+    def __init__(self, call: Call, split: VariantSet, inflation: Inflation) -> None:
+        """
+        Args:
+            call: whose message is there.
+            split: the variants of its model.
+            inflation: of the message, whose first slice is inflated.
+        """
+        self._owner = owner = call.request.owner
+        super().__init__(call)
+        call.part = self
+        if owner is not call:
+            call.request.owner = owner  # notes what comes, and passes it on
+        self._split = split
+        self._inflation = inflation
+
+    def wait(self, data: bytes, end_stream: int) -> None:
+        """Hold what has come of the request, and go on in the next turn of its connection."""
+        call, request = self.call, self.call.request
+        request.clear()
+        request.retained = []
+        call.retain(data)
+        request.ended = False  # its end comes again with what is postponed
+        if request.push(data):
+            call.server.postpone(request, b"", end_stream)
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`: the next turn."""
+        call, request = self.call, self.call.request
+        try:
+            is_inflated = self._inflation.go_on()
+        except RequestRefused as refused:
+            call.refuse(refused)
+            return
+        if not is_inflated:
+            call.server.postpone(request, payload, end_stream)
+            return
+        call.part, request.owner = None, self._owner
+        request.ended = bool(end_stream)
+        if _begin_inflated(call, self._split, self._inflation, end_stream):
+            return
+        # For a version of that model: it goes on as it came.
+        if not end_stream or call.check_length():
+            call.place_anew()
+
+    def leave(self, reason: Reason | None) -> None:
+        """See `CallPart`."""
+        self._inflation.close()
+
+
 def _renamed(data: bytes, rules: VariantRules) -> bytes:
     """What has come of a request, with its prefix, as one for the model of a variant."""
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
@@ -363,23 +420,52 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
         return False
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
-    if data[0]:
-        plain = None
-        if size <= MAX_COMPRESSED:
-            if len(message) == size:
-                plain = inflated(message, MAX_COMPRESSED)
-            elif end_stream:
-                return False
-            else:
-                call.look_again_at = PREFIX_SIZE + size
-                call.let_come(size - len(message))
-                return None
-        if plain is None:
-            text = f"compressed messages for {split.name.decode()} may have {MAX_COMPRESSED} bytes"
-            call.fail(Reason.BODY_TOO_LARGE, text)
-            return True
-        message, size = plain, len(plain)
-        data = b"\0" + size.to_bytes(4, "big") + plain
+    if not data[0]:
+        return _begin_plain(call, split, data, size, end_stream)
+    if size <= MAX_COMPRESSED and len(message) < size:
+        if end_stream:
+            return False
+        call.look_again_at = PREFIX_SIZE + size
+        call.let_come(size - len(message))
+        return None
+    if size > MAX_COMPRESSED:
+        _refuse_compressed(call, split)
+        return True
+    inflation = Inflation(message, MAX_COMPRESSED, call.relay.memory_budget)
+    try:
+        if inflation.go_on():
+            return _begin_inflated(call, split, inflation, end_stream)
+    except RequestRefused as refused:
+        call.refuse(refused)
+    else:
+        CompressedCall(call, split, inflation).wait(data, end_stream)
+    return True
+
+
+def _begin_inflated(call: Call, split: VariantSet, inflation: Inflation, end_stream: int) -> bool:
+    """The same for a compressed message, which is inflated now."""
+    plain = inflation.message
+    inflation.close()
+    if plain is None:
+        _refuse_compressed(call, split)
+        return True
+    size = len(plain)
+    call.server.inspected += frames_of_inflated(size)
+    data = b"\0" + size.to_bytes(4, "big") + plain
+    return _begin_plain(call, split, data, size, end_stream) is not False
+
+
+def _refuse_compressed(call: Call, split: VariantSet) -> None:
+    name = readable(split.name)
+    text = f"the compressed message for {name} is broken or longer than {MAX_COMPRESSED} bytes"
+    call.fail(Reason.BODY_TOO_LARGE, text)
+
+
+def _begin_plain(
+    call: Call, split: VariantSet, data: bytes, size: int, end_stream: int
+) -> bool | None:
+    """The same for what has come of a plain message of `size` bytes, with its prefix."""
+    message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     cost = Inspected()
     is_all = len(message) == size or bool(end_stream) or len(data) >= INSPECTED_BYTES
     found = inspect_message(

@@ -17,11 +17,17 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.names import NAME_BYTES, renamed_inside, renamed_request
 from lb.proxy.http2.call import Call, CallPart
-from lb.proxy.http2.inspection import INSPECTED_BYTES, SEQUENCE_ID, Inspected, inspect_message
-from lb.proxy.http2.stream_session import CUT_OFF, StreamSession
+from lb.proxy.http2.inflation import Inflation
+from lb.proxy.http2.inspection import (
+    INSPECTED_BYTES,
+    SEQUENCE_ID,
+    Inspected,
+    frames_of_inflated,
+    inspect_message,
+)
+from lb.proxy.http2.stream_session import CUT_OFF, INSPECTED_AT_ONCE, StreamSession
 from lb.proxy.http2.variant_call import MAX_COMPRESSED, pinned
 from lb.proxy.variants import Variant, VariantSet
-from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.http2.flow import Payload, Pipe
@@ -31,7 +37,7 @@ _RESPONSE_FIELD: Final = 2
 """The field of `ModelStreamInferResponse` with the response, whose first field is the name."""
 _UNANSWERED: Final = 1024
 """Requests of a variant whose times are remembered until they are answered."""
-_TOO_LARGE: Final = f"a compressed message may have {MAX_COMPRESSED} bytes"
+_TOO_LARGE: Final = f"a compressed message is broken or longer than {MAX_COMPRESSED} bytes"
 
 
 class StreamVariants:
@@ -216,7 +222,9 @@ class VariantStream(CallPart):
     """A stream of inferences where some name has variants: puts models into its requests, which a
     `StreamSession` routes then."""
 
-    __slots__ = ("_begun", "_cutter", "_look_at", "_mask", "_session", "_variants")
+    __slots__ = (
+        "_begun", "_cutter", "_inflation", "_look_at", "_mask", "_rest", "_session", "_variants",
+    )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
         self._session = session = StreamSession(call)
@@ -229,6 +237,10 @@ class VariantStream(CallPart):
         """The first bytes of a message, until it is known where it goes."""
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
+        self._inflation: Inflation | None = None
+        """Of the whole compressed message that is held back."""
+        self._rest: tuple[Payload, int] | None = None
+        """What is put off until others have had their turn, and whether it ends the request."""
 
     @property
     def variant(self) -> str:
@@ -238,10 +250,23 @@ class VariantStream(CallPart):
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """See `CallPart`."""
-        session = self._session
+        session, call, begun = self._session, self.call, self._begun
         out = bytearray()
-        at, cutter, begun = 0, self._cutter, self._begun
-        while at < len(payload):
+        at, cutter = 0, self._cutter
+        while True:
+            if self._inflation is not None:
+                try:
+                    named = self._inflated(self._inflation)
+                except RequestRefused as refused:
+                    call.refuse(refused)
+                    return
+                if named is None:
+                    break
+                out += named
+                begun.clear()
+                self._variants.request_ended()
+            if at == len(payload) or call.server.inspected >= INSPECTED_AT_ONCE:
+                break
             is_first = cutter.is_between or begun.held > 0
             stop = cutter.advance(payload, at)
             if not is_first and stop - at == len(payload):
@@ -253,7 +278,7 @@ class VariantStream(CallPart):
                 try:
                     named = self._name(payload[at:stop], is_whole=cutter.is_between)
                 except RequestRefused as refused:
-                    self.call.refuse(refused)
+                    call.refuse(refused)
                     return
                 if named is not None:
                     begun.clear()
@@ -263,21 +288,31 @@ class VariantStream(CallPart):
                     return
             else:
                 out += payload[at:stop]
-            if cutter.is_between:
-                self._variants.request_ended()
             at = stop
-        if end_stream and self._fail_if_cut_off():
+            if cutter.is_between and self._inflation is None:
+                self._variants.request_ended()
+        is_all = at == len(payload) and self._inflation is None
+        if is_all and end_stream and self._fail_if_cut_off():
             return
         # What the client sent counts for its window, what goes on for the backend's.
-        delta = len(out) - len(payload)
-        self.call.bytes_in -= delta
-        self.call.request.owed -= delta
+        delta = len(out) - at
+        call.bytes_in -= delta
+        call.request.owed -= delta
         if self._variants.is_used and not session.single.looks_at_all:
             session.single.looks_at_all = True
             session.single.forget()
             self._mask.begin()
-        if out or end_stream:
-            session.request_data(bytes(out), end_stream)
+        if out or (is_all and end_stream):
+            session.request_data(bytes(out), end_stream if is_all else 0)
+        if not is_all and not call.finished:
+            self._put_off(payload[at:], end_stream)
+
+    def _put_off(self, payload: Payload, end_stream: int) -> None:
+        """Go on in the next turn of the connection, after what the session has put off."""
+        server = self.call.server
+        self._rest = payload, end_stream
+        if not server.has_postponed:
+            server.postpone(self.call.request, b"", 0)
 
     def _fail_if_cut_off(self) -> bool:
         """Fail the call if its request ends within bytes that are held back here; where it ends
@@ -312,7 +347,9 @@ class VariantStream(CallPart):
             if size > MAX_COMPRESSED:
                 raise RequestRefused(Reason.BODY_TOO_LARGE, _TOO_LARGE)
             if is_whole:
-                return self._inflated(text)
+                budget = self.call.relay.memory_budget
+                self._inflation = Inflation(text[PREFIX_SIZE:], MAX_COMPRESSED, budget)
+                return None
             self._look_at = PREFIX_SIZE + size
             self.call.let_come(PREFIX_SIZE + size - len(text))
             return None
@@ -330,18 +367,25 @@ class VariantStream(CallPart):
         size += len(renamed) - len(text) + PREFIX_SIZE
         return b"\0" + size.to_bytes(4, "big") + renamed
 
-    def _inflated(self, text: bytes) -> bytes:
-        """A whole compressed message; one for a variant goes on as a plain one.
+    def _inflated(self, inflation: Inflation) -> bytes | None:
+        """A whole compressed message; one for a variant goes on as a plain one. None: it takes
+        another turn.
 
         Raises:
-            RequestRefused: it is too large, or may go nowhere.
+            RequestRefused: it is too large, or may go nowhere, or memory is short.
         """
-        plain = inflated(text[PREFIX_SIZE:], MAX_COMPRESSED)
+        if not inflation.go_on():
+            return None
+        self._inflation = None
+        self._look_at = 0
+        plain = inflation.message
+        inflation.close()
         if plain is None:
             raise RequestRefused(Reason.BODY_TOO_LARGE, _TOO_LARGE)
+        self.call.server.inspected += frames_of_inflated(len(plain))
         renamed = self._variants.request(plain, len(plain))
         if renamed is None or renamed is plain:
-            return text
+            return b"".join(self._begun.queue or ())
         return b"\0" + len(renamed).to_bytes(4, "big") + renamed
 
     # What is the session's alone
@@ -386,6 +430,8 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         self._begun.clear()
         self._begun.owner = None
+        if self._inflation is not None:
+            self._inflation.close()
         self._session.leave(reason)
 
     @property
@@ -404,8 +450,13 @@ class VariantStream(CallPart):
         return self._session.merged_at
 
     def resume_request(self, payload: Payload, end_stream: int) -> None:
-        """See `CallPart`: models stand in it already."""
-        self._session.resume_request(payload, end_stream)
+        """See `CallPart`."""
+        if len(payload):
+            self._session.resume_request(payload, end_stream)  # models stand in it already
+        rest = self._rest
+        if rest is not None and not (self.call.finished or self.call.server.has_postponed):
+            self._rest = None
+            self.request_data(*rest)
 
     def request_trailers(self, block: bytes) -> None:
         """See `CallPart`."""

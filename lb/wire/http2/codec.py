@@ -247,6 +247,11 @@ class Http2Codec(Http2Endpoint):
         self._is_unfinished = True
         self.inspected = self.frames_at_once
 
+    @property
+    def has_postponed(self) -> bool:
+        """Whether some payload is to come again."""
+        return self._postponed is not None
+
     def _take_postponed(self) -> None:
         assert self._postponed is not None
         pipe, payload, end_stream = self._postponed
