@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,34 +112,44 @@ def test_commands_without_a_process(begin: str, tmp_path: Path) -> None:
 
 def test_every_command_is_run_by_a_test() -> None:
     here = [each for each in SHELL if each.startswith(("curl ", *STATELESS))]
+    assert len(ADMIN) == 10
     for command in set(SHELL).difference(ADMIN, here):
         (place,) = [place for begin, place in ELSEWHERE.items() if command.startswith(begin)]
         assert (README.parent / place).exists()
 
 
-def test_commands_before_six_tritons(tmp_path: Path) -> None:
-    assert len(ADMIN) == 10
-    with serving(tmp_path) as moved:
-        admin = {"TRITON_LB_ADMIN": moved["127.0.0.1:8003"]}
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What became of each address of the file, before Tritons that are all up."""
+    with serving(tmp_path_factory.mktemp("six")) as moved:
+        backends = f"http://{moved['127.0.0.1:8003']}/api/v1/backends"
 
         def is_up() -> bool:
-            command = [sys.executable, "-m", "lb", "backends"]
-            asked = subprocess.run(
-                command, env={**ENVIRONMENT, **admin}, capture_output=True, text=True, check=False
-            )
-            return asked.stdout.count(" up ") == 6
+            try:
+                with urllib.request.urlopen(backends, timeout=10) as answer:
+                    return [each["state"] for each in json.load(answer)["backends"]] == ["up"] * 6
+            except OSError:
+                return False
 
-        wait_until(is_up, timeout_s=30, what="six backends up", interval_s=0.3)
-        (curl,) = [each for each in SHELL if each.startswith("curl ")]
-        answer = run(curl.replace("127.0.0.1:8000", moved["0.0.0.0:8000"]), tmp_path)
-        assert '"name":"simple"' in answer
-        python = PYTHON.replace("127.0.0.1:8001", moved["0.0.0.0:8001"])
-        ended = subprocess.run(
-            [sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=True
-        )
-        assert ended.stdout.startswith("True ")
-        for command in ADMIN:
-            run(command, tmp_path, **admin)
+        wait_until(is_up, timeout_s=60, what="six backends up")
+        yield moved
+
+
+def test_requests_before_six_tritons(six: dict[str, str], tmp_path: Path) -> None:
+    (curl,) = [each for each in SHELL if each.startswith("curl ")]
+    answer = run(curl.replace("127.0.0.1:8000", six["0.0.0.0:8000"]), tmp_path)
+    assert '"name":"simple"' in answer
+    python = PYTHON.replace("127.0.0.1:8001", six["0.0.0.0:8001"])
+    ended = subprocess.run(
+        [sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.startswith("True ")
+
+
+@pytest.mark.parametrize("command", ADMIN)
+def test_commands_before_six_tritons(six: dict[str, str], command: str, tmp_path: Path) -> None:
+    """One after the other, as a user types them."""
+    run(command, tmp_path, TRITON_LB_ADMIN=six["127.0.0.1:8003"])
 
 
 def test_the_two_tritons_of_the_first_steps(tmp_path: Path) -> None:
