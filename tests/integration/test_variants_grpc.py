@@ -368,10 +368,11 @@ def _messages(body: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("frame", [_FEW_BYTES, 700, 41])
 async def test_messages_of_a_stream_that_inflate_to_a_megabyte_are_taken_one_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
+    frame: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them come in one frame, with plain ones between them."""
+    """All of them come at once, in frames of so many bytes, with plain ones between them."""
     slices = InflatedSlices(monkeypatch, "lb.proxy.http2.inflation")
     texts = [
         request(name, f"{number}", size).SerializeToString()
@@ -381,11 +382,15 @@ async def test_messages_of_a_stream_that_inflate_to_a_megabyte_are_taken_one_at_
         f.message(gzip.compress(text), 1) if number % 3 != 1 else f.message(text)
         for number, text in enumerate(texts)
     ]
-    assert len(b"".join(messages)) < _FEW_BYTES
+    body = b"".join(messages)
+    assert len(body) < _FEW_BYTES
     async with serving() as site, raw_client(site.relay.port) as client:
         client.send(
             f.headers(1, f.request_fields(_GZIP, path=path("ModelStreamInfer").encode())),
-            f.data(1, b"".join(messages), end=True),
+            *(
+                f.data(1, body[at : at + frame], end=at + frame >= len(body))
+                for at in range(0, len(body), frame)
+            ),
         )
         await client.until_over(1)
         assert client.status(1) == 0
