@@ -409,6 +409,8 @@ class Outliers:
     ) -> bool:
         rest = self._rest(model, outlier_state, now)
         if outlier_state.reason is not Fault.LATENCY and _mostly_fails(rest):
+            # The requests are to blame, or the model: that makes no later ejection longer.
+            outlier_state.ejections -= 1
             self._return(backend, model, outlier_state, now)
             return True
         if now < outlier_state.until:

@@ -76,6 +76,19 @@ def test_a_model_that_begins_to_fail_everywhere_brings_back_who_was_out_for_it()
     assert pool.outliers.is_quiet
 
 
+def test_bursts_of_requests_that_fail_everywhere_make_no_later_ejection_longer() -> None:
+    pool = warm()
+    broken = pool.backends[1]
+    for _ in range(5):
+        pool.run(1.0, lambda backend: Fault.ERROR if backend is broken else pool.good(backend))
+        (out,) = pool.outliers.out()
+        assert out[2].until - out[2].ejected_at == pool.outliers.rules.base_s
+        pool.run(0.5, lambda _: Fault.ERROR)
+        assert pool.outliers.is_quiet
+        pool.run(2.0, pool.good)
+    assert len(pool.ejections) == 5
+
+
 def test_other_models_of_a_backend_stay_in_while_most_are_good() -> None:
     pool = FakePool()
     broken = pool.backends[0]
