@@ -27,6 +27,8 @@ class Meaning(Enum):
     """The server takes nothing new: it exits, or is not ready."""
     NO_SEQUENCE = "no_sequence"
     """The request continues a sequence that this server does not know."""
+    NO_REGION = "no_region"
+    """This server does not have a region of shared memory that the request names."""
     LOOP = "loop"
     """The server is a balancer of this kind, and has passed the request on before."""
     NOT_RUN = "not_run"
@@ -65,6 +67,10 @@ _TEXTS: Final = (
             + r"Server is stopping, scheduler for model has stopped accepting new inference"
             + r" requests\Z"
         ),
+    ),
+    (
+        Meaning.NO_REGION,
+        re.compile(_STEP + _REQUEST + r"Unable to find (?:system |cuda )?shared memory region: '"),
     ),
     (Meaning.LOOP, re.compile(r"loop detected: ")),
     (Meaning.NO_SEQUENCE, re.compile(r".{0,512}must specify the START flag on the first request")),

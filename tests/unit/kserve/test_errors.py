@@ -51,8 +51,9 @@ from lb.kserve.errors import ERROR_BYTES, Meaning, http_error_text, meaning
         (
             "Unable to find shared memory region: 'Server is stopping, scheduler for model has"
             " stopped accepting new inference requests'",
-            None,
+            Meaning.NO_REGION,
         ),
+        ("unexpected input 'Unable to find shared memory region: 'r'' for model 'm'", None),
         ("", None),
     ],
 )

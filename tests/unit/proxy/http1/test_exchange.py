@@ -107,6 +107,7 @@ def _error(status: int, text: str) -> bytes:
         (503, "Request for unknown model: 'm' version 1 is not at ready state"),
         (503, "Exceeds maximum queue size"),
         (503, "Server exiting"),
+        (404, "Unable to find shared memory region: 'r'"),
     ],
 )
 async def test_what_a_backend_cannot_serve_is_asked_of_another(status: int, text: str) -> None:

@@ -44,6 +44,7 @@ def _refusal(stream: int, text: bytes, status: bytes = b"14") -> bytes:
         (b"Request for unknown model: 'm' version 1 is not at ready state", b"14"),
         (b"Exceeds maximum queue size", b"14"),
         (b"Server%20exiting", b"14"),
+        (b"Unable to find shared memory region: 'r'", b"5"),
     ],
 )
 async def test_a_refusal_goes_to_the_next_backend(text: bytes, status: bytes) -> None:
