@@ -323,7 +323,7 @@ def test_each_part_is_a_span_of_the_trace(
     found = of(trace, sink.spans)
     (whole,) = (span for span in found if span.kind == "SERVER")
     parts = [span for span in found if span.kind == "CLIENT"]
-    # As many as pay: on a busy machine rows may seem to take so long that there are more than three.
+    # As many as pay: on a busy machine a row may seem to take so long that there are more than 3.
     assert len(parts) == whole.attributes["triton_lb.parts"] >= 3
     assert {(span.parent_id, span.name) for span in parts} == {(whole.span_id, whole.name)}
     assert {span.attributes["triton_lb.why"] for span in parts} == {"part"}
