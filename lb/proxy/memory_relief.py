@@ -3,8 +3,10 @@
 `MemoryBudget.make_room_for` says who gives way. It looks at every holder, so it runs only after a
 refusal, in steps between the work of others, and not at once again where nobody had to give way.
 
-Many clients that hold about as much as each other could have all others refused for ever: together
-they never reach the ceiling. So once memory has been short for long, the largest holders give way.
+Many clients, or connections of one, that hold about as much as each other could have all others
+refused for ever: together they never reach the ceiling. So once memory has been short for a while,
+also those give way whose only request holds far more than a refused one, and later whoever holds
+most.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.25
 """How soon holders are counted again. Twelve thousand take some 25 ms, a tenth of that."""
-_SHORT_S: Final = 30.0
-"""How long memory may be short without a break before the largest holders give way; as for the
+_LOOK_S: Final = 5.0
+"""How long memory may be short without a break before nobody's largest request is spared: as long
+as a batch waits for clients that read."""
+_LOOKS: Final = 6
+"""So many times as long before the largest holders give way, whoever they are: 30 s, as for the
 progress of HTTP/1.1 bodies."""
 _STEP_UNITS: Final = 1000
 """A step takes about a millisecond: units of `IterationBudget`."""
@@ -34,8 +39,8 @@ class MemoryRelief:
     """Makes room in the memory budget after refusals."""
 
     __slots__ = (
-        "_before_step", "_is_resting", "_iteration", "_memory_budget", "_refused", "_short_timer",
-        "_timers", "_work",
+        "_before_step", "_is_resting", "_iteration", "_long_shortage", "_memory_budget", "_refused",
+        "_short_timer", "_timers", "_work",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +67,8 @@ class MemoryRelief:
         self._is_resting = False
         """No work is begun for a while."""
         self._short_timer: Timer | None = None
+        self._long_shortage = 0
+        """The number of the shortage that has lasted for a while."""
 
     def on_refusal(self, payer: Payer) -> None:
         """A request was refused, or cut, because memory is short."""
@@ -71,7 +78,9 @@ class MemoryRelief:
         self._watch()
 
     def _begin(self) -> None:
-        self._work = self._memory_budget.make_room_for(self._refused)
+        budget = self._memory_budget
+        is_long = budget.shortages == self._long_shortage
+        self._work = budget.make_room_for(self._refused, is_long=is_long)
         self._iteration.later(self._step)
 
     def _step(self) -> None:
@@ -107,17 +116,30 @@ class MemoryRelief:
 
     def _watch(self) -> None:
         if self._short_timer is None:
-            shortages = self._memory_budget.shortages
-            self._short_timer = self._timers.after(_SHORT_S, lambda: self._relieve(shortages))
+            self._look_again(self._memory_budget.shortages, 1)
 
-    def _relieve(self, shortages: int) -> None:
+    def _look_again(self, shortages: int, looks: int) -> None:
+        """Look in a while whether memory has been short ever since.
+
+        Args:
+            shortages: the number of the shortage.
+            looks: how many looks at it that will be.
+        """
+        self._short_timer = self._timers.after(_LOOK_S, lambda: self._look(shortages, looks))
+
+    def _look(self, shortages: int, looks: int) -> None:
         self._short_timer = None
-        if self._memory_budget.is_short:
-            if self._memory_budget.shortages == shortages:
-                self._before_step()
-                self._memory_budget.relieve()
-            else:
-                self._watch()
+        budget = self._memory_budget
+        if not budget.is_short:
+            return
+        if budget.shortages != shortages:
+            self._watch()
+        elif looks < _LOOKS:
+            self._long_shortage = shortages
+            self._look_again(shortages, looks + 1)
+        else:
+            self._before_step()
+            budget.relieve()
 
 
 def _name(client: Hashable | Seat) -> str:

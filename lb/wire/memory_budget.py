@@ -209,16 +209,20 @@ class MemoryBudget:
             if holder.held:
                 self.evict_holder(holder)
 
-    def make_room_for(self, refused: Collection[Seat]) -> Generator[None, None, Room]:
+    def make_room_for(
+        self, refused: Collection[Seat], *, is_long: bool = False
+    ) -> Generator[None, None, Room]:
         """Make clients give way that hold far more than one of whom a request was refused because
         memory is short, and connections that hold far more than another one of their client.
 
-        Each keeps as much as its largest holder, and `1 / _KEPT_SHARES` of the ceiling at least.
-        Those that hold most give way first, and of their holders those that began to hold bytes
-        last: the others are nearer to their end. It yields between steps of about a millisecond.
+        Each keeps `1 / _KEPT_SHARES` of the ceiling at least, and as much as its largest holder
+        unless memory has been short for long: that one might have ended soon, but does not. Those
+        that hold most give way first, and of their holders those that began to hold bytes last: the
+        others are nearer to their end. It yields between steps of about a millisecond.
 
         Args:
             refused: whose requests were refused. More may be added while it counts.
+            is_long: memory has been short for long, without a break.
         """
         if not self.is_short:
             return Room((), 0, 0)
@@ -236,7 +240,7 @@ class MemoryBudget:
                 clients[seat[0]].add(holder.held)
             if not count % _COUNTED_AT_ONCE:
                 yield
-        excess = self._excess(clients, seats, refused)
+        excess = self._excess(clients, seats, refused, is_long=is_long)
         greedy = tuple(excess)
         evictions, held = self.evictions, self.held
         for count, holder in enumerate(reversed(holders) if excess else (), 1):
@@ -255,6 +259,8 @@ class MemoryBudget:
         clients: dict[Hashable, _Share],
         seats: dict[Seat, _Share],
         refused: Collection[Seat],
+        *,
+        is_long: bool,
     ) -> dict[Hashable, int]:
         """How many bytes each client, and each seat, is to give up; nothing without shortage."""
         none = _Share()
@@ -275,7 +281,8 @@ class MemoryBudget:
         wanted = self.held - self.roomy_at if self.is_short else 0
         for some in (greedy, greedy_seats):
             for key, share in sorted(some, key=_share_held, reverse=True):
-                surplus = share.held - max(share.largest, self.ceiling // _KEPT_SHARES)
+                kept = self.ceiling // _KEPT_SHARES
+                surplus = share.held - (kept if is_long else max(share.largest, kept))
                 if surplus > 0 and wanted > 0:
                     excess[key] = min(surplus, wanted)
                     wanted -= excess[key]

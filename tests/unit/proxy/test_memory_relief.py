@@ -25,10 +25,10 @@ class Bench:
         self.counted = 0
         """How often holders were looked at."""
 
-    def begin(self, client: object, connection: int = 1) -> Request:
+    def begin(self, client: object, connection: int = 1, size: int = SIZE) -> Request:
         """Begin a request that holds bytes."""
         request = Request(self, client, connection)
-        assert self.memory_budget.take(request, SIZE)
+        assert self.memory_budget.take(request, size)
         return request
 
     def run(self) -> None:
@@ -109,3 +109,30 @@ def test_the_largest_give_way_once_memory_was_short_for_long() -> None:
     bench.loop.advance(10)
     assert sum(each.is_cut for each in requests) == 50
     assert bench.memory_budget.held == bench.memory_budget.roomy_at
+
+
+@pytest.mark.parametrize("clients", [1, 10])
+def test_single_large_requests_give_way_once_memory_was_short_for_a_while(clients: int) -> None:
+    """Ten connections, of one client or of as many, with a request each."""
+    bench = Bench()
+    requests = [bench.begin(number % clients, number, 700) for number in range(10)]
+    for second in range(1, 8):
+        bench.relief.on_refusal(Request(bench, "refused" if clients > 1 else 0, 99))
+        bench.run()
+        # Each is asked for what it holds beyond 250 bytes, and 1,000 are needed.
+        assert sum(each.is_cut for each in requests) == (3 if second > 6 else 0)
+        bench.loop.advance(1.0)
+    assert bench.memory_budget.held <= bench.memory_budget.roomy_at
+
+
+def test_single_large_requests_stay_while_memory_is_short_now_and_then() -> None:
+    bench = Bench()
+    requests = [bench.begin(number, number, 690) for number in range(10)]
+    for _ in range(10):
+        last = bench.begin("last", 11, 100)
+        bench.relief.on_refusal(Request(bench, "refused", 99))
+        bench.run()
+        bench.loop.advance(2.0)
+        bench.memory_budget.release(last, last.held)
+        bench.loop.advance(1.0)
+    assert not any(each.is_cut for each in requests)
