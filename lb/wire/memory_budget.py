@@ -28,6 +28,9 @@ Seat: TypeAlias = tuple[Hashable, Hashable]
 _KEPT_SHARES: Final = 32
 """A client, or a connection, keeps one of so many parts of the ceiling, whatever others need. By
 default that is as much as a request that is relayed can hold (`MemoryBudget.relayed_at_most`)."""
+_KEPT_SHARES_LATER: Final = 1024
+"""The same once memory has been short for long: half a megabyte by default, several usual requests.
+Dozens of connections with some megabytes each may be what keeps all others out."""
 _FAR_MORE: Final = 8
 """One gives way that holds so many times the bytes of one that is refused. Clients that load the
 process alike do not push each other out."""
@@ -215,10 +218,11 @@ class MemoryBudget:
         """Make clients give way that hold far more than one of whom a request was refused because
         memory is short, and connections that hold far more than another one of their client.
 
-        Each keeps `1 / _KEPT_SHARES` of the ceiling at least, and as much as its largest holder
-        unless memory has been short for long: that one might have ended soon, but does not. Those
-        that hold most give way first, and of their holders those that began to hold bytes last: the
-        others are nearer to their end. It yields between steps of about a millisecond.
+        Each keeps as much as its largest holder, and `1 / _KEPT_SHARES` of the ceiling at least.
+        Once memory has been short for long it keeps `1 / _KEPT_SHARES_LATER`: its largest holder
+        might have ended soon, but does not. Those that hold most give way first, and of their
+        holders those that began to hold bytes last: the others are nearer to their end. It yields
+        between steps of about a millisecond.
 
         Args:
             refused: whose requests were refused. More may be added while it counts.
@@ -281,8 +285,11 @@ class MemoryBudget:
         wanted = self.held - self.roomy_at if self.is_short else 0
         for some in (greedy, greedy_seats):
             for key, share in sorted(some, key=_share_held, reverse=True):
-                kept = self.ceiling // _KEPT_SHARES
-                surplus = share.held - (kept if is_long else max(share.largest, kept))
+                if is_long:
+                    kept = self.ceiling // _KEPT_SHARES_LATER
+                else:
+                    kept = max(share.largest, self.ceiling // _KEPT_SHARES)
+                surplus = share.held - kept
                 if surplus > 0 and wanted > 0:
                     excess[key] = min(surplus, wanted)
                     wanted -= excess[key]
