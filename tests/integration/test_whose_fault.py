@@ -296,6 +296,29 @@ async def test_a_page_of_something_else_is_no_answer(
         await relay.until_clean()
 
 
+@pytest.mark.parametrize(
+    ("status", "is_to_blame"),
+    [(b"429", False), (b"500", True), (b"502", True), (b"503", True), (b"504", True)],
+)
+async def test_a_proxy_before_a_dead_triton_counts_against_it(
+    status: bytes, is_to_blame: bool
+) -> None:
+    async def play(peer: Peer) -> None:
+        while True:
+            stream = (await peer.until(lambda frame: frame.ends_stream)).stream
+            page = headers(stream, [(b":status", status), (b"content-type", b"text/html")])
+            peer.send(page + data(stream, b"<html>", end=True))
+
+    async with raw_backend(plays(play)) as proxy, running_relay(proxy.target) as relay:
+        relay.judge = told = watched(relay.backends)
+        async with raw_client(relay.port) as client:
+            client.send(call(1))
+            await client.until_over(1)
+        assert told.failures["b0"] == is_to_blame
+        assert not told.answers["b0"]
+        await relay.until_clean()
+
+
 async def test_binary_metadata_that_is_not_base64_is_refused_with_a_reason() -> None:
     async with raw_backend() as backend, running_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:

@@ -31,6 +31,7 @@ _ANSWERED: Final = Outcome.ANSWERED
 _GOOD: Final = Ending.GOOD
 _INFERENCE: Final = OperationKind.INFERENCE
 _OK: Final = 200
+_TOO_MANY: Final = 429
 _UNUSABLE: Final = "status OK without exactly one whole message"
 _FOREIGN: Final = "HTTP status 200 with a content-type that is not gRPC's"
 _ALL_CANCELLED: Final = "Cancelling all calls"
@@ -524,7 +525,10 @@ class GrpcAttempt(Attempt):
         relay = call.relay
         if status < 0:
             status = status_of_http(call.status)
-            relay.dispatcher.blame.answered_with_error(self, status, "")
+            # A proxy before the Triton has answered. That the backend is busy only 429 says: what
+            # 502 to 504 become over gRPC says so of a Triton, but here it may be dead.
+            told = status if call.status == _TOO_MANY else GrpcStatus.UNKNOWN
+            relay.dispatcher.blame.answered_with_error(self, told, "")
         relay.accounts.attempt_ended(self, outcome, status, relay.now)
         connection = self.connection
         if connection is not None:
