@@ -36,6 +36,8 @@ _MISTAKES: Final = re.compile(
     r"|inference (?:request|input|output)|input '|input \"|output '|output \""
     r"|This (?:API|protocol) is restricted|explicit model load|request .{0,64}must "
     r"|\S* ?model .{0,128}(?:expects|does not support)|.{0,128}does not support batching"
+    r"|input byte size mismatch|incomplete string|The shape of the raw input|attempt to access "
+    r"|All input dimensions should be specified|class result not available|sending [BF]\S+ data "
     r"|Failed to convert|failed to convert|(?:\S+ RPC )?doesn't support|the server does not support"
     r")"
 )
