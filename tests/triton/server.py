@@ -49,6 +49,9 @@ def command_of(
         f"--model-repository={models}",
         f"--backend-directory={native / 'backends'}",
         f"--backend-config=python,shm-region-prefix-name={_shared_memory_prefix(http_port)}",
+        # A thousand sequences have regions of 1 MB grow, and once in a while a Triton of 2.51 dies
+        # within its python backend while one does.
+        f"--backend-config=python,shm-default-byte-size={4 * 2**20}",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
         "--metrics-address=127.0.0.1",
