@@ -524,11 +524,12 @@ class GrpcAttempt(Attempt):
         port.bytes_received += call.bytes_out
         relay = call.relay
         if status < 0:
-            status = status_of_http(call.status)
+            code = status_of_http(call.status)
             # A proxy before the Triton has answered. That the backend is busy only 429 says: what
             # 502 to 504 become over gRPC says so of a Triton, but here it may be dead.
-            told = status if call.status == _TOO_MANY else GrpcStatus.UNKNOWN
+            told = code if call.status == _TOO_MANY else GrpcStatus.UNKNOWN
             relay.dispatcher.blame.answered_with_error(self, told, "")
+            status = code
         relay.accounts.attempt_ended(self, outcome, status, relay.now)
         connection = self.connection
         if connection is not None:
