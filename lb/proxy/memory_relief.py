@@ -29,8 +29,8 @@ _LOOK_S: Final = 5.0
 """How long memory may be short without a break before nobody's largest request is spared: as long
 as a batch waits for clients that read."""
 _LOOKS: Final = 6
-"""So many times as long before the largest holders give way, whoever they are: 30 s, as for the
-progress of HTTP/1.1 bodies."""
+"""Looks at one shortage, at the last of which the largest holders give way, whoever they are: after
+30 s, as for the progress of HTTP/1.1 bodies."""
 _STEP_UNITS: Final = 1000
 """A step takes about a millisecond: units of `IterationBudget`."""
 

@@ -223,13 +223,13 @@ class _Copy:
         self.request_id = readable(exchange.request_id)
         self.recording = recording
         self.fields = fields
-        """Of the request."""
+        """Fields of the request, names in lower case."""
         self.status = status
-        """Of the answer: of HTTP or gRPC."""
+        """HTTP or gRPC status of the answer."""
         self.body = b""
         """The request's body, plain, once it is open; with gRPC the message without its prefix."""
         self.answer = ComparedAnswer(status=status, body=b"")
-        """The answer likewise."""
+        """What the client got, plain, once it is open."""
         self.uses = 0
         """Calls under way."""
 

@@ -29,8 +29,9 @@ _KEPT_SHARES: Final = 32
 """A client, or a connection, keeps one of so many parts of the ceiling, whatever others need. By
 default that is as much as a request that is relayed can hold (`MemoryBudget.relayed_at_most`)."""
 _KEPT_SHARES_LATER: Final = 1024
-"""The same once memory has been short for long: half a megabyte by default, several usual requests.
-Dozens of connections with some megabytes each may be what keeps all others out."""
+"""What each keeps is one of so many parts once memory has been short for long: half a megabyte by
+default, several usual requests. Dozens of connections with some megabytes each may be what keeps
+all others out."""
 _FAR_MORE: Final = 8
 """One gives way that holds so many times the bytes of one that is refused. Clients that load the
 process alike do not push each other out."""

@@ -12,7 +12,7 @@ from lb.kserve.inflation import inflated_in_steps
 
 
 class InflatedSlices:
-    """Of everybody who inflates by the module's own `inflated_in_steps`. Needs a running loop."""
+    """Counts what is inflated by a module's own `inflated_in_steps`. Needs a running loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
         self.total = 0

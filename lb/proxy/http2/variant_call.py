@@ -443,7 +443,7 @@ def begin_variant(call: Call, split: VariantSet, data: bytes, end_stream: int) -
 
 
 def _begin_inflated(call: Call, split: VariantSet, inflation: Inflation, end_stream: int) -> bool:
-    """The same for a compressed message, which is inflated now."""
+    """Go on with `begin_variant`: the compressed message is inflated."""
     plain = inflation.message
     inflation.close()
     if plain is None:
@@ -464,7 +464,7 @@ def _refuse_compressed(call: Call, split: VariantSet) -> None:
 def _begin_plain(
     call: Call, split: VariantSet, data: bytes, size: int, end_stream: int
 ) -> bool | None:
-    """The same for what has come of a plain message of `size` bytes, with its prefix."""
+    """Go on with `begin_variant`: `data` is plain, what has come of a message of `size` bytes."""
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     cost = Inspected()
     is_all = len(message) == size or bool(end_stream) or len(data) >= INSPECTED_BYTES

@@ -238,7 +238,7 @@ class VariantStream(CallPart):
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
         self._inflation: Inflation | None = None
-        """Of the whole compressed message that is held back."""
+        """Inflates the whole compressed message that is held back."""
         self._rest: tuple[Payload, int] | None = None
         """What is put off until others have had their turn, and whether it ends the request."""
 
