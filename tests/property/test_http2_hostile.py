@@ -92,7 +92,7 @@ def frames(draw: st.DrawFn, *, client: bool) -> Make:  # one line per kind
             values = [draw(SETTINGS)]
             return lambda _: f.settings(values)
         case 22:
-            token = draw(st.sampled_from([b"12345678", b"tlbdrain"]))
+            token = draw(st.sampled_from([b"12345678", b"tlbdrain", b"tlbcross"]))
             return lambda _: f.ping(token, ack=end)
         case 23:
             code = draw(CODES)

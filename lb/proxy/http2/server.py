@@ -1,8 +1,10 @@
 """A client's connection: requests come in here, answers go out.
 
 RFC 9113 for servers, as far as gRPC needs it. Shutdown is in two steps (6.8): GOAWAY with the
-highest id and a PING; when that comes back, everything the client sent before it knew has
-arrived, and GOAWAY with the last id we took follows.
+highest id and a PING. When that comes back, the client knows, but what it had begun before may
+stand behind the acknowledgement: gRPC's core writes acknowledgements first. So a second PING
+follows, and when that comes back, everything the client began before it knew has arrived, and
+GOAWAY with the last id we took follows.
 """
 
 from __future__ import annotations
@@ -41,9 +43,16 @@ from lb.wire.native import mypyc_attr, specialise
 
 _log = logging.getLogger(__name__)
 
-_DRAIN_PING: Final = b"tlbdrain"
+_SERVES: Final = 0
+_TOLD: Final = 1
+_KNOWS: Final = 2
+_TOLD_LAST: Final = 3
+"""Steps of the shutdown of a connection: none yet; GOAWAY and a PING are sent; that came back, and
+a second is sent; GOAWAY with the last id is sent."""
+_TOLD_PING: Final = b"tlbdrain"
+_KNOWS_PING: Final = b"tlbcross"
 _DRAIN_WAIT_S: Final = 2.0
-"""How long the client may take to answer the PING of the two-step shutdown: streams that it begins
+"""How long the client may take to answer the PINGs of the two-step shutdown: streams that it begins
 after this are lost, unless it repeats them by itself."""
 _MAX_STREAM_ID: Final = 2**31 - 1
 _FRAMES_AT_ONCE: Final = 128
@@ -95,7 +104,7 @@ class Http2ServerConnection(Http2Connection):
         self._decided: tuple[bytes, RequestHead] | None = None
         """A block that `take_whole` leaves to `on_head`, and its head, where nothing else keeps
         it: to decode it may take milliseconds."""
-        self._drain_step = 0
+        self._drain_step = _SERVES
         self._last_taken = 0
         """What the client was told in the last step: its later streams are not taken."""
         self._idle_since = 0.0
@@ -267,7 +276,7 @@ class Http2ServerConnection(Http2Connection):
             return
         self.last_peer_id = stream_id
         relay = self.relay
-        if len(self.streams) >= self.options.concurrent_streams or self._drain_step == 2:
+        if len(self.streams) >= self.options.concurrent_streams or self._drain_step == _TOLD_LAST:
             self._refuse(stream_id, block)
             return
         try:
@@ -321,7 +330,7 @@ class Http2ServerConnection(Http2Connection):
             or size >= COPY_BELOW
             or stream_id <= self.last_peer_id
             or not stream_id & 1
-            or self._drain_step == 2
+            or self._drain_step == _TOLD_LAST
         ):
             return 0
         head = self.blocks.known_request(block) or self._decide(block)
@@ -369,7 +378,7 @@ class Http2ServerConnection(Http2Connection):
         """A stream that is too many, or too late."""
         self._unopened += 1
         self.blocks.skip(block)
-        if self._drain_step != 2:
+        if self._drain_step != _TOLD_LAST:
             self.spend(Spending.REFUSAL)
             self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
 
@@ -432,7 +441,7 @@ class Http2ServerConnection(Http2Connection):
     def state(self, stream_id: int) -> StreamState:
         """The state of a stream. What is left of one that came too late is discarded (RFC 9113
         6.8), as after a reset: an honest client has sent it before it was told."""
-        if self._drain_step == 2 and stream_id > self._last_taken:
+        if self._drain_step == _TOLD_LAST and stream_id > self._last_taken:
             return StreamState.RESET_BY_US
         state = super().state(stream_id)
         if state is StreamState.CLOSED and 2 * self._used <= self.last_peer_id:
@@ -488,7 +497,7 @@ class Http2ServerConnection(Http2Connection):
             if self._stalls is not None:
                 self._stalls.end()
             self._idle_since = self.relay.clock()
-            if self._drain_step == 2 or self.going_away:
+            if self._drain_step == _TOLD_LAST or self.going_away:
                 self._close_soon()
 
     # Shutdown
@@ -509,26 +518,30 @@ class Http2ServerConnection(Http2Connection):
 
     def begin_drain(self) -> None:
         """First step: no new streams, please."""
-        if self._drain_step or self.transport is None:
+        if self._drain_step != _SERVES or self.transport is None:
             return
-        self._drain_step = 1
+        self._drain_step = _TOLD
         self.out.append(fr.goaway(_MAX_STREAM_ID, ErrorCode.NO_ERROR))
-        self.out.append(fr.ping(_DRAIN_PING, ack=False))
+        self.out.append(fr.ping(_TOLD_PING, ack=False))
         self.mark()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.relay.timers.after(_DRAIN_WAIT_S, self._finish_drain)
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """The PING of the first step came back."""
-        if payload == _DRAIN_PING:
+        """A PING of the first step came back."""
+        if payload == _TOLD_PING and self._drain_step == _TOLD:
+            self._drain_step = _KNOWS
+            self.out.append(fr.ping(_KNOWS_PING, ack=False))
+            self.mark()
+        elif payload == _KNOWS_PING and self._drain_step == _KNOWS:
             self._finish_drain()
 
     def _finish_drain(self) -> None:
         """Second step: what has arrived by now is the last."""
-        if self._drain_step != 1 or self.transport is None:
+        if self._drain_step not in (_TOLD, _KNOWS) or self.transport is None:
             return
-        self._drain_step = 2
+        self._drain_step = _TOLD_LAST
         self._last_taken = self.last_peer_id
         self.out.append(fr.goaway(self._last_taken, ErrorCode.NO_ERROR))
         self.mark()

@@ -29,6 +29,7 @@ from lb.domain.errors import LoadBalancerError
 from lb.net.tasks import TaskOwner
 from lb.net.threads import in_thread
 from lb.runtime.child_end import end_of
+from lb.runtime.next_process import READY_S
 from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners, claim
@@ -73,7 +74,7 @@ class Child:
         self.is_alive = False
         """It runs, or is being started."""
         self.is_ready = False
-        self.hang = HangDetector()
+        self.hang = HangDetector(0.0)
         self.writer: asyncio.StreamWriter | None = None
 
     @property
@@ -98,24 +99,28 @@ class Child:
 
 
 class HangDetector:
-    """Finds out that a process stands still: its ticks in the shared memory do not go on.
+    """Finds out that a process stands still: its ticks in the shared memory do not go on, or have
+    not begun in time.
 
     What counts are looks of the supervisor. If all processes were frozen together, as by `docker
     pause`, the ticks go on before the supervisor has looked often enough.
     """
 
-    def __init__(self) -> None:
-        self._tick = 0.0
+    def __init__(self, tick: float) -> None:
+        """`tick`: what the memory says before the process has ticked."""
+        self._tick = tick
+        self._limit_s = READY_S
         self._looks = 0
 
     def check(self, tick: float) -> bool:
-        """Look at the last tick of a process that serves, once in `LOOK_S`. Whether it hangs."""
+        """Look at the last tick of a process, once in `LOOK_S`. Whether it hangs."""
         if tick != self._tick:
             self._tick = tick
+            self._limit_s = HUNG_S
             self._looks = 0
         else:
             self._looks += 1
-        return self._looks * LOOK_S >= HUNG_S
+        return self._looks * LOOK_S >= self._limit_s
 
 
 class Supervisor:
@@ -306,8 +311,8 @@ class Supervisor:
         while not self._stop.is_set():
             await asyncio.sleep(LOOK_S)
             for child in (self.control, *self.workers):
-                if child.is_ready and child.hang.check(self._last_tick(child)):
-                    child.hang = HangDetector()
+                if child.process is not None and child.hang.check(self._last_tick(child)):
+                    child.hang = HangDetector(self._last_tick(child))
                     _log.error("process stands still and is killed", extra={"role": child.name})
                     child.kill()
 
@@ -343,6 +348,7 @@ class Supervisor:
         except BaseException:
             ours.close()
             raise
+        child.hang = HangDetector(self._last_tick(child))
         child.process = process
         _log.info("process started", extra={"role": child.name, "pid": process.pid})
         reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
