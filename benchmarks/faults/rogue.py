@@ -100,7 +100,7 @@ class Rogue:
 
     async def _grpc(self, peer: Peer) -> None:
         answered: set[int] = set()
-        leaves = False
+        last = 0  # stream that is answered, once GOAWAY has told it
         while (found := await _next(peer)) is not None:
             peer.seen.clear()
             if found.stream not in peer.ended or found.stream in answered:
@@ -110,11 +110,11 @@ class Rogue:
             body = bytes(peer.bodies.pop(found.stream, b""))[_PREFIX:]
             if path != b"ModelInfer":
                 peer.send(_reply(found.stream, _answer_of_method(path)))
-            elif not leaves:
+            elif not last or found.stream <= last:
                 self._infer(peer, found.stream, pb.ModelInferRequest.FromString(body))
-            if self.conduct == CHURNS and len(answered) >= _CALLS_PER_CONNECTION and not leaves:
-                leaves = True
-                peer.send(fr.goaway(found.stream))
+            if self.conduct == CHURNS and len(answered) >= _CALLS_PER_CONNECTION and not last:
+                last = found.stream
+                peer.send(fr.goaway(last))
 
     def _infer(self, peer: Peer, stream: int, asked: pb.ModelInferRequest) -> None:
         self._note(asked.id)
