@@ -95,7 +95,7 @@ _GROUPS: Final = {
     "Placement": ("balancing", "scheduling", "sequences", "models", "placement"),
     "Health": ("health", "outlier_detection", "slow_start", "warm_up", "model_table"),
     "Failures": ("retry", "hedging", "timeouts"),
-    "Limits and access": ("limits", "access", "admin", "forwarded"),
+    "Limits and access": ("limits", "access", "admin", "forwarded", "cancellation"),
     "Operation": ("workers", "fan_out", "shutdown", "reload", "standby", "state"),
     "Logs and metrics": ("log", "access_log", "payload_log", "metrics", "tracing"),
 }

@@ -141,6 +141,9 @@ workers: auto
     "state": """\
 state: /var/lib/triton-lb/state.json
 """,
+    "cancellation": """\
+cancellation: withhold
+""",
     "forwarded": """\
 forwarded: x_forwarded
 """,

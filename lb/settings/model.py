@@ -65,6 +65,13 @@ class ForwardedMode(StrEnum):
         return self in (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
 
 
+class Cancellation(StrEnum):
+    """What Tritons hear of clients that do not wait for an answer any more."""
+
+    PASS = "pass"
+    WITHHOLD = "withhold"
+
+
 class ShutdownSettings(Section):
     """What happens between SIGTERM and the end of the process."""
 
@@ -122,6 +129,15 @@ class Settings(Section):
 
     Set this when models or servers behind us need the client's address; otherwise they are not
     told."""
+    cancellation: Cancellation = Cancellation.PASS
+    """What a Triton hears when nobody waits for a unary inference over gRPC any more: its client
+    has left, its deadline has passed, or another Triton was quicker. `pass` cancels it there, so
+    that a Triton drops what waits in its queue. `withhold` lets the Triton compute it and drops the
+    answer, as is always done over HTTP. Deadlines (`grpc-timeout`) are kept here then, and not
+    passed on.
+
+    Set this when Tritons end with signal 11 where many calls are cancelled or have short deadlines
+    (docs/protocols.md); otherwise they spend no time on what nobody waits for."""
     access: AccessSettings = AccessSettings()
     admin: AdminSettings = AdminSettings()
     fan_out: FanOutSettings = FanOutSettings()

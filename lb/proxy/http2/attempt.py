@@ -8,23 +8,26 @@ cannot serve the call. Beside it there may be a second one (`lb.proxy.http2.hedg
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Final
 
-from lb.domain.backend import Backend, Port
+from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
 from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
+from lb.kserve.operations import MODEL_INFER
 from lb.kserve.pending_responses import PendingResponses
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.replies import not_run, status_trailers
+from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.proxy.retry import Next, outcome_of_silence
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError, pack_header
+from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
@@ -136,6 +139,76 @@ class ResponseSink:
 
 
 TO_CLIENT: Final = ResponseSink()
+
+
+class UnwantedAnswer(ResponseSink):
+    """The response of an attempt that nobody waits for any more: it is dropped."""
+
+    __slots__ = ("_outcome", "_timer")
+
+    def __init__(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """`outcome`: of the attempt, if it is not answered."""
+        relay = attempt.call.relay
+        left_s = abandoned_until(attempt) - relay.clock()
+        self._outcome = outcome
+        self._timer = relay.timers.after(max(left_s, 0.0), partial(self._give_up, attempt))
+
+    def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+        """See `ResponseSink`."""
+        if end_stream:
+            status = head.grpc_status
+            if status == NO_STATUS:
+                status = status_of_http(head.status)
+            self._end(attempt, Outcome.ANSWERED, status)
+        return True
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """See `ResponseSink`."""
+        response, connection = attempt.response, attempt.connection
+        increment = response.went_out(len(payload))
+        if increment and connection is not None:
+            connection.out.append(window_update(response.source_id, increment))
+            connection.mark()
+        if end_stream:
+            self._end(attempt, self._outcome)
+        return None
+
+    def may_retry(self, outcome: Outcome) -> bool:
+        """See `ResponseSink`."""
+        return False
+
+    def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """See `ResponseSink`."""
+        self._end(attempt, self._outcome)
+
+    def failed(
+        self,
+        attempt: GrpcAttempt,
+        outcome: Outcome,
+        reason: Reason,
+        detail: str,
+        status: GrpcStatus | None,
+    ) -> None:
+        """See `ResponseSink`: it is over."""
+
+    def backend_hung(self, attempt: GrpcAttempt) -> None:
+        """See `ResponseSink`: that is waited for until it counts as lost."""
+
+    def cut_off(self, attempt: GrpcAttempt, code: int) -> None:
+        """See `ResponseSink`."""
+        self._end(attempt, self._outcome)
+
+    def _give_up(self, attempt: GrpcAttempt) -> None:
+        """The answer will probably never come."""
+        report_abandoned(attempt, attempt.call.relay.clock())
+        attempt.detach(ErrorCode.CANCEL)
+        self._end(attempt, self._outcome)
+
+    def _end(self, attempt: GrpcAttempt, outcome: Outcome, status: int = 0) -> None:
+        self._timer.cancel()
+        attempt.call.relay.accounts.attempt_ended(attempt, outcome, status)
+        attempt.detach(None)
+        attempt.drop_pipes()
 
 
 class GrpcAttempt(Attempt):
@@ -851,12 +924,61 @@ class GrpcAttempt(Attempt):
 
     def give_up(self, outcome: Outcome, code: ErrorCode | None) -> None:
         """End it, beside another one that goes on."""
-        self.detach(code)
-        self.leave(outcome)
         if self.call.hedge is self:
             self.call.hedge = None
+        request, response = self.request, self.response
+        if code is ErrorCode.CANCEL:
+            self.abandon(outcome)
+        else:
+            self.detach(code)
+            self.leave(outcome)
+        self._drop_pipe(request)
+        self._drop_pipe(response)
+
+    def drop_pipes(self) -> None:
+        """It has ended, and its pipes point at it."""
         self._drop_pipe(self.request)
         self._drop_pipe(self.response)
+
+    def abandon(self, outcome: Outcome) -> None:
+        """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
+        if not self.run_on(outcome):
+            self.detach(ErrorCode.CANCEL)
+            self.leave(outcome)
+
+    def run_on(self, outcome: Outcome) -> bool:
+        """Let a Triton compute an answer that nobody wants, where Tritons are not told: some
+        versions die when a call is cancelled at the wrong moment (server issues 7368 and 8034).
+        The attempt stays in flight until it is answered, or is given up as lost and ends with
+        `outcome`. False: this is no such attempt."""
+        connection, stream_id = self.connection, self.request.sink_id
+        if (
+            connection is None
+            or not self.call.relay.options.withholds_cancellation
+            or self.call.operation is not MODEL_INFER
+            or self.backend.spec.kind is not BackendKind.TRITON
+            or not self.request.finished
+            or stream_id in connection.unwritten
+            or connection.transport is None
+            or connection.streams.get(stream_id) is not self.response
+        ):
+            return False
+        budget, before = self.call.relay.memory_budget, self.response
+        request: Pipe[Any] = Pipe(self, budget, 0, 0)
+        response: Pipe[Any] = Pipe(self, budget, before.window_size, 0)
+        request.ended = request.finished = True
+        request.sink, request.sink_id = connection, stream_id
+        response.source, response.source_id = connection, stream_id
+        response.window, response.owed = before.window, before.owed
+        response.ended = before.ended
+        request.opposite, response.opposite = response, request
+        connection.forget(self.request)
+        self.request.sink = None
+        connection.streams[stream_id] = response
+        self.request, self.response = request, response
+        self.begun = True
+        self.sink = UnwantedAnswer(self, outcome)
+        return True
 
 
 def _as_trailers(head: ResponseHead) -> bytes:

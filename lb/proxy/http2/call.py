@@ -62,6 +62,10 @@ class BackendSide(Protocol):
         """Leave the backend's connection, resetting the stream there."""
         ...
 
+    def run_on(self, outcome: Outcome) -> bool:
+        """Let a Triton compute an answer that nobody wants. False: this is no such attempt."""
+        ...
+
     def give_up(self, outcome: Outcome, code: ErrorCode | None) -> None:
         """End it, beside another one that goes on."""
         ...
@@ -815,6 +819,8 @@ class Call(Exchange):
             return
         attempt = self.backend_side
         if attempt is not None:
+            if code is ErrorCode.CANCEL and attempt.run_on(outcome):
+                return
             attempt.detach(code)
         self.relay.accounts.stop(self, outcome)
 

@@ -80,8 +80,7 @@ def _overtake(attempt: GrpcAttempt) -> None:
     first = call.attempt
     assert isinstance(first, GrpcAttempt)
     call.relay.accounts.overtake(call)
-    first.detach(ErrorCode.CANCEL)
-    first.leave(Outcome.OVERTAKEN)
+    first.abandon(Outcome.OVERTAKEN)
     call.request.clear()  # what was kept is needed no more
     attempt.take_over()
 

@@ -12,10 +12,11 @@ from lb.proxy.queue import queue_options
 from lb.proxy.split import split_rules
 from lb.proxy.tracing import contexts_of
 from lb.proxy.variants import variant_fields, variant_options
-from lb.settings.model import Settings
+from lb.settings.model import Cancellation, Settings
 from lb.wire.http2 import frames as fr
 from lb.wire.trace_context import Traces
 
+_DEADLINES: Final = frozenset({b"grpc-timeout"})
 FRAME_SIZE: Final = 2**20
 """Bytes of payload that peers may send in one frame."""
 
@@ -52,6 +53,8 @@ class Http2Options:
     private_fields: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that we alone may send to backends: the clients' are
     dropped."""
+    withholds_cancellation: bool = False
+    """Tritons compute unary inferences that nobody waits for any more, instead of being told."""
     trusted_proxies: TrustedProxies = NO_PROXIES
     noted: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that the queue goes by."""
@@ -93,6 +96,7 @@ class Http2Options:
 def http2_options(settings: Settings) -> Http2Options:
     """Read limits and times of the HTTP/2 side from settings."""
     limits, timeouts = settings.limits, settings.timeouts
+    withholds = settings.cancellation is Cancellation.WITHHOLD
     return Http2Options(
         concurrent_streams=limits.max_concurrent_streams,
         stream_window=limits.stream_window_bytes,
@@ -107,7 +111,8 @@ def http2_options(settings: Settings) -> Http2Options:
         stream_stalled_s=timeouts.stream_stalled,
         request_timeout_s=timeouts.request,
         handshake_timeout_s=timeouts.handshake,
-        private_fields=settings.private_fields,
+        private_fields=settings.private_fields | (_DEADLINES if withholds else frozenset()),
+        withholds_cancellation=withholds,
         x_forwarded=settings.forwarded.has_x_forwarded,
         forwarded=settings.forwarded.has_forwarded,
         trusted_proxies=settings.listen.proxies,

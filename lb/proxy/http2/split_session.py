@@ -200,8 +200,8 @@ class GrpcPart(Exchange):
         """Nobody waits for the second attempt any more."""
         hedge, self.hedge = self.hedge, None
         if isinstance(hedge, GrpcAttempt):
-            hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
             _forget(hedge)
+            hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
 
     # Ends
 
@@ -212,9 +212,8 @@ class GrpcPart(Exchange):
             relay = self.session.call.relay
             relay.accounts.overtake(self)
             if isinstance(first, GrpcAttempt):
-                first.detach(ErrorCode.CANCEL)
-                first.leave(Outcome.OVERTAKEN)
                 _forget(first)
+                first.abandon(Outcome.OVERTAKEN)
             relay.dispatcher.queue.leave(self)  # where it was to be tried again
         else:
             self.cancel_hedge()
@@ -228,10 +227,11 @@ class GrpcPart(Exchange):
             return
         self.cancel_hedge()
         attempt = self.attempt
-        if isinstance(attempt, GrpcAttempt):
-            attempt.detach(ErrorCode.CANCEL)
+        if isinstance(attempt, GrpcAttempt) and attempt.outcome is None:
             _forget(attempt)
-        self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
+            attempt.abandon(Outcome.CANCELLED)
+        else:
+            self.session.call.relay.accounts.stop(self, Outcome.CANCELLED)
         self._finish()
 
     def drop_answer(self) -> None:

@@ -110,6 +110,23 @@ async def test_the_second_is_cancelled_when_the_first_has_answered() -> None:
     assert hedged.relay.is_clean()
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["the first wins", "the second wins"])
+async def test_the_slower_one_is_not_cancelled_where_tritons_are_not_told(first: int) -> None:
+    hedged = Hedged(options=Http2Options(withholds_cancellation=True))
+    slower = hedged.sides[1 - first]
+    slower.gets()
+    hedged.sides[first].sends(answer(1))
+    hedged.relay.relay.flush()
+    assert [frame.kind for frame in hedged.client.gets()][-3:] == [HEADERS, DATA, HEADERS]
+    assert not slower.gets()
+    assert [backend.in_flight for backend in hedged.relay.backends] == [first, 1 - first]
+    slower.sends(answer(1))
+    assert hedged.client.gets() == []
+    assert hedged.is_over
+    assert hedged.has_won == bool(first)
+    assert hedged.relay.is_clean()
+
+
 @pytest.mark.parametrize(
     "end",
     [

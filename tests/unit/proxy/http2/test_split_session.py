@@ -219,6 +219,18 @@ async def test_trailers_end_a_batch() -> None:
     assert await bench.is_right()
 
 
+async def test_parts_that_nobody_waits_for_run_on_where_tritons_are_not_told() -> None:
+    bench = Bench(withholds_cancellation=True)
+    bench.asks()
+    body = bench.part(1)
+    bench.answers(0)
+    bench.client.sends(f.rst(1))
+    assert f.RST_STREAM not in [each.kind for each in bench.backends[1].gets()]
+    assert [backend.in_flight for backend in bench.paper.backends] == [0, 1]
+    bench.backends[1].sends(f.answer(1, f.message(reply(body))))
+    assert bench.paper.is_clean()
+
+
 @pytest.mark.parametrize("limits", [{"message_size": 2000}, {"max_bytes": 2000}])
 async def test_a_batch_that_is_too_long_is_refused_while_it_comes(limits: dict[str, int]) -> None:
     bench = Bench(**limits)  # type: ignore[arg-type]
