@@ -91,9 +91,7 @@ async def test_a_large_answer_that_nobody_wants_is_taken_to_its_end() -> None:
         for begin in range(0, len(answer_of), 16_000):
 
             def has_room(end: int = begin + 16_000) -> bool:
-                return end <= 65_535 + credit_of(backend, 1) and end <= 65_535 + credit_of(
-                    backend, 0
-                )
+                return all(end <= 65_535 + credit_of(backend, stream) for stream in (0, 1))
 
             await eventually(has_room)
             backend.send(data(1, answer_of[begin : begin + 16_000]))

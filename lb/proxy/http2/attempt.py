@@ -156,19 +156,12 @@ class UnwantedAnswer(ResponseSink):
     def take_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
         """See `ResponseSink`."""
         if end_stream:
-            status = head.grpc_status
-            if status == NO_STATUS:
-                status = status_of_http(head.status)
-            self._end(attempt, Outcome.ANSWERED, status)
+            self._end(attempt, Outcome.ANSWERED, status_in(head))
         return True
 
     def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
         """See `ResponseSink`."""
-        response, connection = attempt.response, attempt.connection
-        increment = response.went_out(len(payload))
-        if increment and connection is not None:
-            connection.out.append(window_update(response.source_id, increment))
-            connection.mark()
+        credit_backend(attempt, attempt.response, len(payload))
         if end_stream:
             self._end(attempt, self._outcome)
         return None
@@ -983,8 +976,23 @@ class GrpcAttempt(Attempt):
 
 def _as_trailers(head: ResponseHead) -> bytes:
     """A response that is nothing but an error, to a client that has a head already."""
-    status = status_of_http(head.status) if head.grpc_status < 0 else head.grpc_status
-    return status_trailers(status, decode_message(head.grpc_message))
+    return status_trailers(status_in(head), decode_message(head.grpc_message))
+
+
+def status_in(head: ResponseHead) -> int:
+    """The status of a response that ends with `head`: gRPC's, or the one that its HTTP status
+    means."""
+    return status_of_http(head.status) if head.grpc_status == NO_STATUS else head.grpc_status
+
+
+def credit_backend(attempt: GrpcAttempt | None, response: Pipe[Any], size: int) -> None:
+    """`size` bytes of a response of `attempt` were taken off it: its backend may send as many more,
+    if it is still there."""
+    increment = response.went_out(size)
+    connection = attempt.connection if attempt is not None else None
+    if increment and connection is not None:
+        connection.out.append(window_update(response.source_id, increment))
+        connection.mark()
 
 
 def attempt_of(call: Call) -> GrpcAttempt | None:

@@ -17,6 +17,7 @@ from lb.wire.http2 import frames as fr
 from lb.wire.trace_context import Traces
 
 _DEADLINES: Final = frozenset({b"grpc-timeout"})
+"""gRPC servers cancel calls by themselves when these have passed."""
 FRAME_SIZE: Final = 2**20
 """Bytes of payload that peers may send in one frame."""
 

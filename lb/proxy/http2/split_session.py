@@ -21,7 +21,7 @@ from lb.kserve.merge.steps import Steps
 from lb.kserve.split.messages import MessageCut, cut_message, first_rows, join_messages
 from lb.kserve.split.tensors import NotMerged, NotSplit
 from lb.proxy.exchange import Exchange
-from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
+from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, credit_backend, status_in
 from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.inspection import INSPECTED_BYTES, NAME_AT
 from lb.proxy.http2.replies import trailers_only
@@ -36,10 +36,10 @@ from lb.proxy.split import (
 from lb.proxy.split_batch import SplitBatch
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
+from lb.wire.grpc.status import GrpcStatus, decode_message
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError, window_update
-from lb.wire.http2.heads import NO_STATUS, ResponseHead
+from lb.wire.http2.frames import ErrorCode, StreamError
+from lb.wire.http2.heads import ResponseHead
 from lb.wire.rope import Held, Rope
 
 ResultT = TypeVar("ResultT")
@@ -297,9 +297,7 @@ class PartAnswer(ResponseSink):
         elif not end_stream:
             attempt.held_head = head
             return True
-        status = head.grpc_status
-        if status == NO_STATUS:
-            status = status_of_http(head.status)
+        status = status_in(head)
         if not status:
             self._on_message(attempt)
         elif self.held.held or not attempt.try_failover(head):
@@ -314,11 +312,7 @@ class PartAnswer(ResponseSink):
         attempt.first_byte_at = attempt.first_byte_at or attempt.call.relay.now
         if not self.held.add(payload):
             return None
-        response, connection = attempt.response, attempt.connection
-        increment = response.went_out(len(payload))
-        if increment and connection is not None:
-            connection.out.append(window_update(response.source_id, increment))
-            connection.mark()
+        credit_backend(attempt, attempt.response, len(payload))
         if end_stream:
             self._on_error(attempt, GrpcStatus.UNKNOWN, "no status")
         return None

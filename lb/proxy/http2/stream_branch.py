@@ -13,7 +13,7 @@ from lb.kserve.gate import ERROR_TAG
 from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.proxy.exchange import Exchange, RoutingHints
-from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of
+from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of, credit_backend
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_pipes import BackendPipe, move_queue, move_retained
 from lb.proxy.http2.stream_resumption import Resumption
@@ -30,7 +30,7 @@ from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError, window_update
+from lb.wire.http2.frames import ErrorCode, StreamError
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
 
@@ -610,12 +610,7 @@ class Branch(ResponseSink):
     def credit(self, size: int) -> None:
         """Some bytes of answers went out, beside those that `response.owed` knows of: their sender
         gets the room back."""
-        response, attempt = self.response, self.attempt
-        increment = response.went_out(size)
-        connection = attempt.connection if attempt is not None else None
-        if increment and connection is not None:
-            connection.out.append(window_update(response.source_id, increment))
-            connection.mark()
+        credit_backend(self.attempt, self.response, size)
 
     # Ends
 

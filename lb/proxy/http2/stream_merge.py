@@ -26,7 +26,7 @@ from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.pending_responses import Due, StreamMessage
 from lb.kserve.stream_answers import error_answer
 from lb.proxy.failure import grpc_status
-from lb.proxy.http2.attempt import EXITING, attempt_of
+from lb.proxy.http2.attempt import EXITING, attempt_of, credit_backend
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
 from lb.proxy.http2.stream_branch import Branch
@@ -40,7 +40,7 @@ from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, pack_header, window_update
+from lb.wire.http2.frames import ErrorCode, pack_header
 from lb.wire.http2.heads import ResponseHead
 
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
@@ -156,12 +156,7 @@ class StreamMerge:
             if before in server.waiting:
                 del server.waiting[before]
                 server.waiting[merged_response] = None
-            increment = before.went_out(size)
-            attempt = attempt_of(call)
-            connection = attempt.connection if attempt is not None else None
-            if increment and connection is not None:
-                connection.out.append(window_update(before.source_id, increment))
-                connection.mark()
+            credit_backend(attempt_of(call), before, size)
         before.sink = None
         call.response = merged_response
         return merged_response
