@@ -60,6 +60,8 @@ class OpenSequence(NamedTuple):
     """Name of the backend; empty: it is over."""
     lifetime_s: float = 0.0
     """How long it is remembered without a step."""
+    used_at: float = 0.0
+    """When its last step here began or ended, in monotonic seconds; only where it was exported."""
 
 
 class Pin:
@@ -280,6 +282,13 @@ class SequenceTable:
         share = self._open_sequences_of(key)
         return None if share is None or share.is_lost else share.backend
 
+    def used_at(self, key: SequenceKey) -> float:
+        """When the last step of a sequence began or ended here, or another table had one, in
+        monotonic seconds; 0.0 where nobody started it."""
+        model = self._models.get(key.model)
+        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        return 0.0 if row == NO_ROW else self._rows.used[row]
+
     def is_lost(self, key: SequenceKey) -> bool:
         """Whether a sequence has lost its backend, and nobody was told yet."""
         share = self._open_sequences_of(key)
@@ -324,7 +333,8 @@ class SequenceTable:
                 share = self._open_sequences[self._rows.owner[row]]
                 if not share.is_lost:
                     lifetime_s = lifetimes[self._rows.queue[row]]
-                    found.append(OpenSequence(self._key(row), share.backend.name, lifetime_s))
+                    name, used_at = share.backend.name, self._rows.used[row]
+                    found.append(OpenSequence(self._key(row), name, lifetime_s, used_at))
         return found
 
     def adopt(self, sequence: OpenSequence, backend: Backend | None, now: float) -> None:
@@ -333,7 +343,7 @@ class SequenceTable:
         Args:
             sequence: as it was exported.
             backend: the one that it names; None where there is none, or it is over.
-            now: monotonic seconds.
+            now: when it was used, in monotonic seconds.
         """
         key = sequence.key
         model = self._models.get(key.model)

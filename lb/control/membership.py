@@ -49,6 +49,9 @@ class Word:
     drained_models: frozenset[bytes] = frozenset()
 
 
+_NOTHING_SAID: Final = Word()
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeChanges:
     """What the operator changed while we ran."""
@@ -228,10 +231,11 @@ class Membership:
         return RuntimeChanges(tuple(self._added.values()), frozenset(self._removed), words)
 
     def resume(self, changes: RuntimeChanges) -> None:
-        """Take over what the operator changed in the process before this one."""
+        """Take over what the operator changed in the process before this one. It may tell that
+        again: what was said earlier and is not repeated has been taken back."""
         self._added = {name_of(entry): entry for entry in changes.added}
         self._removed = set(changes.removed)
-        self._words = dict(changes.words)
+        self._words = {**dict.fromkeys(self.runtime_changes.words, _NOTHING_SAID), **changes.words}
         self._apply()
 
     # What is wanted
@@ -307,8 +311,10 @@ class Membership:
         for name in [each for each in self._words if each in self._members]:
             word = self._words.pop(name)
             self._directory.set_admin(name, word.admin, now)
-            self._directory.find(name).finish_by = word.finish_by
-            for model in sorted(word.drained_models):
-                self._directory.drain_model(name, model, is_drained=True, now=now)
+            record = self._directory.find(name)
+            record.finish_by = word.finish_by
+            for model in sorted(record.drained_models ^ word.drained_models):
+                is_drained = model in word.drained_models
+                self._directory.drain_model(name, model, is_drained=is_drained, now=now)
         if None not in self._found.values():
             self._words.clear()  # nobody names those

@@ -36,6 +36,10 @@ class Meaning(Enum):
     (`lb.wire.hops.NOT_RUN`; no text says so)."""
 
 
+NOT_READY: Final = frozenset(
+    {Meaning.NO_VERSION, Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY, Meaning.LEAVING}
+)
+"""The server runs no request for the model, for now."""
 GRPC_STATUSES: Final = frozenset({3, 5, 14})
 """INVALID_ARGUMENT, NOT_FOUND and UNAVAILABLE: the only ones that may mean any of it."""
 HTTP_STATUSES: Final = frozenset({400, 404, 503, 508})

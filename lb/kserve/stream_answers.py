@@ -9,6 +9,7 @@ from lb.kserve.gate import ERROR_TAG
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message
+from lb.wire.http2.flow import Payload
 from lb.wire.protobuf import BYTES, ProtobufError, fields
 
 ANSWER_HEAD_BYTES: Final = 8 * 1024
@@ -139,6 +140,20 @@ def error_text(message: bytes) -> str:
     except (IndexError, ProtobufError):
         pass
     return ""
+
+
+def whole_error(payload: Payload) -> str:
+    """The text of an error among the answers that begins and ends with a piece of them; empty where
+    that is something else."""
+    size = len(payload)
+    if (
+        not PREFIX_SIZE < size <= ANSWER_HEAD_BYTES
+        or payload[0]
+        or payload[PREFIX_SIZE] != ERROR_TAG
+        or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
+    ):
+        return ""
+    return error_text(bytes(payload))
 
 
 def error_answer(request_id: bytes, text: str) -> bytes:

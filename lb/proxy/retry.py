@@ -17,7 +17,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.retry import MIN_RETRIES_PER_S, REPLAY_TABLE, Ran, RetryRules, Verdict, decide
-from lb.kserve.errors import Meaning, model_without_version
+from lb.kserve.errors import NOT_READY, Meaning, model_without_version
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.eligible import NO_HINTS, placement_of
@@ -32,9 +32,7 @@ from lb.settings.retry import RetryMode
 SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
 _UNKNOWN: Final = frozenset({Meaning.NO_VERSION, Meaning.UNKNOWN_MODEL})
-_MODEL_IS_ELSEWHERE: Final = _UNKNOWN | {Meaning.MODEL_NOT_READY}
-_MODEL_IS_NOT_READY: Final = _MODEL_IS_ELSEWHERE | {Meaning.LEAVING}
-"""Another variant of the name may be ready, where no backend is left that has this one."""
+_MODEL_IS_ELSEWHERE: Final = NOT_READY - {Meaning.LEAVING}
 _MOVABLE: Final = frozenset({OperationKind.READ, OperationKind.INFERENCE, OperationKind.STREAM})
 """Requests that another backend can serve as well when one says that it cannot."""
 
@@ -358,7 +356,8 @@ class RetryPolicy:
                 return exchange.leave_variant()  # nobody has it
         if self._may_ask_other(exchange, backend):
             return True
-        return meaning in _MODEL_IS_NOT_READY and exchange.leave_variant()
+        # Another variant may be ready, where no backend is left that has this one.
+        return meaning in NOT_READY and exchange.leave_variant()
 
     def note_error(self, backend: Backend, text: str) -> None:
         """Note what an error among the answers of a stream says of its backend. That answer is for

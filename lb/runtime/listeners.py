@@ -45,6 +45,8 @@ class OwnServer(NamedTuple):
     """Makes the protocol of a connection."""
     make_room: Callable[[], int]
     """Says how many more connections it may take, and closes some if there is no room."""
+    end_connections: Callable[[], None]
+    """Has each connection end with the answer that it waits for, or at once."""
 
 
 class ListenerSet:
@@ -138,11 +140,14 @@ class ListenerSet:
             bound.is_ours = bound.is_ours or bound.socket in ours
 
     def give_way(self) -> None:
-        """Another process listens at the same sockets: accept no more at any of them."""
+        """Another process listens at the same sockets: accept no more at any of them. Nor do those
+        of operators stay open: that process would not hear what is said over them."""
         for bound in self.listeners.bound.values():
             bound.is_ours = False
         for acceptor in self._acceptors.values():
             acceptor.close()
+        for server in self._own.values():
+            server.end_connections()
 
     def close(self) -> None:
         """Stop all, and close the sockets."""

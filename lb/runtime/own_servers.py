@@ -50,7 +50,7 @@ def own_runner(name: str, app: web.Application) -> web.AppRunner:
 
 def own_server(server: web.Server) -> OwnServer:
     """Describe a server for `ListenerSet`."""
-    return OwnServer(server, partial(_make_room, server))
+    return OwnServer(server, partial(_make_room, server), partial(_end_connections, server))
 
 
 class OwnServers:
@@ -80,6 +80,11 @@ class OwnServers:
             await closing
         except asyncio.CancelledError:
             _log.warning("requests of operators were cut")
+
+
+def _end_connections(server: web.Server) -> None:
+    for connection in server.connections:
+        connection.close()
 
 
 def _make_room(server: web.Server) -> int:

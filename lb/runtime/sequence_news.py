@@ -1,7 +1,8 @@
 """What processes of one machine tell each other of open sequences, as rows of JSON.
 
 A row has the model, the id, the name of the backend and the lifetime in seconds. Without a backend
-the sequence is over. To hear of a sequence twice changes nothing.
+the sequence is over. To hear of a sequence twice changes nothing. Rows with a fifth value say when
+that was, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -80,25 +81,39 @@ class SequenceNews:
         now, backends = monotonic(), self._backends()
         self._speaker = speaker
         try:
-            for model, sequence_id, backend, lifetime_s in rows:
+            for model, sequence_id, backend, lifetime_s, *used_at in rows:
                 key = SequenceKey(to_bytes(model), sequence_id)
                 sequence = OpenSequence(key, backend, lifetime_s)
-                self._table.adopt(sequence, backends.get(backend), now)
+                self._table.adopt(sequence, backends.get(backend), *used_at or (now,))
         finally:
             self._speaker = None
 
     def parts(self) -> Iterator[list[Row]]:
         """All open sequences, in parts; between two of them the loop may turn."""
+        for part in self._exported():
+            yield [_row(each) for each in part]
+
+    def timed_parts(self) -> Iterator[list[Row]]:
+        """As `parts`, with the time of the last step of each here."""
+        for part in self._exported():
+            yield [[*_row(each), each.used_at] for each in part]
+
+    def _exported(self) -> Iterator[list[OpenSequence]]:
         begin = 0
         while (part := self._table.export(begin, _ROWS_AT_ONCE)) is not None:
             if part:
-                yield [_row(each) for each in part]
+                yield part
             begin += _ROWS_AT_ONCE
 
     def is_known(self, row: Row) -> bool:
         """Whether the sequence of a row is open here, or was lost with its backend."""
         key = SequenceKey(to_bytes(row[0]), row[1])
         return self._table.backend_of(key) is not None or self._table.is_lost(key)
+
+    def used_at(self, key: RowKey) -> float:
+        """When a sequence that is open here had its last step, as far as is known; 0.0 where it is
+        not open."""
+        return self._table.used_at(SequenceKey(to_bytes(key[0]), key[1]))
 
     def _say(self, sequence: OpenSequence) -> None:
         for tell in self._others:

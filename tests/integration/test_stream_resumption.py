@@ -14,6 +14,8 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, Placement
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.stream_answers import error_answer
+from lb.wire.grpc.message import PREFIX_SIZE
 from tests.fakes.clock import FakeLoop
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.paper_streams import result
@@ -40,6 +42,10 @@ ROUTES = {
 }
 
 
+LEAVES = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+"""What a Triton says that exits."""
+
+
 class Triton:
     """A backend that answers requests of streams in order, until it is killed."""
 
@@ -52,6 +58,8 @@ class Triton:
         self.answered = 0
         self.dies_of = ""
         """The id of a request that kills it."""
+        self.refuses: dict[str, str] = {}
+        """An error that is the answer to each request for a model."""
         self.raw = RawBackend()
         self._waiting: list[tuple[Peer, int, bytes]] = []
         """Answers that are still to be sent; an empty one ends the stream."""
@@ -81,6 +89,8 @@ class Triton:
                     return
                 is_last = request.model_name == "free"
                 answer = result(request.model_name, request.id, is_last=is_last)
+                if error := self.refuses.get(request.model_name):
+                    answer = error_answer(request.id.encode(), error)
                 self._waiting.append((peer, stream, answer))
             if stream in peer.ended:
                 self._waiting.append((peer, stream, b""))
@@ -99,6 +109,17 @@ class Triton:
         """Answer what waits, and all that comes."""
         self.answers = 1 << 30
         self._answer()
+
+    def refuse(self, model: str, error: str) -> None:
+        """Answer with an error what waits, and all that comes for a model."""
+        self.refuses[model] = error
+        waiting, self._waiting = self._waiting, []
+        for peer, stream, answer in waiting:
+            if answer:
+                response = pb.ModelStreamInferResponse.FromString(answer[PREFIX_SIZE:])
+                answer = error_answer(response.infer_response.id.encode(), error)
+            self._waiting.append((peer, stream, answer))
+        self.answer_all()
 
     def freeze(self) -> None:
         """Answer nothing any more, as a process that is stopped."""
@@ -288,6 +309,76 @@ async def test_a_request_behind_one_that_must_not_go_again_does() -> None:
         await eventually(lambda: len(first.seen) == 4)
         first.kill()
         assert await setup.ids(2) == ["2", "3"]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LEAVES,
+        "Request for unknown model: 'plain' has no available versions",
+        "Request for unknown model: 'plain' is not at ready state",
+    ],
+)
+async def test_requests_that_a_backend_does_not_run_any_more_go_elsewhere(error: str) -> None:
+    async with running() as setup:
+        first, second = setup.tritons
+        first.answers = 2
+        await setup.send("0", "1")
+        assert await setup.ids(2) == ["0", "1"]
+        first.refuses["plain"] = error
+        await setup.send("2", "3", "4")
+        await eventually(lambda: len(first.seen) == 5)
+        first.answer_all()
+        assert await setup.stream.answers(3) == [("2", ""), ("3", ""), ("4", "")]
+        assert second.seen == ["2", "3", "4"]
+        await setup.send("5")
+        assert await setup.stream.answers(1) == [("5", "")]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_an_error_that_every_backend_gives_is_for_the_client() -> None:
+    async with running() as setup:
+        error = "Request for unknown model: 'plain' has no available versions"
+        await setup.send("0")
+        assert await setup.ids(1) == ["0"]
+        for triton in setup.tritons:
+            triton.refuses["plain"] = error
+        await setup.send("1", "2")
+        assert await setup.stream.answers(2) == [("1", error), ("2", error)]
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_a_backend_that_still_runs_others_keeps_them() -> None:
+    """Without it they would become errors, since their model is decoupled."""
+    async with running() as setup:
+        first, second = setup.tritons
+        error = "Request for unknown model: 'plain' has no available versions"
+        await setup.send("0")
+        assert await setup.ids(1) == ["0"]
+        first.refuses["plain"] = error
+        first.freeze()
+        await setup.send("1")
+        await setup.send("2", model="free")
+        await eventually(lambda: len(first.seen) == 3)
+        first.answer_all()
+        assert sorted(await setup.stream.answers(2)) == [("1", error), ("2", "")]
+        assert second.seen == []
+        assert await setup.stream.end() is grpc.StatusCode.OK
+
+
+async def test_of_several_backends_one_may_run_nothing_any_more() -> None:
+    async with running() as setup:
+        names = [str(number) for number in range(12)]
+        first, second = await setup.divide(names, answers=2)
+        refused = first.seen[2:]
+        assert len(refused) > 1
+        first.refuse("work", LEAVES)
+        await eventually(lambda: second.seen[-len(refused) :] == refused)
+        second.answer_all()
+        assert await setup.stream.answers(12) == [(name, "") for name in names]
+        await setup.send("12", "13", model="work")
+        assert await setup.ids(2) == ["12", "13"]
         assert await setup.stream.end() is grpc.StatusCode.OK
 
 

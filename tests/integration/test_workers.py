@@ -378,6 +378,77 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
     wait_until(lambda: not serving.process.group, what="no process left")
 
 
+@pytest.fixture
+def halted(serving: Serving) -> Iterator[int]:
+    """The control process of a next service, which has read its settings and goes no further."""
+    serving.until_serving()
+    serving.signal(signal.SIGUSR2)
+    serving.until_logged("process started role=control", 2)
+    pid = processes(serving)["control"]
+    os.kill(pid, signal.SIGSTOP)
+    yield pid
+    if pid in serving.process.group:
+        os.kill(pid, signal.SIGCONT)
+
+
+def until_replaced(serving: Serving, halted: int) -> None:
+    """Let the next service go on, and wait until it serves alone."""
+    before = serving.pid
+    os.kill(halted, signal.SIGCONT)
+    wait_until(lambda: serving.pid != before, timeout_s=60, what="the next service")
+    wait_until(lambda: not is_alive(before), timeout_s=60, what="the end of the one before")
+
+
+@pytest.mark.parametrize("by", ["SIGHUP", "watch"])
+def test_a_reload_during_an_upgrade_is_refused_and_not_lost(
+    serving: Serving, config: dict[str, Any], halted: int, by: str
+) -> None:
+    addresses = serving.until_serving()
+    admin = f"http://{addresses['admin']}"
+    serving.write({**config, "retry": {"attempts": 2}})
+    done = serving.command("reload", "--admin", admin)
+    assert done.returncode == 1
+    assert "an upgrade is under way: ask again when it is over" in done.stderr
+    if by == "SIGHUP":
+        serving.signal(signal.SIGHUP)
+    until_replaced(serving, halted)
+    if by == "SIGHUP":
+        serving.until_logged("reloaded role=control changed=retry.attempts by=SIGHUP")
+    done = serving.command("reload", "--admin", admin)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reload_during_an_upgrade_that_fails_follows_it(
+    serving: Serving, config: dict[str, Any], halted: int
+) -> None:
+    before = serving.pid
+    serving.write({**config, "retry": {"attempts": 2}})
+    serving.signal(signal.SIGHUP)
+    next_service = int(re.findall(r"next service started pid=(\d+)", serving.log)[-1])
+    os.kill(next_service, signal.SIGKILL)
+    serving.until_logged("reloaded role=control changed=retry.attempts by=SIGHUP")
+    assert serving.pid == before
+
+
+def test_what_operators_say_during_an_upgrade_lives_on(serving: Serving, halted: int) -> None:
+    addresses = serving.until_serving()
+    admin = f"http://{addresses['admin']}"
+    for said in (
+        ("add", "other", "--http", "127.0.0.1:1"),
+        ("drain", "only"),
+        ("drain", "only", "--model", "sleeper"),
+    ):
+        done = serving.command(*said, "--admin", admin)
+        assert done.returncode == 0, done.stderr
+    until_replaced(serving, halted)
+    _, answer = get(addresses["admin"], "/api/v1/backends")
+    only, other = json.loads(answer)["backends"]
+    assert only["state"] == "draining"
+    assert other["name"] == "other"
+    serving.signal(signal.SIGTERM)
+    wait_until(lambda: not serving.process.group, what="no process left")
+
+
 def test_upgrade_to_a_configuration_that_cannot_be_read_changes_nothing(
     serving: Serving, config: dict[str, Any]
 ) -> None:

@@ -15,7 +15,7 @@ from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ending
-from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
+from lb.kserve.errors import GRPC_STATUSES, NOT_READY, Meaning, meaning
 from lb.kserve.operations import MODEL_INFER
 from lb.kserve.pending_responses import PendingResponses
 from lb.proxy.exchange import Attempt, Exchange
@@ -758,7 +758,7 @@ class GrpcAttempt(Attempt):
             return
         if self.begun:
             if outcome is Outcome.SILENT:
-                self._try_resume(outcome)
+                self.try_resume(outcome)
             return
         ended = outcome if self.has_stream else Outcome.CONNECT_TIMEOUT
         if outcome is Outcome.SILENT:
@@ -782,12 +782,24 @@ class GrpcAttempt(Attempt):
         self.sink.resume(self, outcome)
         return True
 
-    def _try_resume(self, outcome: Outcome) -> None:
-        """End it, which is under way, if a stream may go on with what it has not answered."""
-        if self.sink.take_resumption(self, outcome):
-            self.detach(ErrorCode.CANCEL)
-            self.leave(outcome)
-            self.sink.resume(self, outcome)
+    def try_resume(self, outcome: Outcome) -> bool:
+        """End it, which is under way, if a stream may go on with what it has not answered. False:
+        it goes on."""
+        if not self.sink.take_resumption(self, outcome):
+            return False
+        self.detach(ErrorCode.CANCEL)
+        self.leave(outcome)
+        self.sink.resume(self, outcome)
+        return True
+
+    def try_leave_for(self, error: str) -> bool:
+        """End it, which is under way, since its server says in place of an answer that it runs no
+        request for the model. Only if a stream may go on elsewhere with this one and those behind
+        it; False: the error is for the client."""
+        if meaning(error) not in NOT_READY:
+            return False
+        self.call.relay.retry.note_error(self.backend, error)
+        return self.try_resume(Outcome.NOT_HERE)
 
     def try_replace(self, outcome: Outcome) -> bool:
         """End it, which is under way, if another attempt may take its place; that does so then.

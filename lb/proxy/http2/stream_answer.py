@@ -13,7 +13,7 @@ from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.pending_responses import PendingResponses
-from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, FINAL, error_text
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, FINAL, error_text, whole_error
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_router import StreamRouter
@@ -206,6 +206,8 @@ class StreamAnswers(ResponseSink):
         single = self._single
         mask = single.mask
         was_between = mask.is_between
+        if was_between and (error := whole_error(payload)) and attempt.try_leave_for(error):
+            return None
         completed = mask.completed
         masked = mask.feed(payload)
         single.pending_responses.arrived(payload)

@@ -11,7 +11,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import GRPC_STATUSES
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.pending_responses import PendingResponses, StreamMessage
-from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text, whole_error
 from lb.proxy.exchange import Exchange, RoutingHints
 from lb.proxy.http2.attempt import GrpcAttempt, ResponseSink, attempt_of, credit_backend
 from lb.proxy.http2.call import Call
@@ -336,8 +336,8 @@ class Branch(ResponseSink):
 
     def take_resumption(self, attempt: GrpcAttempt, outcome: Outcome) -> bool | None:
         """See `ResponseSink`. The requests of each model go again for themselves, those that have
-        nowhere to go and those of decoupled models become errors. A backend that is only silent is
-        left only if nothing of it does."""
+        nowhere to go and those of decoupled models become errors. A backend that goes on, or may
+        do so, is left only if nothing of it does."""
         portion, pending_responses = self.portion, self.pending_responses
         resumption = self.resumption
         is_new = not (attempt.begun or resumption.has_begun)
@@ -353,7 +353,8 @@ class Branch(ResponseSink):
         retry = self.call.relay.retry
         going = retry.movable_models(portion, outcome, set(models))
         is_left = bool(pending_responses.unfinished) or len(going) < len(set(models))
-        if not going or (is_left and outcome is Outcome.SILENT and attempt.outcome is None):
+        may_go_on = attempt.outcome is None and outcome in (Outcome.SILENT, Outcome.NOT_HERE)
+        if not going or (is_left and may_go_on):
             return None
         self._going = going
         completed = pending_responses.completed + count
@@ -511,6 +512,9 @@ class Branch(ResponseSink):
         """See `ResponseSink`: nothing, until it is its turn."""
         if not attempt.begun:
             attempt.broken_response("DATA before the head of a response")
+            return None
+        error = whole_error(payload)
+        if error and self.arrival_cutter().is_between and attempt.try_leave_for(error):
             return None
         self.portion.bytes_out += len(payload)
         in_flight_messages = in_flight_messages_of(attempt)

@@ -70,6 +70,14 @@ class ControlProcess:
         self._own_servers = OwnServers()
         self._upgraded: asyncio.Future[tuple[int, str]] | None = None
         """How an upgrade ends that somebody has asked for at the admin port."""
+        self._operator = seat.operator
+        """What operators have said to control processes before this one."""
+        self._is_prepared = False
+        """That is in force here."""
+        self._gave_way = False
+        """The next service serves."""
+        self._reload_again = asyncio.Event()
+        """It is clear who serves after an upgrade."""
 
     @property
     def is_ready(self) -> bool:
@@ -93,7 +101,7 @@ class ControlProcess:
         self._listener_set = listener_set = ListenerSet(
             balancer, self._listeners, servers, is_serving=False
         )
-        self._reloader = reloader = Reloader(balancer, listener_set, self._file)
+        self._reloader = reloader = Reloader(balancer, listener_set, self._file, self._pass_on)
         reloader.judge, reloader.applied = self._judge, self._applied
         balancer.control_process_starts = seat.start
         tasks = balancer.parts.tasks
@@ -102,7 +110,8 @@ class ControlProcess:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
             await listener_set.open_own()
-            resume_operator_state(balancer, seat.operator)
+            self._is_prepared = True
+            resume_operator_state(balancer, self._operator)
             await unless(self._stop, balancer.control.start())
             if not self._stop.is_set():
                 balancer.control.directory.begin()
@@ -135,9 +144,16 @@ class ControlProcess:
                 self._balancer.parts.tasks.spawn(self._reload_for(value), name="reload")
             case "reopen":
                 self._logs.reopen()
+            case "operator":
+                self._operator = value
+                if self._is_prepared:
+                    resume_operator_state(self._balancer, value)
+            case "hold_reloads":
+                self._balancer.parts.tasks.spawn(self._hold_reloads(), name="upgrade")
+            case "reload_again":
+                self._reload_again.set()
             case "give_way":
-                self._listener_set.give_way()
-                self._reloader.closed = "the next service serves"
+                self._give_way()
             case "upgraded":
                 if self._upgraded is not None and not self._upgraded.done():
                     self._upgraded.set_result((value[0], value[1]))
@@ -147,8 +163,32 @@ class ControlProcess:
         await self._reloader.ask(why)
         self._channel.say("reloaded")
 
+    async def _hold_reloads(self) -> None:
+        """The next service starts: reload nothing until it is clear who serves."""
+        self._reload_again.clear()
+        async with self._reloader.upgrading():
+            self._channel.say("reloads_held")
+            await self._reload_again.wait()
+
+    def _give_way(self) -> None:
+        """The next service serves, and knows from now on what operators say."""
+        self._tell_operator()
+        self._gave_way = True
+        self._listener_set.give_way()
+        self._reloader.closed = "the next service serves"
+        self._reload_again.set()
+
+    def _pass_on(self, why: str) -> bool:
+        """Have the next service reload, if it serves."""
+        if self._gave_way:
+            self._channel.say("pass_on", why)
+        return self._gave_way
+
     def _tell_operator(self) -> None:
-        """Have the supervisor know what operators have said, for the next control process."""
+        """Have the supervisor know what operators have said, for the next control process and the
+        next service."""
+        if self._gave_way:
+            return
         state = operator_state(self._balancer)
         text = json.dumps(state, sort_keys=True)
         if text != self._told:

@@ -177,8 +177,9 @@ class Hub:
         self._news = sequence_news(balancer)
         self._sequences: list[tuple[int, Row]] = []
         """News of sequences of this loop iteration, and from which worker."""
-        self._ended: OrderedDict[RowKey, float] = OrderedDict()
-        """Sequences that ended in the last seconds, and when; the oldest first."""
+        self._ended: OrderedDict[RowKey, tuple[float, float]] = OrderedDict()
+        """Sequences of whose end this process has heard in the last seconds: when it has, and when
+        that was; the oldest first."""
         balancer.worker_statuses = self.statuses
         balancer.queues = self
         balancer.control.attach(self)
@@ -492,7 +493,7 @@ class Hub:
         self._asked = {key: at for key, at in self._asked.items() if now - at < _ASKED_S}
         for link in self._links.values():
             link.used = {key: used for key, used in link.used.items() if key in self._asked}
-        while self._ended and now - next(iter(self._ended.values())) > _ENDED_S:
+        while self._ended and now - next(iter(self._ended.values()))[0] > _ENDED_S:
             self._ended.popitem(last=False)
         if self._asked:
             self._say_all("use", list(self._asked))
@@ -604,6 +605,8 @@ class Hub:
                 ]
             case "open_sequences":
                 self._take_open(link, value)
+            case "ended":
+                self._take_ended(value)
             case "applied":
                 link.digest = value
                 # With other settings it begins with the shares of the file.
@@ -684,7 +687,7 @@ class Hub:
         for row in rows:
             self._ended.pop(row_key(row), None)
             if is_over(row):
-                self._ended[row_key(row)] = now
+                self._ended[row_key(row)] = now, now
 
     def _pass_sequences(self) -> None:
         """Tell all workers what one of them told of sequences, and take note of it here."""
@@ -699,10 +702,31 @@ class Hub:
         """A worker that has just connected tells which sequences are open, as far as it knows. What
         is known here is newer."""
         self._pass_sequences()
-        over = [row for row in rows if row_key(row) in self._ended]
+        over = [row for row in rows if self._has_ended(row)]
         if over:
             link.say("sequences", [end_row(row_key(row)) for row in over])
-        new = [r for r in rows if row_key(r) not in self._ended and not self._news.is_known(r)]
+        new = [row for row in rows if not (self._has_ended(row) or self._news.is_known(row))]
         if new:
             self._news.hear(new)
             self._say_all("sequences", new, but=link.index)
+
+    def _has_ended(self, row: Row) -> bool:
+        """Whether a sequence that a worker takes for open has ended since its last step there."""
+        ended = self._ended.get(row_key(row))
+        return ended is not None and ended[1] >= row[4]
+
+    def _take_ended(self, rows: Sequence[tuple[str, int | str, float]]) -> None:
+        """A worker that has just connected tells which sequences have ended lately, and when: the
+        control process before this one may not have passed that on. That worker hears of it, too,
+        since it was told what others take for open. What was started again later goes on."""
+        self._pass_sequences()
+        now = time.monotonic()
+        over = []
+        for *key, at in rows:
+            if self._news.used_at(found := row_key(key)) < at:
+                self._ended.pop(found, None)
+                self._ended[found] = now, at
+                over.append(end_row(found))
+        if over:
+            self._news.hear(over)
+            self._say_all("sequences", over)

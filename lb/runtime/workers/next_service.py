@@ -3,6 +3,10 @@
 The next supervisor inherits the sockets as the next process does where there are no workers
 (`lb.runtime.upgrade`), and starts processes of its own. Both services accept for a moment. Whatever
 goes wrong before the next one serves leaves this one as it was.
+
+The next service may have read its settings before the file changed, so this one reloads nothing
+from before it starts the next one until it is clear who serves. What operators say meanwhile is in
+force here, and the next service is told at once.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
@@ -29,49 +33,73 @@ class NotReplaced(LoadBalancerError):
     """The next service does not serve; this one goes on. The message says why."""
 
 
-async def start_next(
-    command: Sequence[str],
-    listeners: Listeners,
-    operator: Mapping[str, Any],
-    stop: asyncio.Event,
-) -> int:
-    """Start the next service and wait until it serves. Returns the id of its supervisor.
+class NextService:
+    """The service that takes over from this one, and what it is told until this one has ended."""
 
-    Args:
-        command: that starts it.
-        listeners: whose sockets it gets.
-        operator: what operators have said.
-        stop: this service was told to stop, and so the next one is to end.
+    def __init__(
+        self, command: Sequence[str], listeners: Listeners, operator: Any, stop: asyncio.Event
+    ) -> None:
+        """
+        Args:
+            command: that starts it.
+            listeners: whose sockets it gets.
+            operator: what operators have said so far.
+            stop: this service was told to stop, and so the next one is to end.
+        """
+        self._command = command
+        self._listeners = listeners
+        self._operator = operator
+        self._stop = stop
+        self._writer: asyncio.StreamWriter | None = None
 
-    Raises:
-        NotReplaced: it does not serve.
-    """
-    if reason := obstacle():
-        raise NotReplaced(reason)
-    try:
-        process, ours = await start_process(command, listeners, {"has_workers": True})
-    except OSError as error:
-        raise NotReplaced(str(error)) from error
-    _log.info("next service started", extra={"pid": process.pid})
-    reader, writer = await asyncio.open_unix_connection(sock=ours)
-    try:
-        writer.write(line("operator", operator))
-        why = await _until_ready(reader, stop)
+    async def start(self) -> int:
+        """Start it and wait until it serves. Returns the id of its supervisor.
+
+        Raises:
+            NotReplaced: it does not serve.
+        """
+        if reason := obstacle():
+            raise NotReplaced(reason)
+        try:
+            process, ours = await start_process(
+                self._command, self._listeners, {"has_workers": True}
+            )
+        except OSError as error:
+            raise NotReplaced(str(error)) from error
+        _log.info("next service started", extra={"pid": process.pid})
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self.say_operator(self._operator)
+        try:
+            why = await _until_ready(reader, self._stop)
+        except asyncio.CancelledError:  # this service shuts down, and so does the next one
+            process.terminate()
+            self.close()
+            raise
         if not why:
-            writer.write(line("handed_over"))
-            await writer.drain()
             process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
             return process.pid
-    except OSError as error:
-        why = str(error)
-    except asyncio.CancelledError:  # this service shuts down, and so does the next one
+        self.close()
         process.terminate()
-        raise
-    finally:
-        writer.close()
-    process.terminate()
-    await end_within(process, STOP_S)
-    raise NotReplaced(why)
+        await end_within(process, STOP_S)
+        raise NotReplaced(why)
+
+    def say_operator(self, operator: Any) -> None:
+        """Tell it what operators have said by now."""
+        self._operator = operator
+        self._say("operator", operator)
+
+    def say_reload(self, why: str) -> None:
+        """Pass on that somebody asked this service to reload, once the next one serves."""
+        self._say("reload", why)
+
+    def close(self) -> None:
+        """Say no more."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _say(self, event: str, value: Any) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(line(event, value))
 
 
 async def _until_ready(reader: asyncio.StreamReader, stop: asyncio.Event) -> str:

@@ -34,7 +34,7 @@ from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners, claim
 from lb.runtime.start import Start
-from lb.runtime.workers.next_service import NotReplaced, start_next
+from lb.runtime.workers.next_service import NextService, NotReplaced
 from lb.runtime.workers.parent import VARIABLE
 from lb.runtime.workers.seat import CONTROL, LINE_BYTES, WORKER
 from lb.settings.model import Settings
@@ -179,6 +179,10 @@ class Supervisor:
         """The service could not start."""
         self._replacing = asyncio.Lock()
         """Held while the next service is being started."""
+        self._reloads_held = asyncio.Event()
+        """The control process reloads nothing until it is clear who serves."""
+        self._next: NextService | None = None
+        """The next service, from its start on."""
         self._is_replaced = False
         """It serves."""
 
@@ -189,6 +193,8 @@ class Supervisor:
             for child in (self.control, *self.workers):
                 self._keep(child)
             self._tasks.spawn(self._watch(), name="hung processes")
+            if self._predecessor is not None:
+                self._tasks.spawn(self._follow(self._predecessor), name="service before")
             await self._stop.wait()
             await self._end()
         finally:
@@ -197,6 +203,8 @@ class Supervisor:
             if self._pid_file and self._is_serving:
                 remove_pid(self._pid_file)
             await self._tasks.aclose()
+            if self._next is not None:
+                self._next.close()
             self._hub.close()
             os.close(self._board)
         _log.info("stopped")
@@ -221,6 +229,9 @@ class Supervisor:
         self._stop.set()
 
     def _on_reload(self, why: str) -> None:
+        if self._is_replaced and self._next is not None:
+            self._next.say_reload(why)
+            return
         reloading(os.environ)
         if self.control.is_ready:
             self.control.say("reload", why)
@@ -245,9 +256,13 @@ class Supervisor:
             return self._go_on(by, "another upgrade is under way, or the service does not serve")
         async with self._replacing:
             reloading(os.environ)
+            await self._hold_reloads()
+            self._next = NextService(self._command, self._listeners, self._operator, self._stop)
             try:
-                pid = await start_next(self._command, self._listeners, self._operator, self._stop)
+                pid = await self._next.start()
             except NotReplaced as error:
+                self._next = None
+                self.control.say("reload_again")
                 if not self._stop.is_set():
                     ready(os.environ)
                 return self._go_on(by, str(error))
@@ -257,8 +272,22 @@ class Supervisor:
             bound.is_ours = False
         ready(os.environ, main_pid=pid)
         self.control.say("give_way")
+        if self._reload_asked:
+            self._next.say_reload(self._reload_asked)
         self._stop.set()
         return pid, ""
+
+    async def _hold_reloads(self) -> None:
+        """Have a reload that is under way end, and no other one begin. A control process that is
+        away reloads nothing, and hears of it when it is back."""
+        self._reloads_held.clear()
+        self.control.say("hold_reloads")
+        while self.control.is_ready and not self._reloads_held.is_set():
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._reloads_held.wait()
+            except TimeoutError:
+                continue
 
     def _go_on(self, by: str, why: str) -> tuple[int, str]:
         is_over = self._stop.is_set()
@@ -413,6 +442,13 @@ class Supervisor:
                 self._settings = Settings.model_validate(self._plain)
             case "operator":
                 self._operator = value
+                if self._next is not None:
+                    self._next.say_operator(value)
+            case "reloads_held":
+                self._reloads_held.set()
+            case "pass_on":
+                if self._is_replaced:
+                    self._on_reload(value)
             case "counts":
                 self._counts = value
             case "reloaded":
@@ -424,9 +460,12 @@ class Supervisor:
         if self._is_serving:
             ready(os.environ)  # a reload may have ended with the process before
             _log.info("process serves again", extra={"role": child.name})
-        if child is self.control and self._reload_asked:
-            child.say("reload", self._reload_asked)
-            self._reload_asked = ""
+        if child is self.control:
+            if self._replacing.locked():
+                child.say("hold_reloads")
+            if self._reload_asked:
+                child.say("reload", self._reload_asked)
+                self._reload_asked = ""
         if self._is_serving or not all(c.is_ready for c in (self.control, *self.workers)):
             return
         self._is_serving = True
@@ -441,6 +480,25 @@ class Supervisor:
         if self._predecessor is not None:
             self._take_over(self._predecessor)
         ready(os.environ)
+
+    async def _follow(self, predecessor: Predecessor) -> None:
+        """Hear what operators say to the service before this one, until it has ended."""
+        predecessor.channel.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(
+            sock=predecessor.channel, limit=LINE_BYTES
+        )
+        try:
+            while (text := await reader.readline()).endswith(b"\n"):
+                for event, value in json.loads(text).items():
+                    if event == "operator":
+                        self._operator = value
+                        self.control.say("operator", value)
+                    elif event == "reload":
+                        self._on_reload(value)
+        except OSError:
+            pass  # it has gone
+        finally:
+            writer.close()
 
     def _take_over(self, predecessor: Predecessor) -> None:
         """Have the service before this one give way."""

@@ -31,7 +31,7 @@ from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.relay_host import RelayHost
-from lb.runtime.sequence_news import Row, RowKey, SequenceNews, end_row, is_over, row_key
+from lb.runtime.sequence_news import Row, RowKey, SequenceNews, is_over, row_key
 from lb.runtime.workers.counts import (
     Path,
     Value,
@@ -59,9 +59,12 @@ _SETTLE_S: Final = 1.0
 """See `ControlNews.settled`."""
 _VIEWED: Final = ("in_flight", "limit", "expected_s", "row_s", "learnt", "slowed")
 """What is told of a `ModelBackendView` beside its names."""
+_ENDED_S: Final = 15.0
+"""How long it is remembered that a sequence has ended. A control process that dies may not have
+read that: it is killed after 10 s in which it reads nothing (`HUNG_S` of the supervisor)."""
 _MOST_ENDED: Final = 20_000
-"""Sequences that ended while the control process was away: beyond that the first ones are not told
-of. Others keep those open until their lifetime has passed."""
+"""Sequences that ended lately, or while the control process was away: beyond that the first ones
+are forgotten. Others may keep those open until their lifetime has passed."""
 _MOST_UNSENT: Final = 4 << 20
 """Bytes that the control process has not read: beyond that reports are dropped and counts wait."""
 
@@ -97,8 +100,8 @@ class WorkerSide:
         self._rests_until = 0.0
         """When `tick` tells something again, so that it takes no larger part of the time."""
         self._news: SequenceNews | None = None
-        self._ended: dict[RowKey, None] = {}
-        """Sequences that have ended since news of sequences were lost."""
+        self._ended: dict[RowKey, float] = {}
+        """Sequences that have ended lately, and when; the oldest first."""
         self._owes_sequences = True
         """News of sequences may have been lost: the control process is to hear of all."""
         self._is_away = False
@@ -365,9 +368,7 @@ class WorkerSide:
         if not reports:
             return
         if self._is_behind:
-            for event, value in reports:
-                if event == "sequences":
-                    self._lose_sequences(value)
+            self._owes_sequences |= any(event == "sequences" for event, _ in reports)
         else:
             self._write("news", reports)
 
@@ -395,29 +396,33 @@ class WorkerSide:
 
     def _tell_sequences(self, rows: Sequence[Row]) -> None:
         """Sequences began, went on or ended here."""
+        self._note_ended(rows)
         if self._writer is None:
-            self._lose_sequences(rows)
+            self._owes_sequences = True
         else:
             self._say("sequences", rows)
 
-    def _lose_sequences(self, rows: Sequence[Row]) -> None:
-        """Nobody hears of these rows. Which sequences are open the table knows later, too."""
-        self._owes_sequences = True
+    def _note_ended(self, rows: Sequence[Row]) -> None:
+        ended, now = self._ended, time.monotonic()
         for row in rows:
-            self._ended.pop(row_key(row), None)
+            ended.pop(row_key(row), None)
             if is_over(row):
-                self._ended[row_key(row)] = None
-        while len(self._ended) > _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
+                ended[row_key(row)] = now
+        while ended:
+            first = next(iter(ended))
+            is_old = not self._owes_sequences and ended[first] < now - _ENDED_S
+            if not is_old and len(ended) <= _MOST_ENDED:
+                return
+            del ended[first]
 
     async def _tell_all_sequences(self, writer: asyncio.StreamWriter) -> None:
-        """Tell which sequences have ended since news were lost, and then which are open."""
+        """Tell which sequences have ended lately, and then which are open: other processes may have
+        missed news."""
         assert self._news is not None
         self._owes_sequences = False
-        ended, self._ended = self._ended, {}
-        if ended:
-            self._say_now("news", [["sequences", [end_row(key) for key in ended]]])
-        for rows in self._news.parts():
+        if self._ended:
+            self._say_now("ended", [[*key, at] for key, at in self._ended.items()])
+        for rows in self._news.timed_parts():
             self._say_now("open_sequences", rows)
             try:
                 await writer.drain()

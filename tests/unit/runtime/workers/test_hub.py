@@ -187,16 +187,21 @@ _OPEN = ["m", 1, "a", 60.0]
 _OVER = ["m", 1, "", 0.0]
 
 
+def used(seconds_ago: float, row: list[Any] = _OPEN) -> list[Any]:
+    """A row of a sequence that had its last step so long ago."""
+    return [*row, time.monotonic() - seconds_ago]
+
+
 async def test_open_sequences_that_workers_know_are_known_to_all_and_count(
     control: Control,
 ) -> None:
     await control.hub.start()
     one, other = await control.meet(0), await control.meet(1)
-    one.say("open_sequences", [_OPEN, ["m", 2, "gone", 60.0]])
-    rows = await other.hears("sequences")
-    assert rows == [_OPEN, ["m", 2, "gone", 60.0]]
+    known = [used(1.0), used(1.0, ["m", 2, "gone", 60.0])]
+    one.say("open_sequences", known)
+    assert await other.hears("sequences") == known
     assert control.backend.open_sequences == 1
-    other.say("open_sequences", [_OPEN])  # it has heard of it, and tells all that it knows
+    other.say("open_sequences", [used(2.0)])  # it has heard of it, and tells all that it knows
     one.say("news", [["sequences", [["m", 3, "a", 60.0]]]])
     assert await other.hears("sequences") == [["m", 3, "a", 60.0]]
     other.say("news", [["sequences", [_OVER]]])
@@ -213,15 +218,53 @@ async def test_a_sequence_that_has_ended_is_not_opened_again_by_who_has_not_hear
     one, other = await control.meet(0), await control.meet(1)
     one.say("news", [["sequences", [_OVER]]])
     assert await other.hears("sequences") == [_OVER]
-    other.say("open_sequences", [_OPEN])
+    other.say("open_sequences", [used(1.0)])
     assert await other.hears("sequences") == [_OVER]
     assert control.backend.open_sequences == 0
     one.say("news", [["sequences", [_OPEN]]])  # it begins anew
     assert await other.hears("sequences") == [_OPEN]
-    other.say("open_sequences", [_OPEN])
+    other.say("open_sequences", [used(2.0)])
     one.say("follows", 1)
     other.say("follows", 1)
     assert await control.hub.counts_told()
+    assert control.backend.open_sequences == 1
+    for worker in (one, other):
+        worker.leave()
+
+
+async def test_an_end_that_a_dead_control_process_has_not_passed_on_is_heard_of(
+    control: Control,
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    known = [used(2.0)]
+    one.say("open_sequences", known)
+    assert await other.hears("sequences") == known
+    other.say("ended", [used(1.0, ["m", 1])])
+    assert await one.hears("sequences") == [_OVER]
+    assert await other.hears("sequences") == [_OVER]  # it was told that the sequence is open
+    assert control.backend.open_sequences == 0
+    for worker in (one, other):
+        worker.leave()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_sequence_that_began_again_after_its_end_goes_on(
+    control: Control, is_first: bool
+) -> None:
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    ended, known = [used(2.0, ["m", 1])], [used(1.0)]
+    if is_first:
+        other.say("ended", ended)
+        assert await other.hears("sequences") == [_OVER]
+    one.say("open_sequences", known)
+    assert await other.hears("sequences") == known
+    if not is_first:
+        other.say("ended", ended)
+    other.say("news", [["sequences", [["m", 2, "", 0.0]]]])
+    while await one.hears("sequences") != [["m", 2, "", 0.0]]:
+        pass
     assert control.backend.open_sequences == 1
     for worker in (one, other):
         worker.leave()

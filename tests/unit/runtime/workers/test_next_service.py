@@ -11,7 +11,7 @@ import pytest
 
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.sockets import Listeners
-from lb.runtime.workers.next_service import NotReplaced, start_next
+from lb.runtime.workers.next_service import NextService, NotReplaced
 from lb.settings.model import Settings
 
 _HANGS = "import signal; signal.pause()"
@@ -51,13 +51,16 @@ async def test_a_service_that_is_told_to_stop_hands_over_to_no_other(
     stop.set()
     async with asyncio.timeout(30):
         with pytest.raises(NotReplaced, match="this service shuts down"):
-            await start_next((sys.executable, "-c", program), listeners, {}, stop)
+            await NextService((sys.executable, "-c", program), listeners, {}, stop).start()
 
 
 async def test_the_next_service_hears_what_operators_said_however_long_that_is(
     listeners: Listeners,
 ) -> None:
     operator = {"drained_models": {f"gpu-{number}": ["bert"] for number in range(_MANY)}}
+    command = (sys.executable, "-c", _READS)
+    next_service = NextService(command, listeners, operator, asyncio.Event())
     async with asyncio.timeout(30):
-        pid = await start_next((sys.executable, "-c", _READS), listeners, operator, asyncio.Event())
+        pid = await next_service.start()
+    next_service.close()
     await asyncio.to_thread(os.waitpid, pid, 0)
