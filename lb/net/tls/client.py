@@ -6,6 +6,8 @@ import asyncio
 import ssl
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
+from time import monotonic
+from typing import Final
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
 from lb.net.files import FilePrint, print_of
@@ -16,6 +18,13 @@ from lb.net.tls.contexts import (
     read_leaf,
     trust,
 )
+
+_PAUSE_S: Final = 300.0
+"""After a session was kept, none is for so long; doubled each time that one was not resumed.
+CPython loses 6 KB whenever a session is read (its issue 116810: 3.11, and 3.12 before 3.12.8), and
+probes make a connection a second."""
+
+_LONGEST_PAUSE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,11 @@ class ClientTls:
         self.settings = settings
         self.name = f"backends ({protocol.label})"
         self.protocol = protocol
-        self.sessions: dict[tuple[Address, str], ssl.SSLSession] = {}
-        """The newest session by address and the name that was verified: a resumed connection
-        is not verified again, so a session must never serve for another name."""
+        self._sessions: dict[tuple[Address, str], ssl.SSLSession] = {}
+        """By address and the name that was verified: a resumed connection is not verified again, so
+        a session must never serve for another name."""
+        self._pauses: dict[tuple[Address, str], tuple[float, float]] = {}
+        """When the next one may be kept, in monotonic seconds, and the pause after that."""
         self.settled = asyncio.Event()
         """It is loaded, or cannot be."""
         self.problem: TlsError | None = None
@@ -97,7 +108,7 @@ class ClientTls:
 
         def apply() -> None:
             self._loaded, self.problem = loaded, None
-            self.sessions = {}
+            self._sessions, self._pauses = {}, {}
             self.settled.set()
 
         return apply
@@ -107,9 +118,26 @@ class ClientTls:
         self.problem = error
         self.settled.set()
 
+    def session_for(self, address: Address) -> ssl.SSLSession | None:
+        """Return a session to resume with an address, if there is one."""
+        return self._sessions.get((address, self.server_name(address)))
+
+    def keep_session(self, address: Address, connection: ssl.SSLObject) -> None:
+        """Keep the session of a connection that ends, for the next ones with this address. While
+        these resume the one that is kept, it stays."""
+        key = (address, self.server_name(address))
+        now = monotonic()
+        due, pause_s = self._pauses.get(key, (now, _PAUSE_S))
+        if connection.session_reused:
+            self._pauses[key] = due, _PAUSE_S
+        elif due <= now and (session := connection.session) is not None:
+            self._sessions[key] = session
+            self._pauses[key] = now + pause_s, min(2 * pause_s, _LONGEST_PAUSE_S)
+
     def keep_sessions(self, addresses: Container[Address]) -> None:
         """Forget the sessions with all other addresses: nobody dials them any more."""
-        self.sessions = {key: each for key, each in self.sessions.items() if key[0] in addresses}
+        self._sessions = {key: each for key, each in self._sessions.items() if key[0] in addresses}
+        self._pauses = {key: each for key, each in self._pauses.items() if key[0] in addresses}
 
     def server_name(self, address: Address) -> str:
         """The name that the backend's certificate must have."""

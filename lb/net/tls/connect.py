@@ -51,12 +51,11 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         """asyncio: the plain connection stands."""
         super().connection_made(transport)
         tls = self._tls
-        name = tls.server_name(self._address)
         try:
             secure = self.make_object(
                 self._under,
-                server_hostname=name,
-                session=tls.sessions.get((self._address, name)),
+                server_hostname=tls.server_name(self._address),
+                session=tls.session_for(self._address),
             )
         except (ssl.SSLError, ValueError) as error:
             self.give_up(error)
@@ -92,8 +91,7 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: gone. Its session may serve the next one: tickets come after the handshake."""
         tls, secure = self._tls, self._object
-        if self._is_open and secure is not None and tls.context is self._under:
-            session = secure.session
-            if session is not None and self._failure is None:
-                tls.sessions[self._address, tls.server_name(self._address)] = session
+        is_good = self._is_open and self._failure is None and tls.context is self._under
+        if is_good and secure is not None:
+            tls.keep_session(self._address, secure)
         super().connection_lost(exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -56,17 +57,62 @@ def test_a_reload_forgets_sessions_and_a_bad_one_changes_nothing(world: World) -
     tls = ClientTls(BackendTls(ca=world.ca, certificate=own, key=key), AppProtocol.GRPC)
     assert tls.files == (world.ca, own, key)
     assert [file for file, _ in tls.expiries] == [own]
-    before, sessions = tls.context, tls.sessions
+    keep(tls, Connection())
+    before, session = tls.context, tls.session_for(ADDRESS)
+    assert session is not None
     Path(key).write_bytes(b"half")
     with pytest.raises(TlsError):
         tls.load()()
     assert tls.context is before
-    assert tls.sessions is sessions
+    assert tls.session_for(ADDRESS) is session
     world.client_pair()
     Authority("New CA").write(world.folder)
     tls.load()()
     assert tls.context is not before
-    assert tls.sessions is not sessions
+    assert tls.session_for(ADDRESS) is None
+
+
+class Connection:
+    """One that ends: how often its session was read."""
+
+    def __init__(self, *, session_reused: bool = False) -> None:
+        self.session_reused = session_reused
+        self.read = 0
+
+    @property
+    def session(self) -> object:
+        self.read += 1
+        return self
+
+
+def keep(tls: ClientTls, connection: Connection) -> None:
+    tls.keep_session(ADDRESS, cast("Any", connection))
+
+
+def test_sessions_are_read_seldom(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time costs memory."""
+    now = 1000.0
+    monkeypatch.setattr("lb.net.tls.client.monotonic", lambda: now)
+    tls = ClientTls(BackendTls(ca=world.ca), AppProtocol.HTTP)
+    first = Connection()
+    keep(tls, first)
+    assert cast("Any", tls.session_for(ADDRESS)) is first
+    resumed = Connection(session_reused=True)
+    keep(tls, resumed)
+    assert resumed.read == 0
+    refused = Connection()
+    for _ in range(24 * 3600):  # a day of probes of a server that resumes nothing
+        now += 1.0
+        keep(tls, refused)
+    assert cast("Any", tls.session_for(ADDRESS)) is refused
+    assert 20 < refused.read < 30
+    keep(tls, resumed)
+    now += 3600.0
+    before = refused.read
+    for _ in range(600):
+        now += 1.0
+        keep(tls, refused)
+    assert refused.read == before + 2
 
 
 def test_equal_settings_share_one(world: World) -> None:

@@ -53,7 +53,7 @@ async def test_agreement_makes_the_protocol(world: World) -> None:
     assert app.told == ["made"]
     assert pair.dialled.is_open
     pair.dialled.connection_lost(None)
-    assert list(pair.tls.sessions) == [(ADDRESS, "localhost")]
+    assert pair.tls.session_for(ADDRESS) is not None
 
 
 async def test_handshakes_with_backends_count_but_do_not_wait(world: World) -> None:
@@ -71,7 +71,7 @@ async def test_another_protocol_is_none(world: World) -> None:
     pair.dialled.connection_lost(None)
     with pytest.raises(TlsError, match="does not offer h2"):
         await pair.dialled.secured
-    assert pair.tls.sessions == {}
+    assert pair.tls.session_for(ADDRESS) is None
 
 
 async def test_an_end_during_the_handshake_is_told(world: World) -> None:
