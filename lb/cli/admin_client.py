@@ -124,12 +124,19 @@ class AdminTarget:
         if body is not None:
             sent = body.model_dump_json(exclude_unset=True).encode()
             headers["Content-Type"] = "application/json"
+        is_asked = False
         try:
             connection.request(method, path, sent, headers)
+            is_asked = True
             response = connection.getresponse()
             received = response.read()
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
+            if is_asked:
+                raise AdminError(
+                    f"the admin API at {self.address} gave no answer: {reason}; "
+                    "what was asked for may have been done, or go on"
+                ) from error
             raise AdminError(
                 f"cannot reach the admin API at {self.address}: {reason}; "
                 f"is triton-lb running there? --admin or {ADDRESS_VARIABLE} names another address"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from lb.simulator.process import Ports
-from tests.fakes.process import wait_until
+from tests.fakes.process import free_ports, wait_until
 from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
 from tests.integration.test_standby import is_alive
@@ -340,6 +340,26 @@ def test_reloads_reach_all_workers(serving: Serving, config: dict[str, Any]) -> 
     kill(serving, "worker-0")
     kill(serving, "control")
     assert {ask(addresses["http"]) for _ in range(10)} == {401}
+
+
+def test_the_pid_file_is_there_before_the_service_is_ready(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    metrics = f"127.0.0.1:{free_ports(1)[0]}"
+    config["listen"]["metrics"] = metrics
+    running = Serving(tmp_path, config)
+
+    def is_ready() -> bool:
+        try:
+            return get(metrics, "/readyz")[0] == 200
+        except GONE:
+            return False
+
+    try:
+        wait_until(is_ready, timeout_s=60, interval_s=0.001, what="readiness")
+        assert running.pid
+    finally:
+        running.process.close()
 
 
 def test_reload_of_what_needs_a_restart_is_refused(

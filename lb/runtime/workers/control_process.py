@@ -63,6 +63,8 @@ class ControlProcess:
         self._file = file
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._is_serving = False
+        """The supervisor has said so: the PID file is there."""
         self._is_draining = False
         self._told = ""
         """What the supervisor knows of operators."""
@@ -82,7 +84,7 @@ class ControlProcess:
     @property
     def is_ready(self) -> bool:
         """Some worker serves, and the service does not shut down."""
-        return bool(self._hub.connected) and not self._is_draining
+        return self._is_serving and bool(self._hub.connected) and not self._is_draining
 
     async def main(self) -> None:
         """Start, watch, and end when the supervisor says so, or has ended."""
@@ -135,6 +137,8 @@ class ControlProcess:
 
     def _on_order(self, event: str, value: Any) -> None:
         match event:
+            case "serving":
+                self._is_serving = True
             case "draining":
                 self._is_draining = True
                 self._reloader.closed = "the service shuts down"

@@ -118,9 +118,10 @@ def _both_queues(one: ModelQueueView, other: ModelQueueView) -> ModelQueueView:
 
 
 def _both_backends(one: ModelBackendView, other: ModelBackendView) -> ModelBackendView:
-    """One model backend of two workers as one: what the one that has learnt more expects."""
+    """One model backend of two workers as one: what the one that has learnt more expects. A limit
+    is for all of them."""
     known = one if one.learnt >= other.learnt else other
-    limit = one.limit + other.limit if one.limit and other.limit else 0
+    limit = max(one.limit, other.limit) if one.limit and other.limit else 0
     return replace(
         known,
         learnt=one.learnt + other.learnt,

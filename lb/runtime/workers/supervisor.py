@@ -460,6 +460,8 @@ class Supervisor:
         if self._is_serving:
             ready(os.environ)  # a reload may have ended with the process before
             _log.info("process serves again", extra={"role": child.name})
+            if child is self.control:
+                child.say("serving")
         if child is self.control:
             if self._replacing.locked():
                 child.say("hold_reloads")
@@ -475,6 +477,7 @@ class Supervisor:
             except LoadBalancerError as error:
                 self._fail(str(error))
                 return
+        self.control.say("serving")
         addresses = {name: str(each) for name, each in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "workers": self._count})
         if self._predecessor is not None:

@@ -261,6 +261,26 @@ def test_an_api_that_does_not_run_is_one_line(
     ]
 
 
+def test_an_api_that_goes_before_it_answers_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def leave() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        assert list_backends(AdminTarget(f"http://{address}")) == 1
+        thread.join()
+    assert capsys.readouterr().err == (
+        f"triton-lb: the admin API at http://{address} gave no answer: "
+        "Remote end closed connection without response; "
+        "what was asked for may have been done, or go on\n"
+    )
+
+
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert list_backends(AdminTarget("https://lb.example")) == 1
     assert capsys.readouterr().err.startswith("triton-lb: --admin: ")
