@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tests.fakes import preloaded
+
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 """For processes of the product, wherever they run."""
@@ -34,19 +36,8 @@ class ChildProcess:
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        # setpriv: the child goes even when the test run itself is killed.
-        # The new session gives it a group: what it starts itself goes with it.
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                ("setpriv", "--pdeathsig", "KILL", *command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(env),
-                cwd=cwd,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
+            self._process = _start(command, output.fileno(), dict(env), cwd, pass_fds)
         self.log = log
 
     @property
@@ -82,7 +73,7 @@ class ChildProcess:
     def close(self) -> None:
         """Kill the whole group. Harmless when it has ended already."""
         if _MAY_END_S:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_MAY_END_S)
         try:
@@ -94,6 +85,30 @@ class ChildProcess:
     def last_lines(self, count: int = 30) -> str:
         """The end of its log, for messages of failing tests."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+
+def _start(
+    command: Sequence[str],
+    output: int,
+    env: Mapping[str, str],
+    cwd: Path | None,
+    pass_fds: Sequence[int],
+) -> preloaded.PreloadedProcess | subprocess.Popen[bytes]:
+    forked = preloaded.start(command, log=output, env=env, cwd=cwd, pass_fds=pass_fds)
+    if forked is not None:
+        return forked
+    # setpriv: the child goes even when the test run itself is killed.
+    # The new session gives it a group: what it starts itself goes with it.
+    return subprocess.Popen(
+        ("setpriv", "--pdeathsig", "KILL", *command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
 
 
 def free_ports(count: int) -> list[int]:
