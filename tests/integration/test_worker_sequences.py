@@ -21,7 +21,7 @@ from lb.kserve import inference_pb2 as pb
 from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
-from tests.integration.test_workers import get, kill, processes
+from tests.integration.test_workers import get, is_alive, kill, processes
 
 _COUNT: Final = int(os.environ.get("SEQUENCES", "60"))
 _STEPS: Final = 6
@@ -138,6 +138,13 @@ def end(connection: http.client.HTTPConnection, sequence: int) -> int:
     return answer.status
 
 
+def count_open(addresses: dict[str, str]) -> int:
+    """How many sequences are open, once all workers have told of theirs."""
+    assert get(addresses["metrics"], "/metrics/own")[0] == 200
+    backends = json.loads(get(addresses["admin"], "/api/v1/backends")[1])["backends"]
+    return sum(each["open_sequences"] for each in backends)
+
+
 def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "workers": 2,
@@ -150,9 +157,7 @@ def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_pat
         addresses = serving.until_serving()
 
         def open_sequences() -> int:
-            assert get(addresses["metrics"], "/metrics/own")[0] == 200  # all workers have told
-            backends = json.loads(get(addresses["admin"], "/api/v1/backends")[1])["backends"]
-            return sum(each["open_sequences"] for each in backends)
+            return count_open(addresses)
 
         connections = [
             http.client.HTTPConnection(addresses["http"], timeout=60) for _ in range(_CONNECTIONS)
@@ -173,3 +178,68 @@ def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_pat
         assert {end(connections[0], number) for number in numbers[1:]} == {200}
         serving.until_logged("process serves again role=control", 2)
         assert open_sequences() == 1
+
+
+class HeldStep:
+    """A step over a connection of its own, which does not yet say of which sequence: its worker
+    stays until it is answered."""
+
+    def __init__(self, address: str, sequence: int) -> None:
+        tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}
+        said = {"sequence_id": sequence}
+        body = json.dumps({"inputs": [tensor], "parameters": said}).encode()
+        at = body.index(b'"parameters"')
+        self._last = body[at:]
+        self._connection = http.client.HTTPConnection(address, timeout=60)
+        self._connection.putrequest("POST", "/v2/models/simple_sequence/infer")
+        self._connection.putheader("Content-Length", str(len(body)))
+        self._connection.endheaders(body[:at])
+
+    def send(self) -> int:
+        """Send the rest, and return the status of the answer."""
+        self._connection.send(self._last)
+        try:
+            return self._connection.getresponse().status
+        finally:
+            self._connection.close()
+
+
+def test_sequences_outlive_upgrades(tmp_path: Path) -> None:
+    """Whichever service has begun them, and whichever has the connection."""
+    config: dict[str, Any] = {
+        "workers": 2,
+        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
+        "shutdown": {"drain": "60s"},
+    }
+    with ExitStack() as stack:
+        stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
+        serving = Serving(tmp_path, config)
+        stack.callback(serving.process.close)
+        addresses = serving.until_serving()
+        address = addresses["http"]
+
+        def open_sequences() -> int:
+            return count_open(addresses)
+
+        def connect() -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection(address, timeout=60)
+            stack.callback(connection.close)
+            return connection
+
+        before = connect()
+        for number in range(1, _COUNT + 1):
+            assert step(before, number, start=True) == 200
+        before.close()
+        held = HeldStep(address, _COUNT + 1)
+        first = serving.pid
+        serving.signal(signal.SIGUSR2)
+        wait_until(lambda: serving.pid != first, timeout_s=90, what="the next service")
+        after = connect()
+        for number in range(1, _COUNT + 1):
+            assert step(after, number, start=False) == 200, number
+        assert step(after, _COUNT + 1, start=True) == 200
+        wait_until(lambda: open_sequences() == _COUNT + 1, timeout_s=60, what="all are known")
+        assert held.send() == 200  # over a worker of the service before
+        assert end(after, _COUNT + 1) == 200
+        wait_until(lambda: not is_alive(first), timeout_s=90, what="the end of the service before")
+        assert open_sequences() == _COUNT

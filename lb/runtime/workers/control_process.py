@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from lb.admin.api import not_done
@@ -24,11 +25,12 @@ from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.own_servers import OwnServers
 from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.sequence_news import Row
 from lb.runtime.sockets import Listeners, wanted_sockets
 from lb.runtime.upkeep import watch_files
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.runtime.workers.hub import Hub
-from lb.runtime.workers.seat import Seat, SupervisorChannel
+from lb.runtime.workers.seat import BEFORE, NEXT, Seat, SupervisorChannel
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.settings.reading import Loaded
@@ -78,8 +80,11 @@ class ControlProcess:
         """That is in force here."""
         self._gave_way = False
         """The next service serves."""
-        self._reload_again = asyncio.Event()
+        self._is_decided = asyncio.Event()
         """It is clear who serves after an upgrade."""
+        self._early_sequences: list[tuple[str, Sequence[Row]]] | None = []
+        """What other services told of sequences before backends are known here; None from then
+        on."""
 
     @property
     def is_ready(self) -> bool:
@@ -117,6 +122,9 @@ class ControlProcess:
             await unless(self._stop, balancer.control.start())
             if not self._stop.is_set():
                 balancer.control.directory.begin()
+                early, self._early_sequences = self._early_sequences or (), None
+                for whom, rows in early:
+                    hub.hear_service(whom, rows)
                 await hub.start()
                 reloader.begun.set()
                 channel.say("ready", os.getpid())
@@ -152,10 +160,20 @@ class ControlProcess:
                 self._operator = value
                 if self._is_prepared:
                     resume_operator_state(self._balancer, value)
-            case "hold_reloads":
-                self._balancer.parts.tasks.spawn(self._hold_reloads(), name="upgrade")
-            case "reload_again":
-                self._reload_again.set()
+            case "upgrading":
+                self._balancer.parts.tasks.spawn(self._until_decided(), name="upgrade")
+            case "not_replaced":
+                self._hub.forget_service(NEXT)
+                self._is_decided.set()
+            case "follow_before":
+                self._hub.tell_service(BEFORE, partial(self._tell_sequences, BEFORE))
+            case "sequences":
+                if self._early_sequences is None:
+                    self._hub.hear_service(*value)
+                else:
+                    self._early_sequences.append((value[0], value[1]))
+            case "forget_before":
+                self._hub.forget_service(BEFORE)
             case "give_way":
                 self._give_way()
             case "upgraded":
@@ -167,12 +185,21 @@ class ControlProcess:
         await self._reloader.ask(why)
         self._channel.say("reloaded")
 
-    async def _hold_reloads(self) -> None:
-        """The next service starts: reload nothing until it is clear who serves."""
-        self._reload_again.clear()
+    async def _until_decided(self) -> None:
+        """The next service starts: reload nothing until it is clear who serves, and tell it of
+        sequences."""
+        self._is_decided.clear()
         async with self._reloader.upgrading():
             self._channel.say("reloads_held")
-            await self._reload_again.wait()
+            self._hub.tell_service(NEXT, partial(self._tell_sequences, NEXT))
+            for rows in self._hub.open_sequences():
+                self._tell_sequences(NEXT, rows)
+                await self._channel.flush()
+                await asyncio.sleep(0)
+            await self._is_decided.wait()
+
+    def _tell_sequences(self, whom: str, rows: Sequence[Row]) -> None:
+        self._channel.say("sequences", [whom, rows])
 
     def _give_way(self) -> None:
         """The next service serves, and knows from now on what operators say."""
@@ -180,7 +207,7 @@ class ControlProcess:
         self._gave_way = True
         self._listener_set.give_way()
         self._reloader.closed = "the next service serves"
-        self._reload_again.set()
+        self._is_decided.set()
 
     def _pass_on(self, why: str) -> bool:
         """Have the next service reload, if it serves."""

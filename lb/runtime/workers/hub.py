@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from lb.health.models import Version
 from lb.kserve.operations import GRPC_OPERATIONS
 from lb.runtime.handover import sequence_news
 from lb.runtime.predecessor import line
-from lb.runtime.sequence_news import Row, RowKey, end_row, is_over, row_key
+from lb.runtime.sequence_news import Row, RowKey, Tell, end_row, is_over, row_key
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers.counts import Sums
 from lb.runtime.workers.pool_messages import PoolWriter
@@ -181,6 +181,8 @@ class Hub:
         self._ended: OrderedDict[RowKey, tuple[float, float]] = OrderedDict()
         """Sequences of whose end this process has heard in the last seconds: when it has, and when
         that was; the oldest first."""
+        self._services: dict[str, Tell] = {}
+        """Other services that hear of sequences, by name."""
         balancer.worker_statuses = self.statuses
         balancer.queues = self
         balancer.control.attach(self)
@@ -698,6 +700,48 @@ class Hub:
             rows = [row for index, row in news if index != link.index]
             if rows:
                 link.say("sequences", rows)
+
+    # Other services, during an upgrade
+
+    def open_sequences(self) -> Iterator[list[Row]]:
+        """All open sequences, in parts; between two of them the loop may turn."""
+        return self._news.parts()
+
+    def tell_service(self, name: str, tell: Tell) -> None:
+        """Tell another service of sequences that begin or end from now on.
+
+        Args:
+            name: that `hear_service` will be called with.
+            tell: called with rows, those of one loop iteration together: of two rows about one
+                sequence nobody is to act on the first alone.
+        """
+        rows: list[Row] = []
+
+        def flush() -> None:
+            told = rows.copy()
+            rows.clear()
+            tell(told)
+
+        def collect(more: Sequence[Row]) -> None:
+            if not rows:
+                self._balancer.parts.loop.call_soon(flush)
+            rows.extend(more)
+
+        self.forget_service(name)
+        self._services[name] = collect
+        self._news.follow(collect)
+
+    def forget_service(self, name: str) -> None:
+        """Tell it no more."""
+        if (tell := self._services.pop(name, None)) is not None:
+            self._news.forget(tell)
+
+    def hear_service(self, name: str, rows: Sequence[Row]) -> None:
+        """Another service tells of sequences."""
+        self._pass_sequences()
+        self._news.hear(rows, self._services.get(name))
+        self._note_ended(rows)
+        self._say_all("sequences", rows)
 
     def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
         """A worker that has just connected tells which sequences are open, as far as it knows. What

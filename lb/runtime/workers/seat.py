@@ -24,6 +24,10 @@ _log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
 WORKER: Final = "worker"
+BEFORE: Final = "before"
+"""The service that this one takes over from."""
+NEXT: Final = "next"
+"""The service that takes over from this one."""
 _GREETING_S: Final = 30.0
 LINE_BYTES: Final = 16 << 20
 """The longest message: settings, or what operators have said."""
@@ -144,6 +148,14 @@ class SupervisorChannel:
         except OSError:
             pass  # it has gone
         gone()
+
+    async def flush(self) -> None:
+        """Wait until the supervisor has read most of what was said."""
+        if self._writer is not None:
+            try:
+                await self._writer.drain()
+            except OSError:
+                return  # it has gone
 
     def say(self, event: str, value: Any = True) -> None:
         """Tell the supervisor something. Nobody may be there any more."""

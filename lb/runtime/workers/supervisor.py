@@ -30,13 +30,13 @@ from lb.net.tasks import TaskOwner
 from lb.net.threads import in_thread
 from lb.runtime.child_end import end_of
 from lb.runtime.next_process import READY_S
-from lb.runtime.predecessor import Predecessor, line
+from lb.runtime.predecessor import MOST_UNSENT, Predecessor, line, unsent
 from lb.runtime.signals import notify, ready, release_signals, reloading, remove_pid, write_pid
 from lb.runtime.sockets import OWN, Bound, Listeners, claim
 from lb.runtime.start import Start
 from lb.runtime.workers.next_service import NextService, NotReplaced
 from lb.runtime.workers.parent import VARIABLE
-from lb.runtime.workers.seat import CONTROL, LINE_BYTES, WORKER
+from lb.runtime.workers.seat import BEFORE, CONTROL, LINE_BYTES, NEXT, WORKER
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
@@ -168,6 +168,8 @@ class Supervisor:
         self._board = create(count)
         self._memory = attach(self._board, count)
         self.control = Child(CONTROL, -1)
+        self._has_control = asyncio.Event()
+        """The control process was started: it can be told something."""
         self.workers = [Child(WORKER, index) for index in range(count)]
         self._tasks = TaskOwner()
         self._stop = asyncio.Event()
@@ -185,6 +187,8 @@ class Supervisor:
         """The next service, from its start on."""
         self._is_replaced = False
         """It serves."""
+        self._before: asyncio.StreamWriter | None = None
+        """Leads to the service before this one, until that has ended."""
 
     async def main(self) -> int:
         """Start, keep all processes running, and end them when told to. Returns the exit code."""
@@ -256,13 +260,19 @@ class Supervisor:
             return self._go_on(by, "another upgrade is under way, or the service does not serve")
         async with self._replacing:
             reloading(os.environ)
+            self._next = NextService(
+                self._command,
+                self._listeners,
+                self._operator,
+                self._stop,
+                lambda rows: self.control.say("sequences", [NEXT, rows]),
+            )
             await self._hold_reloads()
-            self._next = NextService(self._command, self._listeners, self._operator, self._stop)
             try:
                 pid = await self._next.start()
             except NotReplaced as error:
                 self._next = None
-                self.control.say("reload_again")
+                self.control.say("not_replaced")
                 if not self._stop.is_set():
                     ready(os.environ)
                 return self._go_on(by, str(error))
@@ -274,6 +284,7 @@ class Supervisor:
         self.control.say("give_way")
         if self._reload_asked:
             self._next.say_reload(self._reload_asked)
+        self._tasks.spawn(self._next.follow(), name="next service")
         self._stop.set()
         return pid, ""
 
@@ -281,7 +292,7 @@ class Supervisor:
         """Have a reload that is under way end, and no other one begin. A control process that is
         away reloads nothing, and hears of it when it is back."""
         self._reloads_held.clear()
-        self.control.say("hold_reloads")
+        self.control.say("upgrading")
         while self.control.is_ready and not self._reloads_held.is_set():
             try:
                 async with asyncio.timeout(LOOK_S):
@@ -382,6 +393,8 @@ class Supervisor:
         _log.info("process started", extra={"role": child.name, "pid": process.pid})
         reader, child.writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
         child.writer.write(json.dumps(self._seat_of(child)).encode() + b"\n")
+        if child is self.control:
+            self._has_control.set()
         if self._stop.is_set():  # told while it was being started
             self._say_stop(child)
         try:
@@ -444,6 +457,13 @@ class Supervisor:
                 self._operator = value
                 if self._next is not None:
                     self._next.say_operator(value)
+            case "sequences":
+                whom, rows = value
+                if whom == NEXT:
+                    if self._next is not None:
+                        self._next.say_sequences(rows)
+                elif self._before is not None and unsent(self._before) < MOST_UNSENT:
+                    self._before.write(line("sequences", rows))
             case "reloads_held":
                 self._reloads_held.set()
             case "pass_on":
@@ -463,8 +483,10 @@ class Supervisor:
             if child is self.control:
                 child.say("serving")
         if child is self.control:
-            if self._replacing.locked():
-                child.say("hold_reloads")
+            if self._next is not None and not self._is_replaced:
+                child.say("upgrading")
+            if self._before is not None:
+                child.say("follow_before")
             if self._reload_asked:
                 child.say("reload", self._reload_asked)
                 self._reload_asked = ""
@@ -485,27 +507,36 @@ class Supervisor:
         ready(os.environ)
 
     async def _follow(self, predecessor: Predecessor) -> None:
-        """Hear what operators say to the service before this one, until it has ended."""
+        """Hear what operators and workers say to the service before this one, until it has
+        ended."""
+        await self._has_control.wait()
         predecessor.channel.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(
             sock=predecessor.channel, limit=LINE_BYTES
         )
+        self._before = writer
+        self.control.say("follow_before")
         try:
             while (text := await reader.readline()).endswith(b"\n"):
                 for event, value in json.loads(text).items():
                     if event == "operator":
                         self._operator = value
                         self.control.say("operator", value)
+                    elif event == "sequences":
+                        self.control.say("sequences", [BEFORE, value])
                     elif event == "reload":
                         self._on_reload(value)
         except OSError:
             pass  # it has gone
         finally:
+            self._before = None
+            self.control.say("forget_before")
             writer.close()
 
     def _take_over(self, predecessor: Predecessor) -> None:
         """Have the service before this one give way."""
-        predecessor.tell("ready")
+        if self._before is not None:
+            self._before.write(line("ready"))
         for each in predecessor.inherited:
             for bound in self._listeners.bound.values():
                 if bound.socket is each.socket:

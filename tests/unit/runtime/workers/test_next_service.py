@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,14 @@ def listeners() -> Iterator[Listeners]:
     made.close()
 
 
+def next_service(
+    program: str, listeners: Listeners, operator: Any, stop: asyncio.Event
+) -> NextService:
+    """One that runs a program, and tells of no sequences."""
+    command = (sys.executable, "-c", program)
+    return NextService(command, listeners, operator, stop, lambda _rows: None)
+
+
 @pytest.mark.parametrize("program", [_HANGS, _SERVES], ids=["starts", "serves"])
 async def test_a_service_that_is_told_to_stop_hands_over_to_no_other(
     program: str, listeners: Listeners
@@ -51,16 +60,15 @@ async def test_a_service_that_is_told_to_stop_hands_over_to_no_other(
     stop.set()
     async with asyncio.timeout(30):
         with pytest.raises(NotReplaced, match="this service shuts down"):
-            await NextService((sys.executable, "-c", program), listeners, {}, stop).start()
+            await next_service(program, listeners, {}, stop).start()
 
 
 async def test_the_next_service_hears_what_operators_said_however_long_that_is(
     listeners: Listeners,
 ) -> None:
     operator = {"drained_models": {f"gpu-{number}": ["bert"] for number in range(_MANY)}}
-    command = (sys.executable, "-c", _READS)
-    next_service = NextService(command, listeners, operator, asyncio.Event())
+    next_one = next_service(_READS, listeners, operator, asyncio.Event())
     async with asyncio.timeout(30):
-        pid = await next_service.start()
-    next_service.close()
+        pid = await next_one.start()
+    next_one.close()
     await asyncio.to_thread(os.waitpid, pid, 0)
