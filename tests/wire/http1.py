@@ -284,7 +284,7 @@ class RawClient:
         """Wait until the relay closes; whether nothing more came before."""
         try:
             rest = await soon(self.reader.read(-1))
-        except ConnectionResetError:
+        except ConnectionError:  # reading it, or writing what it takes no more
             return not self._left
         return not rest and not self._left
 
