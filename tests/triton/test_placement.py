@@ -349,6 +349,15 @@ async def test_operators_pin_and_evict(
         await asyncio.to_thread(change, name_of(0), "evict")
     assert refused.value.status == 409
     await asyncio.to_thread(change, name_of(0), "unpin")
-    await asyncio.to_thread(change, name_of(0), "evict")
+
+    def is_evicted() -> bool:
+        try:
+            change(name_of(0), "evict")
+        except RefusedError as refusal:
+            assert "is loading or unloading a model; try again" in str(refusal)
+            return False
+        return True
+
+    await asyncio.to_thread(wait_until, is_evicted, timeout_s=SOON_S, what="no other change")
     assert not any(name_of(0) in taken(triton) for triton in tritons)
     assert 'triton_lb_model_evictions_total{why="operator"}' in balancer.metrics_text()

@@ -81,7 +81,8 @@ class ControlProcess:
         self._gave_way = False
         """The next service serves."""
         self._is_decided = asyncio.Event()
-        """It is clear who serves after an upgrade."""
+        """It is clear who serves after the last upgrade."""
+        self._is_decided.set()
         self._early_sequences: list[tuple[str, Sequence[Row]]] | None = []
         """What other services told of sequences before backends are known here; None from then
         on."""
@@ -161,7 +162,9 @@ class ControlProcess:
                 if self._is_prepared:
                     resume_operator_state(self._balancer, value)
             case "upgrading":
-                self._balancer.parts.tasks.spawn(self._until_decided(), name="upgrade")
+                if self._is_decided.is_set():  # one that has just started may be told twice
+                    self._is_decided = decided = asyncio.Event()
+                    self._balancer.parts.tasks.spawn(self._until(decided), name="upgrade")
             case "not_replaced":
                 self._hub.forget_service(NEXT)
                 self._is_decided.set()
@@ -185,10 +188,9 @@ class ControlProcess:
         await self._reloader.ask(why)
         self._channel.say("reloaded")
 
-    async def _until_decided(self) -> None:
+    async def _until(self, decided: asyncio.Event) -> None:
         """The next service starts: reload nothing until it is clear who serves, and tell it of
         sequences."""
-        self._is_decided.clear()
         async with self._reloader.upgrading():
             self._channel.say("reloads_held")
             self._hub.tell_service(NEXT, partial(self._tell_sequences, NEXT))
@@ -196,7 +198,7 @@ class ControlProcess:
                 self._tell_sequences(NEXT, rows)
                 await self._channel.flush()
                 await asyncio.sleep(0)
-            await self._is_decided.wait()
+            await decided.wait()
 
     def _tell_sequences(self, whom: str, rows: Sequence[Row]) -> None:
         self._channel.say("sequences", [whom, rows])

@@ -528,6 +528,8 @@ class Supervisor:
                         self._on_reload(value)
         except OSError:
             pass  # it has gone
+        except ValueError as error:
+            _log.warning("service before is not understood", extra={"why": str(error)})
         finally:
             self._before = None
             self.control.say("forget_before")
