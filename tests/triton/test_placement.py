@@ -354,7 +354,8 @@ async def test_operators_pin_and_evict(
         try:
             change(name_of(0), "evict")
         except RefusedError as refusal:
-            assert "is loading or unloading a model; try again" in str(refusal)
+            if "is loading or unloading a model; try again" not in str(refusal):
+                raise
             return False
         return True
 
