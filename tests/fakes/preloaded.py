@@ -10,6 +10,7 @@ for requests at the socket FD, and ends with the test run. What it forks ends wi
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -120,7 +121,7 @@ def start(
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         text = json.dumps(request).encode()
-        socket.send_fds(_forks()[0], [text], [theirs.fileno(), log, *pass_fds])
+        socket.send_fds(_forks(), [text], [theirs.fileno(), log, *pass_fds])
     return PreloadedProcess(int(mine.recv(16)), mine)
 
 
@@ -134,8 +135,8 @@ def _is_alike(env: Mapping[str, str]) -> bool:
 
 
 @cache
-def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that forks, and where to ask it."""
+def _forks() -> socket.socket:
+    """Where to ask the process that forks."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -145,7 +146,13 @@ def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
-    return mine, process
+
+    def end() -> None:
+        mine.close()
+        process.wait()
+
+    atexit.register(end)
+    return mine
 
 
 # In the process that forks
