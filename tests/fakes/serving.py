@@ -16,7 +16,7 @@ import yaml
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
-_START_S = 30.0
+_START_S = 60.0
 
 
 class Serving:

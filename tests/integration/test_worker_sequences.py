@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import pytest
 
 from lb.kserve import inference_pb2 as pb
 from tests.fakes.process import wait_until
@@ -181,12 +182,12 @@ def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_pat
 
 
 class HeldStep:
-    """A step over a connection of its own, which does not yet say of which sequence: its worker
-    stays until it is answered."""
+    """The last step of a sequence over a connection of its own, which does not yet say of which
+    one: its worker stays until it is answered."""
 
     def __init__(self, address: str, sequence: int) -> None:
         tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}
-        said = {"sequence_id": sequence}
+        said = {"sequence_id": sequence, "sequence_end": True}
         body = json.dumps({"inputs": [tensor], "parameters": said}).encode()
         at = body.index(b'"parameters"')
         self._last = body[at:]
@@ -204,8 +205,10 @@ class HeldStep:
             self._connection.close()
 
 
-def test_sequences_outlive_upgrades(tmp_path: Path) -> None:
-    """Whichever service has begun them, and whichever has the connection."""
+@pytest.mark.parametrize("dies", [False, True])
+def test_sequences_outlive_upgrades(tmp_path: Path, dies: bool) -> None:
+    """Whichever service has begun them, and whichever has the connection, though the control
+    process of the one before dies."""
     config: dict[str, Any] = {
         "workers": 2,
         "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
@@ -231,15 +234,17 @@ def test_sequences_outlive_upgrades(tmp_path: Path) -> None:
             assert step(before, number, start=True) == 200
         before.close()
         held = HeldStep(address, _COUNT + 1)
-        first = serving.pid
+        first, control = serving.pid, processes(serving)["control"]
         serving.signal(signal.SIGUSR2)
         wait_until(lambda: serving.pid != first, timeout_s=90, what="the next service")
         after = connect()
         for number in range(1, _COUNT + 1):
             assert step(after, number, start=False) == 200, number
+        if dies:
+            os.kill(control, signal.SIGKILL)
+            serving.until_logged("process serves again role=control")
         assert step(after, _COUNT + 1, start=True) == 200
         wait_until(lambda: open_sequences() == _COUNT + 1, timeout_s=60, what="all are known")
-        assert held.send() == 200  # over a worker of the service before
-        assert end(after, _COUNT + 1) == 200
+        assert held.send() == 200  # the last step, over a worker of the service before
+        wait_until(lambda: open_sequences() == _COUNT, timeout_s=60, what="its end is known")
         wait_until(lambda: not is_alive(first), timeout_s=90, what="the end of the service before")
-        assert open_sequences() == _COUNT

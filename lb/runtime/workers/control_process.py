@@ -78,7 +78,7 @@ class ControlProcess:
         """What operators have said to control processes before this one."""
         self._is_prepared = False
         """That is in force here."""
-        self._gave_way = False
+        self._gave_way = seat.gave_way
         """The next service serves."""
         self._is_decided = asyncio.Event()
         """It is clear who serves after the last upgrade."""
@@ -117,7 +117,8 @@ class ControlProcess:
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
-            await listener_set.open_own()
+            if not self._gave_way:
+                await listener_set.open_own()
             self._is_prepared = True
             resume_operator_state(balancer, self._operator)
             await unless(self._stop, balancer.control.start())
@@ -126,6 +127,9 @@ class ControlProcess:
                 early, self._early_sequences = self._early_sequences or (), None
                 for whom, rows in early:
                     hub.hear_service(whom, rows)
+                if self._gave_way:
+                    self._give_way()
+                    hub.tell_service(NEXT, partial(self._tell_sequences, NEXT))
                 await hub.start()
                 reloader.begun.set()
                 channel.say("ready", os.getpid())

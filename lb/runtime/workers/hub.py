@@ -695,7 +695,10 @@ class Hub:
     def _pass_sequences(self) -> None:
         """Tell all workers what one of them told of sequences, and take note of it here."""
         news, self._sequences = self._sequences, []
+        if not news:
+            return
         self._news.hear([row for _, row in news])
+        self._tell_services([row for _, row in news])
         for link in self._links.values():
             rows = [row for index, row in news if index != link.index]
             if rows:
@@ -712,36 +715,32 @@ class Hub:
 
         Args:
             name: that `hear_service` will be called with.
-            tell: called with rows, those of one loop iteration together: of two rows about one
-                sequence nobody is to act on the first alone.
+            tell: called with rows.
         """
-        rows: list[Row] = []
-
-        def flush() -> None:
-            told = rows.copy()
-            rows.clear()
-            tell(told)
-
-        def collect(more: Sequence[Row]) -> None:
-            if not rows:
-                self._balancer.parts.loop.call_soon(flush)
-            rows.extend(more)
-
-        self.forget_service(name)
-        self._services[name] = collect
-        self._news.follow(collect)
+        self._services[name] = tell
 
     def forget_service(self, name: str) -> None:
         """Tell it no more."""
-        if (tell := self._services.pop(name, None)) is not None:
-            self._news.forget(tell)
+        self._services.pop(name, None)
 
     def hear_service(self, name: str, rows: Sequence[Row]) -> None:
-        """Another service tells of sequences."""
+        """Another service tells of sequences. A row that tells when one ended says nothing of what
+        was started again later."""
         self._pass_sequences()
-        self._news.hear(rows, self._services.get(name))
-        self._note_ended(rows)
-        self._say_all("sequences", rows)
+        news = [
+            row
+            for row in rows
+            if not (is_over(row) and row[4:] and self._news.used_at(row_key(row)) >= row[4])
+        ]
+        self._news.hear(news)
+        self._note_ended(news)
+        self._say_all("sequences", news)
+        self._tell_services(news, but=name)
+
+    def _tell_services(self, rows: Sequence[Row], but: str = "") -> None:
+        for name, tell in self._services.items():
+            if name != but:
+                tell(rows)
 
     def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
         """A worker that has just connected tells which sequences are open, as far as it knows. What
@@ -754,6 +753,7 @@ class Hub:
         if new:
             self._news.hear(new)
             self._say_all("sequences", new, but=link.index)
+            self._tell_services(new)
 
     def _has_ended(self, row: Row) -> bool:
         """Whether a sequence that a worker takes for open has ended since its last step there."""
@@ -771,7 +771,8 @@ class Hub:
             if self._news.used_at(found := row_key(key)) < at:
                 self._ended.pop(found, None)
                 self._ended[found] = now, at
-                over.append(end_row(found))
+                over.append([*end_row(found), at])
         if over:
             self._news.hear(over)
             self._say_all("sequences", over)
+            self._tell_services(over)

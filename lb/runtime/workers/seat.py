@@ -57,6 +57,8 @@ class Seat:
     """Shows the control process that a connection comes from a worker."""
     operator: Mapping[str, Any]
     """What operators have said to control processes before this one."""
+    gave_way: bool
+    """The next service serves: this one only answers what it has."""
     counts: list[list[Any]]
     """What workers have counted that have ended: see `Sums.export_absent`. Workers have none."""
     listeners: tuple[Inherited, ...]
@@ -115,6 +117,7 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         hub=greeting["hub"],
         token=greeting["token"],
         operator=greeting["operator"],
+        gave_way=greeting["gave_way"],
         counts=greeting["counts"],
         listeners=listeners,
         hub_socket=socket.socket(fileno=next(free)) if sent["hub"] else None,

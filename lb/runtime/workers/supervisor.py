@@ -319,7 +319,7 @@ class Supervisor:
     async def _run(self, child: Child) -> None:
         """Start a process, and start it again whenever it has ended."""
         loop = asyncio.get_running_loop()
-        while not self._stop.is_set():
+        while self._is_wanted(child):
             began = loop.time()
             child.is_alive = True
             try:
@@ -328,7 +328,7 @@ class Supervisor:
                 code = str(error)
             finally:
                 child.is_alive = False
-            if self._stop.is_set():
+            if not self._is_wanted(child):
                 return
             if not self._is_serving:
                 self._fail(f"{child.name} could not start: its lines above say why")
@@ -340,11 +340,22 @@ class Supervisor:
                 pause_s = min(_PAUSE_S * 2 ** (child.failures - 2), _MOST_PAUSE_S)
             fields = {"role": child.name, "code": code, "lived_s": round(lived_s, 1)}
             _log.error("process has ended and is started again", extra={**fields, "in_s": pause_s})
+            if self._stop.is_set():
+                await asyncio.sleep(pause_s)
+                continue
             try:
                 async with asyncio.timeout(pause_s):
                     await self._stop.wait()
             except TimeoutError:
                 continue
+
+    def _is_wanted(self, child: Child) -> bool:
+        """Whether a process that has ended is started again. After a hand-over the next service
+        hears of the workers' sequences through the control process."""
+        if not self._stop.is_set():
+            return True
+        has_workers = any(worker.is_alive for worker in self.workers)
+        return child is self.control and self._is_replaced and has_workers
 
     async def _watch(self) -> None:
         """Kill processes that stand still. They are started again as after any other death."""
@@ -395,7 +406,7 @@ class Supervisor:
         child.writer.write(json.dumps(self._seat_of(child)).encode() + b"\n")
         if child is self.control:
             self._has_control.set()
-        if self._stop.is_set():  # told while it was being started
+        if not self._is_wanted(child):  # told while it was being started
             self._say_stop(child)
         try:
             while (text := await reader.readline()).endswith(b"\n"):
@@ -442,6 +453,7 @@ class Supervisor:
             "hub": self._hub.getsockname()[1:].decode(),
             "token": self._token,
             "operator": self._operator,
+            "gave_way": self._is_replaced,
             "counts": self._counts if child.role == CONTROL else [],
         }
 
@@ -478,7 +490,8 @@ class Supervisor:
 
     def _on_ready(self, child: Child) -> None:
         if self._is_serving:
-            ready(os.environ)  # a reload may have ended with the process before
+            if not self._is_replaced:
+                ready(os.environ)  # a reload may have ended with the process before
             _log.info("process serves again", extra={"role": child.name})
             if child is self.control:
                 child.say("serving")
