@@ -83,8 +83,11 @@ class SequenceNews:
         try:
             for model, sequence_id, backend, lifetime_s, *used_at in rows:
                 key = SequenceKey(to_bytes(model), sequence_id)
+                at = used_at[0] if used_at else now
+                if not backend and self._table.used_at(key) > at:
+                    continue  # it was started again
                 sequence = OpenSequence(key, backend, lifetime_s)
-                self._table.adopt(sequence, backends.get(backend), *used_at or (now,))
+                self._table.adopt(sequence, backends.get(backend), at)
         finally:
             self._speaker = None
 
@@ -109,11 +112,6 @@ class SequenceNews:
         """Whether the sequence of a row is open here, or was lost with its backend."""
         key = SequenceKey(to_bytes(row[0]), row[1])
         return self._table.backend_of(key) is not None or self._table.is_lost(key)
-
-    def used_at(self, key: RowKey) -> float:
-        """When a sequence that is open here had its last step, as far as is known; 0.0 where it is
-        not open."""
-        return self._table.used_at(SequenceKey(to_bytes(key[0]), key[1]))
 
     def _say(self, sequence: OpenSequence) -> None:
         for tell in self._others:

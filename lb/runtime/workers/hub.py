@@ -690,7 +690,7 @@ class Hub:
         for row in rows:
             self._ended.pop(row_key(row), None)
             if is_over(row):
-                self._ended[row_key(row)] = now, now
+                self._ended[row_key(row)] = now, row[4] if row[4:] else now
 
     def _pass_sequences(self) -> None:
         """Tell all workers what one of them told of sequences, and take note of it here."""
@@ -724,18 +724,12 @@ class Hub:
         self._services.pop(name, None)
 
     def hear_service(self, name: str, rows: Sequence[Row]) -> None:
-        """Another service tells of sequences. A row that tells when one ended says nothing of what
-        was started again later."""
+        """Another service tells of sequences."""
         self._pass_sequences()
-        news = [
-            row
-            for row in rows
-            if not (is_over(row) and row[4:] and self._news.used_at(row_key(row)) >= row[4])
-        ]
-        self._news.hear(news)
-        self._note_ended(news)
-        self._say_all("sequences", news)
-        self._tell_services(news, but=name)
+        self._news.hear(rows)
+        self._note_ended(rows)
+        self._say_all("sequences", rows)
+        self._tell_services(rows, but=name)
 
     def _tell_services(self, rows: Sequence[Row], but: str = "") -> None:
         for name, tell in self._services.items():
@@ -765,14 +759,8 @@ class Hub:
         control process before this one may not have passed that on. That worker hears of it, too,
         since it was told what others take for open. What was started again later goes on."""
         self._pass_sequences()
-        now = time.monotonic()
-        over = []
-        for *key, at in rows:
-            if self._news.used_at(found := row_key(key)) < at:
-                self._ended.pop(found, None)
-                self._ended[found] = now, at
-                over.append([*end_row(found), at])
-        if over:
-            self._news.hear(over)
-            self._say_all("sequences", over)
-            self._tell_services(over)
+        over = [[*end_row((model, sequence_id)), at] for model, sequence_id, at in rows]
+        self._news.hear(over)
+        self._note_ended(over)
+        self._say_all("sequences", over)
+        self._tell_services(over)
