@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from lb.cli.parser import Parser, positive
+from lb.cli.parser import Parser, number, positive
 from lb.generate.stack import (
     BALANCER_IMAGE,
     FIRST_PORT,
@@ -32,6 +32,7 @@ targets:
   systemd     units: a service for each GPU, with sockets held by systemd
   kubernetes  manifests: a Deployment for each kind of GPU, for kubectl apply -k"""
 _PROGRAM: Final = "triton-lb generate"
+_MAX_SERVERS: Final = 1000
 _SOURCES: Final = frozenset({"--from", "--gpus", "--cpu"})
 """Options of which there is one at most."""
 _ACTIONS: Final = frozenset({"help", "target", "output", "check", "force", "up", "quiet"})
@@ -99,11 +100,11 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         help="saved output of `nvidia-smi -L`, instead of asking it; - is standard input",
     )
     source.add_argument(
-        "--gpus", type=positive, default=0, metavar="N", help="N whole GPUs, by index"
+        "--gpus", type=_servers, default=0, metavar="N", help="N whole GPUs, by index"
     )
     source.add_argument(
         "--cpu",
-        type=positive,
+        type=_servers,
         default=0,
         dest="cpu_servers",
         metavar="N",
@@ -186,6 +187,13 @@ def _add_balancer(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--prometheus", action="store_true", help="compose: add Prometheus")
     group.add_argument("--grafana", action="store_true", help="compose: add Grafana and Prometheus")
+
+
+def _servers(text: str) -> int:
+    """How many servers: as many as the load balancer takes for backends by default, at most."""
+    return number(
+        text, int, "a whole number from 1 to 1000", lambda found: 1 <= found <= _MAX_SERVERS
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:

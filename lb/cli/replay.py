@@ -31,6 +31,10 @@ _SIZE: Final = "inference-header-content-length"
 Event = dict[str, Any]
 
 
+class NoPayloadLog(Exception):
+    """A file is no payload log."""
+
+
 class NotReplayable(Exception):
     """An exchange lacks what a replay needs; the message says what."""
 
@@ -89,7 +93,7 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
     try:
         address = parse_address(to.removeprefix("http://").rstrip("/"))
         with (
-            Path(file).open(encoding="utf-8") as lines,
+            Path(file).open(encoding="utf-8", errors="replace") as lines,
             closing(
                 http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
             ) as connection,
@@ -102,6 +106,9 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
                     skipped[str(why)] = skipped.get(str(why), 0) + 1
                 except Difference as difference:
                     differences.append(f"{request['id']}: {difference}")
+    except NoPayloadLog as error:
+        print(f"triton-lb replay: {file}: {error}", file=sys.stderr)
+        return 1
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         print(f"triton-lb replay: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
@@ -116,15 +123,18 @@ def exchanges(lines: Iterable[str]) -> Iterator[tuple[Event, Event]]:
     their own are left out.
 
     Raises:
-        ValueError: a line is no event.
+        NoPayloadLog: a line is no event.
     """
     request: Event | None = None
     unanswered: dict[str, Event] = {}
     """Requests on streams, by their ids."""
-    for line in lines:
-        event = json.loads(line)
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
         if not isinstance(event, dict):
-            raise ValueError("a line is no event of a payload log")
+            raise NoPayloadLog(f"line {number} is no event of a payload log")
         if event.get("path") == STREAM_PATH.decode():
             if "/" not in event["id"]:
                 continue

@@ -345,6 +345,16 @@ def test_what_cannot_be_replayed_is_one_line(
     assert (told.out + told.err).count("\n") == 1
 
 
+def test_what_is_no_payload_log_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "payloads.jsonl"
+    file.write_bytes(b'{"type":"other"}\n\xbe\n')
+    assert main(["replay", str(file), "--to", "127.0.0.1:1"]) == 1
+    said = capsys.readouterr().err
+    assert said == f"triton-lb replay: {file}: line 2 is no event of a payload log\n"
+
+
 def test_a_server_that_is_not_there_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
