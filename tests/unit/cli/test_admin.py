@@ -261,19 +261,26 @@ def test_an_api_that_does_not_run_is_one_line(
     ]
 
 
-def test_an_api_that_goes_before_it_answers_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def saying(answer: bytes) -> Iterator[str]:
+    """A server that says this to one client, whatever it asks. Yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
 
-        def leave() -> None:
+        def serve() -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(4096)
+                connection.sendall(answer)
 
-        thread = threading.Thread(target=leave)
+        thread = threading.Thread(target=serve)
         thread.start()
-        assert list_backends(AdminTarget(f"http://{address}")) == 1
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
         thread.join()
+
+
+def test_an_api_that_goes_before_it_answers_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with saying(b"") as address:
+        assert list_backends(AdminTarget(f"http://{address}")) == 1
     assert capsys.readouterr().err == (
         f"triton-lb: the admin API at http://{address} gave no answer: "
         "Remote end closed connection without response; "
@@ -287,19 +294,8 @@ def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_port_that_speaks_something_else_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with saying(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         assert list_backends(AdminTarget(address)) == 1
-        thread.join()
     assert "is not the admin API" in capsys.readouterr().err
 
 
