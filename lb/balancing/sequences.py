@@ -253,8 +253,7 @@ class SequenceTable:
     def refused(self, key: SequenceKey, backend: Backend, now: float) -> None:
         """A backend has refused a step whose pin was unproven, and which had ended in this table
         when it was sent."""
-        model = self._models.get(key.model)
-        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        row = self._row_of(key)
         if row == NO_ROW or row in self._pins:
             return
         found = self._open_sequences[self._rows.owner[row]]
@@ -275,7 +274,7 @@ class SequenceTable:
     def forget(self, key: SequenceKey, backend: Backend) -> None:
         """A sequence did not begin on its backend after all."""
         if self.backend_of(key) is backend:
-            self._close(self._rows.find(self._models[key.model].row_key(key.id)))
+            self._close(self._row_of(key))
 
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
@@ -285,8 +284,7 @@ class SequenceTable:
     def used_at(self, key: SequenceKey) -> float:
         """When the last step of a sequence began or ended here, or another table had one, in
         monotonic seconds; 0.0 where nobody started it."""
-        model = self._models.get(key.model)
-        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        row = self._row_of(key)
         return 0.0 if row == NO_ROW else self._rows.used[row]
 
     def is_lost(self, key: SequenceKey) -> bool:
@@ -346,8 +344,7 @@ class SequenceTable:
             now: when it was used, in monotonic seconds.
         """
         key = sequence.key
-        model = self._models.get(key.model)
-        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        row = self._row_of(key)
         if row != NO_ROW:
             if row in self._pins:
                 return
@@ -432,9 +429,13 @@ class SequenceTable:
             latencies = known[model] = StepLatencies()
         return latencies
 
-    def _open_sequences_of(self, key: SequenceKey) -> OpenSequences | None:
+    def _row_of(self, key: SequenceKey) -> int:
+        """The row of a sequence; NO_ROW where nobody started it."""
         model = self._models.get(key.model)
-        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        return NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+
+    def _open_sequences_of(self, key: SequenceKey) -> OpenSequences | None:
+        row = self._row_of(key)
         return None if row == NO_ROW else self._open_sequences[self._rows.owner[row]]
 
     def _queue(self, lifetime_s: float) -> int:
@@ -448,10 +449,7 @@ class SequenceTable:
         return next(each for each, known in self._queues.items() if known == queue)
 
     def _find(self, key: SequenceKey, lifetime_s: float, now: float) -> int:
-        model = self._models.get(key.model)
-        if model is None:
-            return NO_ROW
-        row = self._rows.find(model.row_key(key.id))
+        row = self._row_of(key)
         if row == NO_ROW or row in self._pins or self._rows.used[row] + lifetime_s > now:
             return row
         self.expired += 1
