@@ -191,9 +191,8 @@ def _add_balancer(group: argparse._ArgumentGroup) -> None:
 
 def _servers(text: str) -> int:
     """How many servers: as many as the load balancer takes for backends by default, at most."""
-    return number(
-        text, int, "a whole number from 1 to 1000", lambda found: 1 <= found <= _MAX_SERVERS
-    )
+    wanted = f"a whole number from 1 to {_MAX_SERVERS}"
+    return number(text, int, wanted, lambda found: 1 <= found <= _MAX_SERVERS)
 
 
 def _words(text: str) -> tuple[str, ...]:
