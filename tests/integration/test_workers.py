@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -398,17 +399,25 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
     wait_until(lambda: not serving.process.group, what="no process left")
 
 
-@pytest.fixture
-def halted(serving: Serving) -> Iterator[int]:
+@contextmanager
+def halting(serving: Serving) -> Iterator[int]:
     """The control process of a next service, which has read its settings and goes no further."""
-    serving.until_serving()
+    started = serving.log.count("process started role=control")
     serving.signal(signal.SIGUSR2)
-    serving.until_logged("process started role=control", 2)
+    serving.until_logged("process started role=control", started + 1)
     pid = processes(serving)["control"]
     os.kill(pid, signal.SIGSTOP)
     yield pid
     if pid in serving.process.group:
         os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def halted(serving: Serving) -> Iterator[int]:
+    """As `halting`."""
+    serving.until_serving()
+    with halting(serving) as pid:
+        yield pid
 
 
 def until_replaced(serving: Serving, halted: int) -> None:
@@ -419,9 +428,8 @@ def until_replaced(serving: Serving, halted: int) -> None:
     wait_until(lambda: not is_alive(before), timeout_s=60, what="the end of the one before")
 
 
-@pytest.mark.parametrize("by", ["SIGHUP", "watch"])
 def test_a_reload_during_an_upgrade_is_refused_and_not_lost(
-    serving: Serving, config: dict[str, Any], halted: int, by: str
+    serving: Serving, config: dict[str, Any], halted: int
 ) -> None:
     addresses = serving.until_serving()
     admin = f"http://{addresses['admin']}"
@@ -429,13 +437,25 @@ def test_a_reload_during_an_upgrade_is_refused_and_not_lost(
     done = serving.command("reload", "--admin", admin)
     assert done.returncode == 1
     assert "an upgrade is under way: ask again when it is over" in done.stderr
-    if by == "SIGHUP":
-        serving.signal(signal.SIGHUP)
+    serving.signal(signal.SIGHUP)
     until_replaced(serving, halted)
-    if by == "SIGHUP":
-        serving.until_logged("reloaded role=control changed=retry.attempts by=SIGHUP")
+    serving.until_logged("reloaded role=control changed=retry.attempts by=SIGHUP")
     done = serving.command("reload", "--admin", admin)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_change_of_the_file_during_an_upgrade_is_not_lost(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    serving.until_serving()
+    config["reload"] = {"watch": True}
+    serving.write(config)
+    serving.signal(signal.SIGHUP)
+    serving.until_logged("configuration reloaded")
+    with halting(serving) as halted:
+        serving.write({**config, "retry": {"attempts": 2}})
+        until_replaced(serving, halted)
+        serving.until_logged("reloaded role=control changed=retry.attempts by=watch")
 
 
 def test_a_reload_during_an_upgrade_that_fails_follows_it(
