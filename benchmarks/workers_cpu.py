@@ -34,13 +34,18 @@ from benchmarks.load.processes import BenchError, Child, Children, Cores
 from benchmarks.load.proxies import COMPILED, ENVOY, HAPROXY, RECIPES, TRITON_LB, Proxy, start_all
 
 _QUEUED: Final = "http-queued-32"
-"""A cell whose requests queue: there are more of them than slots of all backends."""
+"""A cell whose requests queue: there are more of them than slots of all backends. Slots grow with
+the workers, as everything else does."""
+_QUEUED_FOR_SIX: Final = "http-queued-32-for-6-slots"
+"""The same with six slots for any number of workers, so that a worker has few of its own."""
 _NAMES: Final = (
-    "http-small-16", "http-unscheduled-16", _QUEUED, "http-backends-200", "grpc-small-8x1",
-    "grpc-small-8x8", "grpc-image-4x4",
+    "http-small-16", "http-unscheduled-16", _QUEUED, _QUEUED_FOR_SIX, "http-backends-200",
+    "grpc-small-8x1", "grpc-small-8x8", "grpc-image-4x4",
 )  # fmt: skip
-_SLOTS: Final = "  simple:\n    max_requests_per_backend: 2\n"
+_LIMIT: Final = "  simple:\n    max_requests_per_backend: {}\n"
 """Makes requests of the usual model queue."""
+_SLOTS: Final = 2
+"""Of each of the three backends, for one worker."""
 _SECONDS: Final = 2.0
 _TASKS: Final = "/proc/{}/task"
 
@@ -48,8 +53,16 @@ _TASKS: Final = "/proc/{}/task"
 def cells() -> dict[str, Cell]:
     """What is measured, by name. Connections are those of one worker."""
     known = {cell.name: cell for cell in CELLS}
-    queued = replace(known["http-small-16"], name=_QUEUED, connections=32)
-    return {name: known.get(name, queued) for name in _NAMES}
+    for name in (_QUEUED, _QUEUED_FOR_SIX):
+        known[name] = replace(known["http-small-16"], name=name, connections=32)
+    return {name: known[name] for name in _NAMES}
+
+
+def limit_of(cell: Cell, count: int) -> str:
+    """The lines below `models` of triton-lb's configuration, for a number of workers."""
+    if cell.name == _QUEUED:
+        return _LIMIT.format(_SLOTS * count)
+    return _LIMIT.format(_SLOTS) if cell.name == _QUEUED_FOR_SIX else ""
 
 
 def several(cell: Cell, count: int) -> Cell:
@@ -108,19 +121,19 @@ def name_of(proxy: str, count: int) -> str:
     return f"{proxy}, {count} workers" if count > 1 else proxy
 
 
-def add_recipes(directory: Path, count: int, models: str) -> None:
+def add_recipes(directory: Path, count: int, cell: Cell) -> None:
     """Add the proxies with several workers.
 
     Args:
         directory: where their templates are written.
         count: of workers.
-        models: lines below `models` of triton-lb's configuration.
+        cell: for which they are.
     """
     for name in (TRITON_LB, COMPILED):
-        text = (TEMPLATES / "triton-lb.yaml").read_text() + models
+        text = (TEMPLATES / "triton-lb.yaml").read_text()
         for number in (1, count):
             template = directory / f"triton-lb-{number}.yaml"
-            template.write_text(f"workers: {number}\n{text}")
+            template.write_text(f"workers: {number}\n{text}{limit_of(cell, number)}")
             RECIPES[name_of(name, number)] = replace(RECIPES[name], template=str(template))
     threads = directory / "haproxy-threads.cfg"
     text = (TEMPLATES / RECIPES[HAPROXY].template).read_text()
@@ -140,7 +153,7 @@ def measure(cell: Cell, names: list[str], count: int, rounds: int) -> None:
     """Print the rows of one cell."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-lb-")))
-        add_recipes(directory, count, _SLOTS if cell.name == _QUEUED else "")
+        add_recipes(directory, count, cell)
         cores = Cores.choose()
         children = stack.enter_context(Children(directory))
         backends = start_backends(children, directory, cell.site, usual=3, core=cores.backend)

@@ -26,7 +26,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.names import readable
 from lb.domain.outcome import Reason
 from lb.domain.pool import Placement
-from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.domain.sequence import Question, SequenceKey, SequenceStep
 
 IDLE_FACTOR: Final = 10.0
 """A pin is kept for this many times as long as Triton remembers a sequence, which bounds memory: a
@@ -109,6 +109,8 @@ class SequenceTable:
         self.on_change: Callable[[OpenSequence], None] | None = None
         """Told of every sequence that begins, goes on or is over, while other processes serve
         clients as well."""
+        self.ask: Callable[[], Question | None] | None = None
+        """Asks those what they have told that has not come yet; None where they cannot be asked."""
         self._told_at: dict[int, float] = {}
         """By row: when others were last told that it goes on."""
         self.started = 0
@@ -147,8 +149,8 @@ class SequenceTable:
 
         Returns:
             The backend, and the pin that `ended` wants to have back. No pin: it is not
-            remembered. No backend: nobody started it here, and any will do for its own word about
-            that; or, for a START, none has room.
+            remembered. No backend: nobody started it as far as is known (see `question`), and any
+            will do for its own word about that; or, for a START, none has room.
 
         Raises:
             RequestRefused: the sequence is lost.
@@ -180,6 +182,22 @@ class SequenceTable:
             self.started += 1
         pin.steps += 1
         return pin.backend, pin
+
+    def question(self, step: SequenceStep, asked: Question | None) -> Question | None:
+        """What a step waits for that `place` has no backend for: another process may have told of
+        its sequence what has not come yet.
+
+        Args:
+            step: in question.
+            asked: what it has waited for already.
+
+        Returns:
+            None: it waits for nothing.
+        """
+        if step.is_start or self.ask is None:
+            return None
+        question = asked or self.ask()
+        return None if question is None or question.is_over else question
 
     def _running(
         self, step: SequenceStep, placement: Placement, lifetime_s: float, now: float

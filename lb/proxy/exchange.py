@@ -20,7 +20,7 @@ from lb.domain.fault import Fault
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
-from lb.domain.sequence import SequenceStep
+from lb.domain.sequence import Question, SequenceStep
 from lb.kserve.work import UNSAID
 from lb.proxy.request_class import QueueRequestClass
 from lb.proxy.request_trace import RequestTrace
@@ -62,6 +62,7 @@ class RoutingHints:
         "is_shared",
         "pin",
         "priority",
+        "question",
         "regions",
         "request_class",
         "rows",
@@ -91,6 +92,8 @@ class RoutingHints:
         """Where that sequence runs, while an attempt is under way. It belongs to `Steps`, and so
         does `starts`."""
         self.starts = 0
+        self.question: Question | None = None
+        """What it has waited for since nobody had started its sequence, as far as was known."""
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
 

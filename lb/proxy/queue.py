@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, inf
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from lb.domain.schedule import (
     Ticket,
     Wait,
 )
+from lb.domain.sequence import Question
 from lb.domain.server_errors import is_backend_error
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
@@ -158,6 +160,7 @@ class Queue:
         "_armed_for",
         "_backends",
         "_clock",
+        "_early",
         "_held",
         "_is_soon",
         "_is_stale",
@@ -221,6 +224,8 @@ class Queue:
         they are placed anew, whatever the pool is then."""
         self._unplaced_due = inf
         """When these are to be looked at though the pool stays as it is."""
+        self._early: dict[Exchange, Waiting] = {}
+        """Steps of sequences that wait for news of these from other processes."""
         self._anew: deque[Exchange] = deque()
         """Exchanges among them that are to be looked at now; some may have left."""
         self._is_soon = False
@@ -250,12 +255,16 @@ class Queue:
 
     def __len__(self) -> int:
         """Exchanges that wait."""
-        return len(self._waiting) + len(self._unplaced)
+        return len(self._waiting) + self.unplaced
 
     def has(self, exchange: Exchange) -> bool:
         """Whether an exchange waits."""
         ticket = exchange.ticket
-        return exchange in self._unplaced or (ticket is not None and ticket in self._waiting)
+        return (
+            exchange in self._unplaced
+            or exchange in self._early
+            or (ticket is not None and ticket in self._waiting)
+        )
 
     def room(self, exchange: Exchange) -> int:
         """Bytes of an exchange that may be held while it waits for its turn: what was counted for
@@ -501,8 +510,27 @@ class Queue:
         self._unplaced_due = _AT_ONCE
         self._soon()
 
+    def hold_for_news(self, exchange: Exchange, waiting: Waiting, question: Question) -> None:
+        """Let a step wait whose sequence nobody has started, as far as is known here.
+
+        Args:
+            exchange: that it is.
+            waiting: goes on with it.
+            question: what it waits for.
+        """
+        self._early[exchange] = waiting
+        exchange.held_for = "sequence"
+        self._count_wait(exchange.model, exchange.held_for)
+        question.when_over(partial(self._news_came, exchange))
+
+    def _news_came(self, exchange: Exchange) -> None:
+        waiting = self._early.pop(exchange, None)
+        if waiting is not None:
+            self.place_anew(exchange, waiting)
+
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
+        self._early.pop(exchange, None)
         self._unplaced.pop(exchange, None)
         self.passed_over.pop(exchange, None)
         ticket = exchange.ticket
@@ -650,8 +678,8 @@ class Queue:
 
     @property
     def unplaced(self) -> int:
-        """How many wait for any backend, or to be placed anew."""
-        return len(self._unplaced)
+        """How many wait for any backend, for news of their sequence, or to be placed anew."""
+        return len(self._unplaced) + len(self._early)
 
     # Turns
 

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ from lb.control.membership import RuntimeChanges, Word
 from lb.domain.backend import AdminState
 from lb.domain.names import to_bytes, to_text
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
-from lb.runtime.sequence_news import Row, SequenceNews
+from lb.runtime.sequence_news import Questions, Row, SequenceNews
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
 from lb.settings.plain import plain
@@ -110,6 +111,7 @@ class Peer:
         self._news = news
         self._stop = stop
         self._reload = reload
+        self._questions = Questions(partial(self.say, "sequences_asked"))
         self.shares_news = False
         """The other process hears of sequences."""
         self.is_gone = False
@@ -136,7 +138,7 @@ class Peer:
     def share_news(self) -> None:
         """Send it every sequence that begins or ends from now on."""
         self.shares_news = True
-        self._news.follow(self.tell)
+        self._news.follow(self.tell, self._questions.ask)
 
     async def hear(self) -> dict[str, Any] | None:
         """Wait for one message, and act on those that both sides may send at any time.
@@ -160,11 +162,25 @@ class Peer:
             raise ValueError(f"not a message: {text[:80]!r}")
         if "sequences" in event:
             self._news.hear(event["sequences"], self.tell)
+        if "sequences_asked" in event:
+            self._answer(event["sequences_asked"])
+        if "sequences_answered" in event:
+            self._questions.answered(event["sequences_answered"])
         if "stop" in event:
             self._stop(self, bool(event["stop"]))
         if "reload" in event and self._reload is not None:
             self._reload(str(event["reload"]))
         return event
+
+    def _answer(self, number: int) -> None:
+        """It asks what is known of sequences. What is known here it was told; others may know
+        more."""
+        question = self._news.ask(but=self.tell)
+        answer = partial(self.say, "sequences_answered", number)
+        if question is None:
+            answer()
+        else:
+            question.when_over(answer)
 
     async def follow(self) -> None:
         """Act on its messages until it has ended."""
@@ -181,4 +197,5 @@ class Peer:
         """End the conversation."""
         self.is_gone = True
         self._news.forget(self.tell)
+        self._questions.close()
         self._writer.close()

@@ -3,27 +3,39 @@
 A row has the model, the id, the name of the backend and the lifetime in seconds. Without a backend
 the sequence is over. To hear of a sequence twice changes nothing. Rows with a fifth value say when
 that was, in monotonic seconds.
+
+News take their time. A process that gets a step of a sequence of which it has not heard asks the
+others, and has the step wait for their answers. Each answers behind all that it has heard itself,
+on the same way as its news. The messages are `sequences` with rows, and `sequences_asked` and
+`sequences_answered` with the number of a question.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 from lb.balancing.sequences import OpenSequence, SequenceTable
 from lb.domain.backend import Backend
 from lb.domain.names import to_bytes, to_text
-from lb.domain.sequence import SequenceKey
+from lb.domain.sequence import Question, SequenceKey
 
 _ROWS_AT_ONCE: Final = 500
 """Sequences that are told of in one iteration of the loop: about two milliseconds."""
+_ANSWER_S: Final = 2.0
+"""How long an answer is waited for. The other process may be of a version that gives none, or stand
+still; a machine without free cores makes one wait for tenths of a second."""
 
 Row = Sequence[Any]
 RowKey = tuple[str, int | str]
 """Model and id."""
 Tell = Callable[[Sequence[Row]], None]
 """Tells another process of rows."""
+Ask = Callable[[], Question | None]
+"""Asks another process what it has told that has not come yet; None where nobody is there."""
 
 
 def row_key(row: Row) -> RowKey:
@@ -41,6 +53,55 @@ def end_row(key: RowKey) -> Row:
     return [*key, "", 0.0]
 
 
+class Questions:
+    """Questions to one other process that it has not answered yet."""
+
+    def __init__(self, send: Callable[[int], None]) -> None:
+        """
+        Args:
+            send: sends it a question, by its number.
+        """
+        self._send = send
+        self._count = 0
+        self._open: dict[int, Question] = {}
+
+    def ask(self) -> Question:
+        """Ask it."""
+        self._count = number = self._count + 1
+        question = self._open[number] = Question()
+        self._send(number)
+        asyncio.get_running_loop().call_later(_ANSWER_S, self.answered, number)
+        return question
+
+    def answered(self, number: int) -> None:
+        """It has answered a question, or takes too long."""
+        question = self._open.pop(number, None)
+        if question is not None:
+            question.end()
+
+    def close(self) -> None:
+        """It is gone."""
+        for number in list(self._open):
+            self.answered(number)
+
+
+def ask_all(asks: Sequence[Ask]) -> Question | None:
+    """Ask several processes: over when all have answered. None where nobody is there."""
+    asked = [question for ask in asks if (question := ask()) is not None]
+    if len(asked) < 2:
+        return asked[0] if asked else None
+    whole, left = Question(), set(range(len(asked)))
+
+    def one_is_over(index: int) -> None:
+        left.discard(index)
+        if not left:
+            whole.end()
+
+    for index, question in enumerate(asked):
+        question.when_over(partial(one_is_over, index))
+    return whole
+
+
 class SequenceNews:
     """Tells other processes of every sequence that begins or ends here, and hears of theirs.
 
@@ -56,20 +117,29 @@ class SequenceNews:
         """
         self._table = table
         self._backends = backends
-        self._others: list[Tell] = []
+        self._others: list[tuple[Tell, Ask]] = []
         self._speaker: Tell | None = None
         """Who is being heard."""
 
-    def follow(self, tell: Tell) -> None:
-        """Tell somebody of what begins or ends from now on."""
-        self._others.append(tell)
+    def follow(self, tell: Tell, ask: Ask) -> None:
+        """Tell somebody of what begins or ends from now on, and ask them what they know."""
+        self._others.append((tell, ask))
         self._table.on_change = self._say
+        self._table.ask = self.ask
 
     def forget(self, tell: Tell) -> None:
         """Tell them no more."""
-        self._others = [each for each in self._others if each != tell]
+        self._others = [each for each in self._others if each[0] != tell]
         if not self._others:
-            self._table.on_change = None
+            self._table.on_change = self._table.ask = None
+
+    def ask(self, but: Tell | None = None) -> Question | None:
+        """Ask all others what they know of sequences. None where nobody is there.
+
+        Args:
+            but: who is not asked.
+        """
+        return ask_all([ask for tell, ask in self._others if tell != but])
 
     def hear(self, rows: Sequence[Row], speaker: Tell | None = None) -> None:
         """Take over what somebody tells.
@@ -114,7 +184,7 @@ class SequenceNews:
         return self._table.backend_of(key) is not None or self._table.is_lost(key)
 
     def _say(self, sequence: OpenSequence) -> None:
-        for tell in self._others:
+        for tell, _ in self._others:
             if tell != self._speaker:
                 tell([_row(sequence)])
 

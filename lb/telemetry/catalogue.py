@@ -575,7 +575,7 @@ QUEUE: Final = (
         _COUNTER,
         "Queued requests, by why: limit (all backends were full), faster (a slower one was free), "
         "reserved (room for priority 1), no_backend (without a model), loading (`placement`), "
-        "activating (`standby`).",
+        "activating (`standby`), sequence (news of it from other processes).",
         ("model", "why"),
     ),
     MetricSpec(

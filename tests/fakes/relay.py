@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
 from lb.balancing.scheduler import Scheduler
+from lb.balancing.sequences import OpenSequence
 from lb.comparison.pairs import Rules
 from lb.domain.backend import (
     Address,
@@ -44,7 +45,7 @@ from lb.domain.pool import (
     PoolSnapshot,
 )
 from lb.domain.schedule import ModelBackendView, Ticket
-from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.domain.sequence import Question, SequenceKey, SequenceStep
 from lb.net.ask.backend_client import BackendClient
 from lb.net.connection_limiter import ConnectionLimiter
 from lb.net.iteration import IterationBudget
@@ -891,6 +892,16 @@ class Relay:
     def open_sequences(self) -> int:
         """Sequences that are bound to a backend."""
         return len(self.parts.dispatcher.steps.table)
+
+    def have_others_asked(self, question: Question) -> None:
+        """Have steps of unknown sequences wait for the answer of other processes."""
+        self.parts.dispatcher.steps.table.ask = lambda: question
+
+    def hear_of_sequence(self, model: bytes, sequence: int, backend: Backend) -> None:
+        """Another process tells of a sequence that it has begun."""
+        dispatcher = self.parts.dispatcher
+        news = OpenSequence(SequenceKey(model, sequence), backend.name, lifetime_s=60.0)
+        dispatcher.steps.table.adopt(news, backend, dispatcher.clock())
 
     def sweep_sequences(self, later_s: float) -> None:
         """Forget the sequences that will have expired then, as the sweep of every second does."""

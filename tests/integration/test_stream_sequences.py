@@ -14,6 +14,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
+from lb.domain.sequence import Question
 from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import FewestInFlight, Options, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
@@ -134,6 +135,47 @@ async def test_a_sequence_goes_on_over_another_stream(two: Setup) -> None:
     assert [place for _, place in await second.answers(3)] == ["b1", "b0", "b1"]
     assert await first.end() is await second.end() is grpc.StatusCode.OK
     assert len(two.relay.finished.records) == 2
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a request", "a step elsewhere"])
+@pytest.mark.parametrize("is_news", [True, False])
+async def test_a_step_waits_until_other_processes_have_told_what_they_know(
+    two: Setup, sent: str, is_news: bool
+) -> None:
+    """Whatever went over its stream before."""
+    question = Question()
+    stream = two.stream()
+    if sent == "a request":
+        await stream.send(step("plain", request_id="before"))
+        assert await stream.answer() == ("before", "b0")
+    elif sent == "a step elsewhere":
+        await stream.send(step("seq", 1, "before", start=True))
+        assert await stream.answer() == ("before", "b0")
+    two.relay.have_others_asked(question)
+    await stream.send(step("seq", 2, "early"), step("plain", request_id="behind"))
+    await eventually(lambda: len(two.relay.queue) == 1)
+    assert sum(len(backend.seen) for backend in two.backends) == int(sent != "nothing")
+    if is_news:
+        two.relay.hear_of_sequence(b"seq", 2, two.relay.backends[1])
+    question.end()
+    (early, place), (behind, _) = await stream.answers(2)
+    assert (early, behind) == ("early", "behind")
+    assert place == "b1" or not is_news
+    assert await stream.end() is grpc.StatusCode.OK
+    assert len(two.relay.queue) == 0
+
+
+async def test_a_step_that_waits_for_news_is_forgotten_with_its_stream(two: Setup) -> None:
+    question = Question()
+    two.relay.have_others_asked(question)
+    stream = two.stream()
+    await stream.send(step("seq", 2, "early"))
+    await eventually(lambda: len(two.relay.queue) == 1)
+    stream.call.cancel()
+    await eventually(lambda: len(two.relay.queue) == 0)
+    question.end()
+    await two.relay.until_clean()
+    assert [len(backend.seen) for backend in two.backends] == [0, 0]
 
 
 async def test_answers_of_several_backends_come_in_the_order_of_their_requests(two: Setup) -> None:

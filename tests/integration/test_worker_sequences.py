@@ -9,8 +9,8 @@ import http.client
 import json
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -70,30 +70,76 @@ def grpc_side(known: set[int]) -> Iterator[int]:
         server.stop(None).wait()
 
 
+def step_message(sequence: int) -> Any:
+    """A step of a sequence that goes on."""
+    request = pb.ModelInferRequest(model_name="simple_sequence")
+    request.parameters["sequence_id"].int64_param = sequence
+    return request
+
+
 def grpc_step(channel: grpc.Channel, sequence: int) -> None:
     """Send a step of a sequence that goes on.
 
     Raises:
         grpc.RpcError: it was not answered.
     """
-    request = pb.ModelInferRequest(model_name="simple_sequence")
-    request.parameters["sequence_id"].int64_param = sequence
     call = channel.unary_unary(
         "/inference.GRPCInferenceService/ModelInfer",
         request_serializer=pb.ModelInferRequest.SerializeToString,
         response_deserializer=pb.ModelInferResponse.FromString,
     )
-    call(request, timeout=60)
+    call(step_message(sequence), timeout=60)
 
 
+SendStep = Callable[[int], Future[str]]
+"""Sends a step of a sequence that goes on, and gives its error; empty: it was answered."""
+
+
+@contextmanager
+def over_http(address: str) -> Iterator[SendStep]:
+    """A connection over HTTP/1.1."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    with ThreadPoolExecutor(1) as pool:
+
+        def send(sequence: int) -> str:
+            status = step(connection, sequence, start=False)
+            return "" if status == 200 else str(status)
+
+        yield lambda sequence: pool.submit(send, sequence)
+    connection.close()
+
+
+@contextmanager
+def over_grpc(address: str) -> Iterator[SendStep]:
+    """A connection over gRPC."""
+    with own_channel(address) as channel, ThreadPoolExecutor(1) as pool:
+
+        def send(sequence: int) -> str:
+            try:
+                grpc_step(channel, sequence)
+            except grpc.RpcError as error:
+                return str(error)
+            return ""
+
+        yield lambda sequence: pool.submit(send, sequence)
+
+
+_STEPS_OVER: Final = {"http": over_http, "grpc": over_grpc}
+
+
+def own_channel(address: str) -> grpc.Channel:
+    """A connection that is shared with nobody."""
+    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+@pytest.mark.parametrize("affinity", ["least_loaded", "rendezvous"])
 def test_steps_over_any_connection_and_protocol_are_right_before_four_workers(
-    tmp_path: Path,
+    tmp_path: Path, affinity: str
 ) -> None:
     config: dict[str, Any] = {
         "workers": 4,
         "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
-        # A step may be quicker than the news of its START: then a hash finds its backend.
-        "sequences": {"affinity": "rendezvous"},
+        "sequences": {"affinity": affinity},
     }
     with ExitStack() as stack:
         servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
@@ -103,26 +149,21 @@ def test_steps_over_any_connection_and_protocol_are_right_before_four_workers(
         serving = Serving(tmp_path, config)
         stack.callback(serving.process.close)
         addresses = serving.until_serving()
-        over_http = [
+        http_connections = [
             http.client.HTTPConnection(addresses["http"], timeout=60) for _ in range(_CONNECTIONS)
         ]
-        over_grpc = [
-            stack.enter_context(
-                grpc.insecure_channel(
-                    addresses["grpc"], options=[("grpc.use_local_subchannel_pool", 1)]
-                )
-            )
-            for _ in range(_CONNECTIONS)
+        channels = [
+            stack.enter_context(own_channel(addresses["grpc"])) for _ in range(_CONNECTIONS)
         ]
-        for connection in over_http:
+        for connection in http_connections:
             stack.callback(connection.close)
         for number in range(1, _COUNT + 1):
             for at in range(_STEPS):
                 place = (number * 5 + at * 7) % _CONNECTIONS
                 if at % 2:
-                    grpc_step(over_grpc[place], number)
+                    grpc_step(channels[place], number)
                 else:
-                    assert step(over_http[place], number, start=not at) == 200, (number, at)
+                    assert step(http_connections[place], number, start=not at) == 200, (number, at)
         kept = [len(server.known) for server in servers]  # type: ignore[attr-defined]
         assert sum(kept) == _COUNT  # each at one server
         # The hash of their numbers is 1.10 times the mean at most with 1,000.
@@ -179,6 +220,40 @@ def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_pat
         assert {end(connections[0], number) for number in numbers[1:]} == {200}
         serving.until_logged("process serves again role=control", 2)
         assert open_sequences() == 1
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_step_waits_for_the_news_of_its_sequence(tmp_path: Path, kind: str) -> None:
+    """The control process stands still between the START and the step, as on a machine without
+    free cores."""
+    config: dict[str, Any] = {
+        "workers": 2,
+        "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
+    }
+    with ExitStack() as stack:
+        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
+        for server, backend in zip(servers, config["backends"], strict=True):
+            port = stack.enter_context(grpc_side(server.known))  # type: ignore[attr-defined]
+            backend["grpc"] = f"127.0.0.1:{port}"
+        serving = Serving(tmp_path, config)
+        stack.callback(serving.process.close)
+        addresses = serving.until_serving()
+        first = http.client.HTTPConnection(addresses["http"], timeout=60)
+        stack.callback(first.close)
+        # Four, since the next one goes to the worker with fewer: both have some.
+        steps = [stack.enter_context(_STEPS_OVER[kind](addresses[kind])) for _ in range(4)]
+        for number, each in enumerate(steps):
+            assert step(first, 100 + number, start=True) == 200
+            assert each(100 + number).result(60) == ""  # it is connected
+        control = processes(serving)["control"]
+        os.kill(control, signal.SIGSTOP)
+        try:
+            assert step(first, 1, start=True) == 200
+            answers = [each(1) for each in steps]
+            wait(answers, timeout=60, return_when=FIRST_COMPLETED)
+        finally:
+            os.kill(control, signal.SIGCONT)
+        assert [each.result(60) for each in answers] == [""] * len(steps)
 
 
 class HeldStep:

@@ -1,5 +1,6 @@
-"""A later message of a stream whose model is loaded nowhere. It waits for the load in the queue, as
-a unary request does. The session holds its bytes, and all that comes behind it on the stream.
+"""A message of a stream that waits: for its model, which is loaded nowhere, or for news of its
+sequence. It waits in the queue, as a unary request does. The session holds its bytes, and all that
+comes behind it on the stream.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lb.domain.errors import RequestRefused
+from lb.domain.sequence import Question
 from lb.kserve.pending_responses import StreamMessage
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.call import Call
@@ -47,14 +49,20 @@ class HeldMessage:
         self.message = message
         self.size = size
 
-    def wait(self) -> None:
+    def wait(self, news: Question | None) -> None:
         """Begin to wait.
+
+        Args:
+            news: of its sequence; None: it waits for its model.
 
         Raises:
             RequestRefused: the model is not loaded now.
         """
         call, request = self._call, self._request
-        call.relay.placer.hold(request, call.relay.now, self)
+        if news is None:
+            call.relay.placer.hold(request, call.relay.now, self)
+        else:
+            call.relay.dispatcher.queue.hold_for_news(request, self, news)
         call.held_for = call.held_for or request.held_for
 
     def go_on_soon(self) -> None:

@@ -13,7 +13,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, Placement
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.schedule import Ticket
-from lb.domain.sequence import SequenceStep
+from lb.domain.sequence import Question, SequenceStep
 from lb.kserve.pending_responses import PendingResponses, StreamMessage
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Exchange, RoutingHints
@@ -31,7 +31,7 @@ class StreamRouter:
 
     __slots__ = (
         "_call", "_first", "_work", "has_steps", "live", "may_move", "models", "models_lately",
-        "runs_once",
+        "news", "runs_once",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -41,6 +41,9 @@ class StreamRouter:
         has one attempt at most."""
         self._work: Work | None = None
         """The work of the last request that it was told where to go, until it goes."""
+        self.news: Question | None = None
+        """What the last request waits for that `backend_for` was asked about: news of its
+        sequence."""
         self._first: StreamMessage | None = None
         """The first request."""
         self.may_move = True
@@ -62,14 +65,15 @@ class StreamRouter:
         has what it needs.
 
         Returns:
-            None for the first message, where the policy decides, and for a later one whose model is
-            loaded nowhere, and may be loaded for it.
+            None for the first message, where the policy decides, for a later one whose model is
+            loaded nowhere, and may be loaded for it, and for a step that waits for `news`.
 
         Raises:
             RequestRefused: it can go nowhere.
         """
         dispatcher = self._call.relay.dispatcher
         self._work = None
+        asked_for, self.news = self.news, None
         home = self._home
         step = message.step
         snapshot = dispatcher.pool.current
@@ -90,6 +94,9 @@ class StreamRouter:
             backend = self._backend_of(message, step, placement, route)
             if backend is not None:
                 return backend
+            self.news = dispatcher.steps.table.question(step, asked_for)
+            if self.news is not None:
+                return None
         is_first = home is None and self.live is None
         if not (is_first or placement.eligible) and is_loaded_on_demand(route):
             return None

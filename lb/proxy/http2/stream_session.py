@@ -77,7 +77,7 @@ class StreamSession(CallPart):
         """The first bytes of a message, until it is known where it goes; with `_held` also all that
         came behind them."""
         self._held: HeldMessage | None = None
-        """A message whose model is being loaded; also while what came behind it is routed."""
+        """A message that waits; also while what came behind it is routed."""
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
         self._is_pausing = False
@@ -366,6 +366,9 @@ class StreamSession(CallPart):
             self._times.last_at = call.relay.now
         try:
             backend = router.backend_for(message)
+            if router.news is not None:
+                self._hold_back(message, pieces)
+                return
             if self.merge is None and call.backend is None:
                 self._begin(message, pieces, backend)
                 return
@@ -479,7 +482,7 @@ class StreamSession(CallPart):
         merge.refuse(message, refusal.detail)
         call.drop_upload(sum(map(len, pieces)))
 
-    # A message whose model is loaded for it
+    # A message that waits
 
     def _shares_attempt(self, message: StreamMessage) -> bool:
         """Whether a message whose model is loaded nowhere shares the attempt of those before it,
@@ -496,8 +499,8 @@ class StreamSession(CallPart):
         )
 
     def _hold_back(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
-        """Hold a message until its model is loaded, and all behind it. Answers to earlier ones go
-        on meanwhile, and the stream outlives its backends.
+        """Hold a message until its model is loaded, or there is news of its sequence, and all
+        behind it. Answers to earlier ones go on meanwhile, and the stream outlives its backends.
 
         Raises:
             RequestRefused: the model is not loaded now.
@@ -507,7 +510,8 @@ class StreamSession(CallPart):
             raise RequestRefused(Reason.MEMORY, OUT_OF_MEMORY)
         request = self.router.as_request(message)
         held = HeldMessage(call, self, request, message, sum(map(len, pieces)))
-        held.wait()
+        held.wait(self.router.news)
+        call.model = call.model or message.model
         self._held = held
         merge = self.merge or self._fan_out()
         merge.has_held = True
@@ -518,7 +522,7 @@ class StreamSession(CallPart):
                 return
 
     def route_held(self) -> None:
-        """See `Holder`: what was known of the message was of a model that is not loaded."""
+        """See `Holder`: what was known of the message is known no more."""
         if self.is_answered:
             self._drop_held()
             return

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -25,12 +25,11 @@ from lb.runtime.listeners import ListenerSet
 from lb.runtime.logs import Logs
 from lb.runtime.own_servers import OwnServers
 from lb.runtime.reload import ChangeRefused, Reloader
-from lb.runtime.sequence_news import Row
 from lb.runtime.sockets import Listeners, wanted_sockets
 from lb.runtime.upkeep import watch_files
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.runtime.workers.hub import Hub
-from lb.runtime.workers.seat import BEFORE, NEXT, Seat, SupervisorChannel
+from lb.runtime.workers.seat import BEFORE, NEXT, SEQUENCE_MESSAGES, Seat, SupervisorChannel
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.settings.reading import Loaded
@@ -83,9 +82,9 @@ class ControlProcess:
         self._is_decided = asyncio.Event()
         """It is clear who serves after the last upgrade."""
         self._is_decided.set()
-        self._early_sequences: list[tuple[str, Sequence[Row]]] | None = []
-        """What other services told of sequences before backends are known here; None from then
-        on."""
+        self._early_news: list[tuple[str, str, Any]] | None = []
+        """What other services told of sequences before backends are known here: which one, and its
+        message. None from then on."""
 
     @property
     def is_ready(self) -> bool:
@@ -124,12 +123,12 @@ class ControlProcess:
             await unless(self._stop, balancer.control.start())
             if not self._stop.is_set():
                 balancer.control.directory.begin()
-                early, self._early_sequences = self._early_sequences or (), None
-                for whom, rows in early:
-                    hub.hear_service(whom, rows)
+                early, self._early_news = self._early_news or (), None
+                for whom, event, value in early:
+                    hub.hear_service(whom, event, value)
                 if self._gave_way:
                     self._give_way()
-                    hub.tell_service(NEXT, partial(self._tell_sequences, NEXT))
+                    hub.tell_service(NEXT, partial(self._tell_service, NEXT))
                 await hub.start()
                 reloader.begun.set()
                 channel.say("ready", os.getpid())
@@ -173,12 +172,13 @@ class ControlProcess:
                 self._hub.forget_service(NEXT)
                 self._is_decided.set()
             case "follow_before":
-                self._hub.tell_service(BEFORE, partial(self._tell_sequences, BEFORE))
-            case "sequences":
-                if self._early_sequences is None:
-                    self._hub.hear_service(*value)
+                self._hub.tell_service(BEFORE, partial(self._tell_service, BEFORE))
+            case news if news in SEQUENCE_MESSAGES:
+                whom, told = value
+                if self._early_news is None:
+                    self._hub.hear_service(whom, news, told)
                 else:
-                    self._early_sequences.append((value[0], value[1]))
+                    self._early_news.append((whom, news, told))
             case "forget_before":
                 self._hub.forget_service(BEFORE)
             case "give_way":
@@ -197,15 +197,15 @@ class ControlProcess:
         sequences."""
         async with self._reloader.upgrading():
             self._channel.say("reloads_held")
-            self._hub.tell_service(NEXT, partial(self._tell_sequences, NEXT))
+            self._hub.tell_service(NEXT, partial(self._tell_service, NEXT))
             for rows in self._hub.open_sequences():
-                self._tell_sequences(NEXT, rows)
+                self._tell_service(NEXT, "sequences", rows)
                 await self._channel.flush()
                 await asyncio.sleep(0)
             await decided.wait()
 
-    def _tell_sequences(self, whom: str, rows: Sequence[Row]) -> None:
-        self._channel.say("sequences", [whom, rows])
+    def _tell_service(self, whom: str, event: str, value: Any) -> None:
+        self._channel.say(event, [whom, value])
 
     def _give_way(self) -> None:
         """The next service serves, and knows from now on what operators say."""

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
@@ -32,7 +33,7 @@ from lb.health.models import Version
 from lb.kserve.operations import GRPC_OPERATIONS
 from lb.runtime.handover import sequence_news
 from lb.runtime.predecessor import line
-from lb.runtime.sequence_news import Row, RowKey, Tell, end_row, is_over, row_key
+from lb.runtime.sequence_news import Questions, Row, RowKey, ask_all, end_row, is_over, row_key
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers.counts import Sums
 from lb.runtime.workers.pool_messages import PoolWriter
@@ -67,6 +68,8 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """Of a peer: process, user, group (unix(7), SO_PEERCRED)."""
 _USE_UP: Final = frozenset({"answered", "failed"})
 """Reports that count toward `Backend.reports_due`."""
+Say = Callable[[str, Any], None]
+"""Sends another service a message."""
 _OPERATIONS: Final[Mapping[str, Operation]] = {each.name: each for each in GRPC_OPERATIONS.values()}
 
 
@@ -107,6 +110,14 @@ class _Link:
     def close(self) -> None:
         """End the connection."""
         self._writer.close()
+
+
+class _Service:
+    """Another service, during an upgrade."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.questions = Questions(partial(say, "sequences_asked"))
 
 
 def _both_queues(one: ModelQueueView, other: ModelQueueView) -> ModelQueueView:
@@ -181,7 +192,7 @@ class Hub:
         self._ended: OrderedDict[RowKey, tuple[float, float]] = OrderedDict()
         """Sequences of whose end this process has heard in the last seconds: when it has, and when
         that was; the oldest first."""
-        self._services: dict[str, Tell] = {}
+        self._services: dict[str, _Service] = {}
         """Other services that hear of sequences, by name."""
         balancer.worker_statuses = self.statuses
         balancer.queues = self
@@ -647,6 +658,8 @@ class Hub:
                     self._balancer.parts.loop.call_soon(self._pass_sequences)
                 self._sequences += [(link.index, row) for row in value]
                 self._note_ended(value)
+            case "sequences_asked":
+                self._answer(partial(link.say, "sequences_answered", value))
 
     def _report(self, kind: str, number: int, *rest: Any) -> None:
         """An attempt at a backend ended, or fared well or badly."""
@@ -710,31 +723,63 @@ class Hub:
         """All open sequences, in parts; between two of them the loop may turn."""
         return self._news.parts()
 
-    def tell_service(self, name: str, tell: Tell) -> None:
+    def tell_service(self, name: str, say: Say) -> None:
         """Tell another service of sequences that begin or end from now on.
 
         Args:
             name: that `hear_service` will be called with.
-            tell: called with rows.
+            say: called with messages (`lb.runtime.sequence_news`).
         """
-        self._services[name] = tell
+        self.forget_service(name)
+        self._services[name] = _Service(say)
 
     def forget_service(self, name: str) -> None:
         """Tell it no more."""
-        self._services.pop(name, None)
+        service = self._services.pop(name, None)
+        if service is not None:
+            service.questions.close()
 
-    def hear_service(self, name: str, rows: Sequence[Row]) -> None:
-        """Another service tells of sequences."""
-        self._pass_sequences()
-        self._news.hear(rows)
-        self._note_ended(rows)
-        self._say_all("sequences", rows)
-        self._tell_services(rows, but=name)
+    def hear_service(self, name: str, event: str, value: Any) -> None:
+        """Another service has a message about sequences."""
+        service = self._services.get(name)
+        match event:
+            case "sequences":
+                self._pass_sequences()
+                self._news.hear(value)
+                self._note_ended(value)
+                self._say_all("sequences", value)
+                self._tell_services(value, but=name)
+            case "sequences_asked":
+                if service is not None:
+                    self._answer(partial(service.say, "sequences_answered", value), but=name)
+            case "sequences_answered":
+                if service is not None:
+                    service.questions.answered(value)
 
     def _tell_services(self, rows: Sequence[Row], but: str = "") -> None:
-        for name, tell in self._services.items():
+        for name, service in self._services.items():
             if name != but:
-                tell(rows)
+                service.say("sequences", rows)
+
+    def _answer(self, answer: Callable[[], None], but: str = "") -> None:
+        """Somebody asks what is known of sequences: answer behind all that was told before.
+
+        Args:
+            answer: tells them that this is all.
+            but: the service that asks.
+        """
+        self._balancer.parts.tasks.spawn(self._answer_soon(answer, but), name="sequences")
+
+    async def _answer_soon(self, answer: Callable[[], None], but: str) -> None:
+        # This is the next iteration of the loop: what other workers had sent before was read in the
+        # last one at the latest.
+        self._pass_sequences()
+        others = [each.questions.ask for name, each in self._services.items() if name != but]
+        question = ask_all(others)
+        if question is None:
+            answer()
+        else:
+            question.when_over(answer)
 
     def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
         """A worker that has just connected tells which sequences are open, as far as it knows. What

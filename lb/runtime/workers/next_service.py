@@ -24,7 +24,7 @@ from lb.runtime.child_end import end_within
 from lb.runtime.next_process import READY_S, STOP_S, obstacle, start_process
 from lb.runtime.predecessor import MOST_UNSENT, line, unsent
 from lb.runtime.sockets import Listeners
-from lb.runtime.workers.seat import LINE_BYTES
+from lb.runtime.workers.seat import LINE_BYTES, SEQUENCE_MESSAGES
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class NextService:
         listeners: Listeners,
         operator: Any,
         stop: asyncio.Event,
-        hear_sequences: Callable[[list[Any]], None],
+        hear_news: Callable[[str, Any], None],
     ) -> None:
         """
         Args:
@@ -53,12 +53,12 @@ class NextService:
             listeners: whose sockets it gets.
             operator: what operators have said so far.
             stop: this service was told to stop, and so the next one is to end.
-            hear_sequences: called with news of sequences from there (`lb.runtime.sequence_news`).
+            hear_news: called with what it tells of sequences (`SEQUENCE_MESSAGES`).
         """
         self._command = command
         self._listeners = listeners
         self._stop = stop
-        self._hear_sequences = hear_sequences
+        self._hear_news = hear_news
         self._unsent = [line("operator", operator)]
         """What there was to tell before it could be told."""
         self._reader = asyncio.StreamReader()
@@ -109,10 +109,10 @@ class NextService:
         """Tell it what operators have said by now."""
         self._say("operator", operator)
 
-    def say_sequences(self, rows: Sequence[Any]) -> None:
-        """Tell it of sequences, unless it has stopped reading."""
+    def say_news(self, event: str, value: Any) -> None:
+        """Tell it of sequences (`SEQUENCE_MESSAGES`), unless it has stopped reading."""
         if self._writer is None or unsent(self._writer) < MOST_UNSENT:
-            self._say("sequences", rows)
+            self._say(event, value)
 
     def say_reload(self, why: str) -> None:
         """Pass on that somebody asked this service to reload, once the next one serves."""
@@ -136,8 +136,8 @@ class NextService:
         if not text.endswith(b"\n"):
             return None
         message: dict[str, Any] = json.loads(text)
-        if "sequences" in message:
-            self._hear_sequences(message["sequences"])
+        for event in SEQUENCE_MESSAGES & message.keys():
+            self._hear_news(event, message[event])
         return message
 
     async def _until_ready(self) -> str:

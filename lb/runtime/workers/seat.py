@@ -28,6 +28,9 @@ BEFORE: Final = "before"
 """The service that this one takes over from."""
 NEXT: Final = "next"
 """The service that takes over from this one."""
+SEQUENCE_MESSAGES: Final = frozenset({"sequences", "sequences_asked", "sequences_answered"})
+"""What the control processes of two services tell each other (`lb.runtime.sequence_news`).
+Supervisors pass it on."""
 _GREETING_S: Final = 30.0
 LINE_BYTES: Final = 16 << 20
 """The longest message: settings, or what operators have said."""

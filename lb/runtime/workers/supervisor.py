@@ -36,7 +36,14 @@ from lb.runtime.sockets import OWN, Bound, Listeners, claim
 from lb.runtime.start import Start
 from lb.runtime.workers.next_service import NextService, NotReplaced
 from lb.runtime.workers.parent import VARIABLE
-from lb.runtime.workers.seat import BEFORE, CONTROL, LINE_BYTES, NEXT, WORKER
+from lb.runtime.workers.seat import (
+    BEFORE,
+    CONTROL,
+    LINE_BYTES,
+    NEXT,
+    SEQUENCE_MESSAGES,
+    WORKER,
+)
 from lb.settings.model import Settings
 from lb.settings.plain import plain
 from lb.sharing.board import last_tick
@@ -265,7 +272,7 @@ class Supervisor:
                 self._listeners,
                 self._operator,
                 self._stop,
-                lambda rows: self.control.say("sequences", [NEXT, rows]),
+                lambda event, value: self.control.say(event, [NEXT, value]),
             )
             await self._hold_reloads()
             try:
@@ -469,13 +476,13 @@ class Supervisor:
                 self._operator = value
                 if self._next is not None:
                     self._next.say_operator(value)
-            case "sequences":
-                whom, rows = value
+            case news if news in SEQUENCE_MESSAGES:
+                whom, told = value
                 if whom == NEXT:
                     if self._next is not None:
-                        self._next.say_sequences(rows)
+                        self._next.say_news(news, told)
                 elif self._before is not None and unsent(self._before) < MOST_UNSENT:
-                    self._before.write(line("sequences", rows))
+                    self._before.write(line(news, told))
             case "reloads_held":
                 self._reloads_held.set()
             case "pass_on":
@@ -535,8 +542,8 @@ class Supervisor:
                     if event == "operator":
                         self._operator = value
                         self.control.say("operator", value)
-                    elif event == "sequences":
-                        self.control.say("sequences", [BEFORE, value])
+                    elif event in SEQUENCE_MESSAGES:
+                        self.control.say(event, [BEFORE, value])
                     elif event == "reload":
                         self._on_reload(value)
         except OSError:

@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -26,12 +27,13 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.domain.roles import ControlSide
+from lb.domain.sequence import Question
 from lb.net.process_parts import ProcessParts
 from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
 from lb.runtime.predecessor import line
 from lb.runtime.relay_host import RelayHost
-from lb.runtime.sequence_news import Row, RowKey, SequenceNews, is_over, row_key
+from lb.runtime.sequence_news import Questions, Row, RowKey, SequenceNews, is_over, row_key
 from lb.runtime.workers.counts import (
     Path,
     Value,
@@ -100,6 +102,10 @@ class WorkerSide:
         self._rests_until = 0.0
         """When `tick` tells something again, so that it takes no larger part of the time."""
         self._news: SequenceNews | None = None
+        self._asked = Questions(partial(self._say, "sequences_asked"))
+        """About sequences."""
+        self._question: Question | None = None
+        """The one of this loop iteration."""
         self._ended: dict[RowKey, float] = {}
         """Sequences that have ended lately, and when; the oldest first."""
         self._owes_sequences = True
@@ -126,7 +132,7 @@ class WorkerSide:
         """Serve this process."""
         self._host = host
         self._news = SequenceNews(host.relay.dispatcher.steps.table, self._backends)
-        self._news.follow(self._tell_sequences)
+        self._news.follow(self._tell_sequences, self._ask_for_sequences)
 
     def use_policy(self, name: str) -> None:
         """Choose backends by another policy from the next snapshot on."""
@@ -199,6 +205,7 @@ class WorkerSide:
         finally:
             self._writer = None
             self._owes_sequences = True  # it may not have read the last news
+            self._asked.close()
             for event_ in self._settled.values():
                 event_.set()
             writer.close()
@@ -247,6 +254,8 @@ class WorkerSide:
             case "sequences":
                 assert self._news is not None
                 self._news.hear(value, self._tell_sequences)
+            case "sequences_answered":
+                self._asked.answered(value)
             case "variants":
                 relay.dispatcher.variants.follow(value)
             case "settled":
@@ -365,6 +374,7 @@ class WorkerSide:
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
+        self._question = None
         if not reports:
             return
         if self._is_behind:
@@ -401,6 +411,14 @@ class WorkerSide:
             self._owes_sequences = True
         else:
             self._say("sequences", rows)
+
+    def _ask_for_sequences(self) -> Question | None:
+        """Ask the control process what other workers have told."""
+        if self._writer is None:
+            return None
+        if self._question is None:
+            self._question = self._asked.ask()
+        return self._question
 
     def _note_ended(self, rows: Sequence[Row]) -> None:
         ended, now = self._ended, time.monotonic()

@@ -46,6 +46,11 @@ class Pair:
         self.others.append(theirs)
 
 
+async def heard(other: socket.socket) -> Any:
+    """The next message that the other process gets, if it is alone."""
+    return json.loads(await asyncio.to_thread(other.recv, 1000))
+
+
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     made = Pair()
@@ -70,6 +75,46 @@ async def test_news_of_one_process_go_on_to_the_other_only(pair: Pair) -> None:
     pair.others[0].setblocking(False)
     with pytest.raises(BlockingIOError):
         pair.others[0].recv(1)
+
+
+async def test_a_question_is_answered_when_all_others_have_answered(pair: Pair) -> None:
+    asking, other = pair.others
+    table = pair.product.relay.dispatcher.steps.table
+    pair.peers[0].share_news()
+    asking.sendall(line("sequences_asked", 7))
+    await pair.peers[0].hear()
+    assert await heard(asking) == {"sequences_answered": 7}
+
+    pair.peers[1].share_news()
+    asking.sendall(line("sequences_asked", 8))
+    await pair.peers[0].hear()
+    asked = await heard(other)
+    other.sendall(line("sequences", [ROW]) + line("sequences_answered", asked["sequences_asked"]))
+    await pair.peers[1].hear()
+    await pair.peers[1].hear()
+    told = (await asyncio.to_thread(asking.recv, 1000)).splitlines()
+    assert [json.loads(each) for each in told] == [{"sequences": [ROW]}, {"sequences_answered": 8}]
+
+    assert table.ask is not None
+    question = table.ask()
+    assert question is not None
+    for at, peer in enumerate(pair.peers):
+        assert not question.is_over
+        number = (await heard(pair.others[at]))["sequences_asked"]
+        pair.others[at].sendall(line("sequences_answered", number))
+        await peer.hear()
+    assert question.is_over
+
+
+async def test_nobody_is_waited_for_who_has_gone(pair: Pair) -> None:
+    table = pair.product.relay.dispatcher.steps.table
+    pair.peers[0].share_news()
+    assert table.ask is not None
+    question = table.ask()
+    assert question is not None
+    pair.peers[0].close()
+    assert question.is_over
+    assert table.ask is None
 
 
 async def test_a_stop_is_told_with_who_said_it(pair: Pair) -> None:
