@@ -5,9 +5,9 @@ the sequence is over. To hear of a sequence twice changes nothing. Rows with a f
 that was, in monotonic seconds.
 
 News take their time. A process that gets a step of a sequence of which it has not heard asks the
-others, and has the step wait for their answers. Each answers behind all that it has heard itself,
-on the same way as its news. The messages are `sequences` with rows, and `sequences_asked` and
-`sequences_answered` with the number of a question.
+others, and has the step wait for their answers. Each answers behind all that it has told, on the
+same way, and when those have answered that it hears itself. The messages are `sequences` with rows,
+and `sequences_asked` and `sequences_answered` with the number of a question.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def end_row(key: RowKey) -> Row:
 
 
 class Questions:
-    """Questions to one other process that it has not answered yet."""
+    """Questions to one other process. One is under way at a time, and the next one is for all that
+    ask meanwhile: however many steps come, the other process is asked as often as it answers."""
 
     def __init__(self, send: Callable[[int], None]) -> None:
         """
@@ -63,26 +64,44 @@ class Questions:
         """
         self._send = send
         self._count = 0
-        self._open: dict[int, Question] = {}
+        self._sent: Question | None = None
+        self._next: Question | None = None
 
     def ask(self) -> Question:
-        """Ask it."""
-        self._count = number = self._count + 1
-        question = self._open[number] = Question()
-        self._send(number)
-        asyncio.get_running_loop().call_later(_ANSWER_S, self.answered, number)
+        """Ask it, now or behind the question that is under way."""
+        question = self._next
+        if question is None:
+            question = self._next = Question()
+            asyncio.get_running_loop().call_later(_ANSWER_S, self._end, question)
+        if self._sent is None:
+            self._send_next()
         return question
 
     def answered(self, number: int) -> None:
-        """It has answered a question, or takes too long."""
-        question = self._open.pop(number, None)
-        if question is not None:
-            question.end()
+        """It has answered a question."""
+        if self._sent is not None and number == self._count:
+            self._end(self._sent)
 
     def close(self) -> None:
         """It is gone."""
-        for number in list(self._open):
-            self.answered(number)
+        for question in (self._sent, self._next):
+            if question is not None:
+                question.end()
+        self._sent = self._next = None
+
+    def _end(self, question: Question) -> None:
+        """A question is answered, or that takes too long."""
+        question.end()
+        if question is self._next:
+            self._next = None
+        elif question is self._sent:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        self._sent, self._next = self._next, None
+        if self._sent is not None:
+            self._count += 1
+            self._send(self._count)
 
 
 def ask_all(asks: Sequence[Ask]) -> Question | None:

@@ -81,6 +81,7 @@ class _Link:
         self.start = start
         self.pid = pid
         self._writer = writer
+        self.questions = Questions(partial(self.say, "sequences_asked"))
         self.generation = -1
         """Of the snapshot that the worker follows."""
         self.digest: str | None = ""
@@ -109,6 +110,7 @@ class _Link:
 
     def close(self) -> None:
         """End the connection."""
+        self.questions.close()
         self._writer.close()
 
 
@@ -118,6 +120,8 @@ class _Service:
     def __init__(self, say: Say) -> None:
         self.say = say
         self.questions = Questions(partial(say, "sequences_asked"))
+        self.is_heard = False
+        """It has said something, so it answers. Before that it starts, and has no clients."""
 
 
 def _both_queues(one: ModelQueueView, other: ModelQueueView) -> ModelQueueView:
@@ -180,6 +184,8 @@ class Hub:
         self._variants = ""
         self._log_level = balancer.logs.application.level
         self._server: asyncio.Server | None = None
+        self._has_begun = False
+        """Workers are let in, or soon."""
         self._began_at = time.monotonic()
         self._lost_at = dict.fromkeys(range(seat.count), self._began_at)
         """When the connection of each worker ended, or this process began."""
@@ -200,7 +206,14 @@ class Hub:
         balancer.side.pool.subscribe(self._on_snapshot)
 
     async def start(self) -> None:
-        """Let workers in: what is known of backends is worth following."""
+        """Let workers in: what is known of backends is worth following. Other services have told
+        what they know by then, and know that there is somebody to be asked here."""
+        self._has_begun = True
+        question = ask_all([each.questions.ask for each in self._services.values()])
+        if question is not None:
+            told = asyncio.Event()
+            question.when_over(told.set)
+            await told.wait()
         self._balancer.parts.tasks.spawn(self._run(), name="workers")
         self._is_due = True
         self._flush()  # so that backends have numbers
@@ -547,6 +560,8 @@ class Hub:
         except (ValueError, LookupError, TypeError) as error:
             _log.warning("worker is not understood", extra={"why": str(error)})
         finally:
+            if link is not None:
+                link.questions.close()
             if link is not None and self._links.get(link.index) is link:
                 del self._links[link.index]
                 self._lost_at[link.index] = time.monotonic()
@@ -659,7 +674,9 @@ class Hub:
                 self._sequences += [(link.index, row) for row in value]
                 self._note_ended(value)
             case "sequences_asked":
-                self._answer(partial(link.say, "sequences_answered", value))
+                self._answer(partial(link.say, "sequences_answered", value), link)
+            case "sequences_answered":
+                link.questions.answered(value)
 
     def _report(self, kind: str, number: int, *rest: Any) -> None:
         """An attempt at a backend ended, or fared well or badly."""
@@ -731,7 +748,9 @@ class Hub:
             say: called with messages (`lb.runtime.sequence_news`).
         """
         self.forget_service(name)
-        self._services[name] = _Service(say)
+        self._services[name] = service = _Service(say)
+        if self._has_begun:
+            service.questions.ask()  # the answer shows that it can be asked
 
     def forget_service(self, name: str) -> None:
         """Tell it no more."""
@@ -742,6 +761,8 @@ class Hub:
     def hear_service(self, name: str, event: str, value: Any) -> None:
         """Another service has a message about sequences."""
         service = self._services.get(name)
+        if service is not None:
+            service.is_heard = True
         match event:
             case "sequences":
                 self._pass_sequences()
@@ -751,7 +772,7 @@ class Hub:
                 self._tell_services(value, but=name)
             case "sequences_asked":
                 if service is not None:
-                    self._answer(partial(service.say, "sequences_answered", value), but=name)
+                    self._answer(partial(service.say, "sequences_answered", value), service)
             case "sequences_answered":
                 if service is not None:
                     service.questions.answered(value)
@@ -761,25 +782,29 @@ class Hub:
             if name != but:
                 service.say("sequences", rows)
 
-    def _answer(self, answer: Callable[[], None], but: str = "") -> None:
-        """Somebody asks what is known of sequences: answer behind all that was told before.
+    def _answer(self, answer: Callable[[], None], asker: _Link | _Service) -> None:
+        """Somebody asks what is known of sequences: answer behind all that others had told before.
+
+        What they have written may not be read yet: sockets are read in no order, and in parts. So
+        they are asked, and their answers come behind it.
 
         Args:
-            answer: tells them that this is all.
-            but: the service that asks.
+            answer: tells the asker that this is all.
+            asker: is not asked.
         """
-        self._balancer.parts.tasks.spawn(self._answer_soon(answer, but), name="sequences")
+        services = [each for each in self._services.values() if each.is_heard]
+        others: list[_Link | _Service] = [*self._links.values(), *services]
+        asks = [each.questions.ask for each in others if each is not asker]
 
-    async def _answer_soon(self, answer: Callable[[], None], but: str) -> None:
-        # This is the next iteration of the loop: what other workers had sent before was read in the
-        # last one at the latest.
-        self._pass_sequences()
-        others = [each.questions.ask for name, each in self._services.items() if name != but]
-        question = ask_all(others)
-        if question is None:
+        def pass_and_answer() -> None:
+            self._pass_sequences()
             answer()
+
+        question = ask_all(asks)
+        if question is None:
+            pass_and_answer()
         else:
-            question.when_over(answer)
+            question.when_over(pass_and_answer)
 
     def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
         """A worker that has just connected tells which sequences are open, as far as it knows. What

@@ -104,8 +104,6 @@ class WorkerSide:
         self._news: SequenceNews | None = None
         self._asked = Questions(partial(self._say, "sequences_asked"))
         """About sequences."""
-        self._question: Question | None = None
-        """The one of this loop iteration."""
         self._ended: dict[RowKey, float] = {}
         """Sequences that have ended lately, and when; the oldest first."""
         self._owes_sequences = True
@@ -254,6 +252,8 @@ class WorkerSide:
             case "sequences":
                 assert self._news is not None
                 self._news.hear(value, self._tell_sequences)
+            case "sequences_asked":
+                self._say("sequences_answered", value)  # behind all news so far
             case "sequences_answered":
                 self._asked.answered(value)
             case "variants":
@@ -374,7 +374,6 @@ class WorkerSide:
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
-        self._question = None
         if not reports:
             return
         if self._is_behind:
@@ -414,11 +413,7 @@ class WorkerSide:
 
     def _ask_for_sequences(self) -> Question | None:
         """Ask the control process what other workers have told."""
-        if self._writer is None:
-            return None
-        if self._question is None:
-            self._question = self._asked.ask()
-        return self._question
+        return None if self._writer is None else self._asked.ask()
 
     def _note_ended(self, rows: Sequence[Row]) -> None:
         ended, now = self._ended, time.monotonic()

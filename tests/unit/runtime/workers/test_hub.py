@@ -18,6 +18,7 @@ from lb.control.backend_registry import ENDED_AT_ONCE
 from lb.domain.backend import AdminState, Backend, Histogram
 from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
+from lb.runtime.sequence_news import Questions
 from lb.runtime.wiring import LoadBalancer
 from lb.runtime.workers import hub as hub_module
 from lb.runtime.workers.hub import Hub
@@ -270,6 +271,77 @@ async def test_a_sequence_that_began_again_after_its_end_goes_on(
     assert control.backend.open_sequences == 1
     for worker in (one, other):
         worker.leave()
+
+
+async def test_a_question_is_answered_behind_what_other_workers_had_told(
+    control: Control,
+) -> None:
+    """However much of that was not read yet."""
+    await control.hub.start()
+    one, other = await control.meet(0), await control.meet(1)
+    other.say("news", [["sequences_asked", 7]])
+    number = await one.hears("sequences_asked")
+    one.say("news", [["sequences", [_OPEN]], ["sequences_answered", number]])
+    assert await other.hears("sequences") == [_OPEN]
+    assert await other.hears("sequences_answered") == 7
+
+    other.say("news", [["sequences_asked", 8]])
+    await one.hears("sequences_asked")
+    one.leave()  # who has gone is not waited for
+    assert await other.hears("sequences_answered") == 8
+    other.say("news", [["sequences_asked", 9]])
+    assert await other.hears("sequences_answered") == 9  # there is nobody else
+    other.leave()
+
+
+async def test_other_services_are_asked_once_they_can_answer(control: Control) -> None:
+    before: list[tuple[str, Any]] = []
+    following: list[tuple[str, Any]] = []
+    hub = control.hub
+    hub.tell_service("before", lambda *message: before.append(message))
+    starting = asyncio.create_task(hub.start())
+    await eventually(lambda: before == [("sequences_asked", 1)])
+    assert not starting.done(), "nobody is served before all is known"
+    hub.hear_service("before", "sequences", [_OPEN])
+    hub.hear_service("before", "sequences_answered", 1)
+    await starting
+    assert control.backend.open_sequences == 1
+
+    hub.tell_service("next", lambda *message: following.append(message))
+    assert following == [("sequences_asked", 1)]
+    worker = await control.meet(0)
+    worker.say("news", [["sequences_asked", 1]])
+    await eventually(lambda: before[1:] == [("sequences_asked", 2)])
+    hub.hear_service("before", "sequences_answered", 2)
+    assert await worker.hears("sequences_answered") == 1  # the next one still starts
+
+    hub.hear_service("next", "sequences_asked", 5)
+    assert before[2:] == [("sequences_asked", 3)]
+    hub.hear_service("before", "sequences_answered", 3)
+    number = await worker.hears("sequences_asked")
+    assert following[1:] == []
+    worker.say("news", [["sequences_answered", number]])
+    await eventually(lambda: following[1:] == [("sequences_answered", 5)])
+    worker.leave()
+
+
+async def test_one_question_is_under_way_at_a_time() -> None:
+    sent: list[int] = []
+    questions = Questions(sent.append)
+    first, second, third = (questions.ask() for _ in range(3))
+    assert sent == [1]
+    assert second is third is not first
+    questions.answered(1)
+    assert (first.is_over, second.is_over, sent) == (True, False, [1, 2])
+    questions.answered(1)
+    assert not second.is_over
+    questions.answered(2)
+    assert second.is_over
+    fourth, fifth = questions.ask(), questions.ask()
+    questions.close()
+    assert fourth.is_over
+    assert fifth.is_over
+    assert sent == [1, 2, 3]
 
 
 async def test_answers_to_what_of_a_model_runs_are_forgotten_when_nobody_asks_any_more(
