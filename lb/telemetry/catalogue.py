@@ -574,8 +574,8 @@ QUEUE: Final = (
         "triton_lb_queue_waits_total",
         _COUNTER,
         "Queued requests, by why: limit (all backends were full), faster (a slower one was free), "
-        "reserved (room for priority 1), no_backend (without a model), loading (`placement`), "
-        "activating (`standby`), sequence (news of it from other processes).",
+        "reserved (room for priority 1), no_backend (without a model). Others wait for loading "
+        "(`placement`), activating (`standby`) or sequence (news of it from other processes).",
         ("model", "why"),
     ),
     MetricSpec(

@@ -49,7 +49,7 @@ def next_service(
 ) -> NextService:
     """One that runs a program, and tells of no sequences."""
     command = (sys.executable, "-c", program)
-    return NextService(command, listeners, operator, stop, lambda _rows: None)
+    return NextService(command, listeners, operator, stop, lambda *_: None)
 
 
 @pytest.mark.parametrize("program", [_HANGS, _SERVES], ids=["starts", "serves"])
