@@ -149,8 +149,8 @@ class SequenceTable:
 
         Returns:
             The backend, and the pin that `ended` wants to have back. No pin: it is not
-            remembered. No backend: nobody started it as far as is known (see `question`), and any
-            will do for its own word about that; or, for a START, none has room.
+            remembered. No backend: nobody started it, and any will do for its own word about
+            that; or, for a START, none has room.
 
         Raises:
             RequestRefused: the sequence is lost.
@@ -184,8 +184,8 @@ class SequenceTable:
         return pin.backend, pin
 
     def question(self, step: SequenceStep, asked: Question | None) -> Question | None:
-        """What a step waits for that `place` has no backend for: another process may have told of
-        its sequence what has not come yet.
+        """What a step waits for before it is placed: another process may have told of its sequence
+        what has not come yet.
 
         Args:
             step: in question.
@@ -194,7 +194,7 @@ class SequenceTable:
         Returns:
             None: it waits for nothing.
         """
-        if step.is_start or self.ask is None:
+        if step.is_start or self.ask is None or self._row_of(step.key) != NO_ROW:
             return None
         question = asked or self.ask()
         return None if question is None or question.is_over else question

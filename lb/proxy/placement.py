@@ -304,13 +304,14 @@ class Placer:
                 if chosen is not None or exchange.ticket is not None:
                     return chosen
             elif hints.step is not None:
+                if waiting is not None and not exchange.tried:
+                    hints.question = self._steps.table.question(hints.step, hints.question)
+                    if hints.question is not None:
+                        self._queue.hold_for_news(exchange, waiting, hints.question)
+                        return None
                 home = self._home(exchange, hints, hints.step, now)
                 if home is not None:
                     return home
-                hints.question = self._steps.table.question(hints.step, hints.question)
-                if hints.question is not None and waiting is not None:
-                    self._queue.hold_for_news(exchange, waiting, hints.question)
-                    return None
         placement = placement_of(exchange, self._pool)
         picker = placement.picker
         if exchange.tried:

@@ -91,12 +91,12 @@ class StreamRouter:
         asked = self.as_request(message)
         placement = placement_of(asked, dispatcher.pool)
         if step is not None:
-            backend = self._backend_of(message, step, placement, route)
-            if backend is not None:
-                return backend
             self.news = dispatcher.steps.table.question(step, asked_for)
             if self.news is not None:
                 return None
+            backend = self._backend_of(message, step, placement, route)
+            if backend is not None:
+                return backend
         is_first = home is None and self.live is None
         if not (is_first or placement.eligible) and is_loaded_on_demand(route):
             return None
