@@ -185,6 +185,18 @@ class Gate:
             self.requests[token.name] = self.requests.get(token.name, 0) + 1
         return token
 
+    @property
+    def generation(self) -> int:
+        """Grows when tokens change."""
+        return self._tokens.generation
+
+    def has_revoked(self, credentials: Credentials | None) -> bool:
+        """Whether a request that has passed with a token would be refused by now."""
+        if credentials is None or credentials.digest is None or not self.rules.needs_token:
+            return False
+        token = self._tokens.find(credentials.digest)
+        return token is None or Role.INFER not in token.roles
+
     def address(self, credentials: Credentials, client: Client) -> IpAddress | None:
         """Where a request comes from: the connection, or whom a trusted proxy speaks for."""
         return request_client(client, credentials.forwarded_for, self.rules.proxies)

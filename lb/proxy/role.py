@@ -41,6 +41,7 @@ from lb.proxy.http2.options import Http2Options, http2_options
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
+from lb.proxy.revoked_tokens import RevokedTokens
 from lb.proxy.shadow import Shadows, shadow_options
 from lb.proxy.silent_backends import SilentBackends
 from lb.proxy.slow_clients import SlowClients
@@ -163,6 +164,7 @@ class RelayRole:
             SlowClients(dispatcher.queue, control.pool, self._under_way),
             DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
             SilentBackends(self.http2.stuck),
+            RevokedTokens(lambda: dispatcher.gate, self.http2.without_token),
             self.http1.paused_clients,
         )
         self.monitor = Monitor(parts.loop, parts.iteration, dispatcher, checks)

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
 import yaml
 
+from lb.kserve import inference_pb2 as pb
 from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, wait_until
 from tests.fakes.serving import Serving
@@ -110,7 +112,53 @@ def test_control_needs_its_role(guarded: Guarded) -> None:
     assert guarded.ask("http", "POST", LOAD, GIVEN)[0] != 403
 
 
+class OpenStream:
+    """A stream of inferences that its client keeps open."""
+
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._requests: SimpleQueue[Any] = SimpleQueue()
+        self._call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelStreamInferResponse.FromString,
+        )(iter(self._requests.get, None), metadata=(("authorization", f"Bearer {token}"),))
+
+    def ask(self) -> None:
+        """Send a request, and wait for its answer.
+
+        Raises:
+            grpc.RpcError: the stream has ended.
+        """
+        self._requests.put(pb.ModelInferRequest(model_name="simple"))
+        next(self._call)
+
+    def ask_for_ever(self) -> None:
+        """Send requests until the stream ends: see `ask`."""
+        while True:
+            self.ask()
+
+    def close(self) -> None:
+        """Half-close."""
+        self._requests.put(None)
+
+
 def test_a_replaced_file_of_tokens_is_followed(guarded: Guarded) -> None:
+    """On open connections, and by streams that are open."""
+    with grpc.insecure_channel(guarded.addresses["grpc"]) as channel:
+        stays, ends = OpenStream(channel, GIVEN), OpenStream(channel, OLD)
+        stays.ask()
+        ends.ask()
+        replace_token(guarded)
+        with pytest.raises(grpc.RpcError) as caught:
+            ends.ask_for_ever()
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        stays.ask()
+        for stream in (stays, ends):
+            stream.close()
+
+
+def replace_token(guarded: Guarded) -> None:
+    """Have the file hold another token, and wait until that is the valid one."""
     assert guarded.ask("http", "GET", "/v2", OLD)[0] == 200
     fresh = guarded.token_file.with_suffix(".new")
     fresh.write_text(NEW + "\n")

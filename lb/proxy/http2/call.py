@@ -715,6 +715,16 @@ class Call(Exchange):
         self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
 
+    @property
+    def credentials(self) -> Credentials | None:
+        """What its head says that the gate asks for."""
+        return cast("Credentials | None", self.head.facts.credentials)
+
+    def lose_token(self) -> None:
+        """See `TokenHolder`."""
+        self.relay.now = self.relay.clock()
+        self.fail(Reason.UNAUTHENTICATED, "the token of this stream is not valid any more")
+
     def _may_end_response(self, reason: Reason) -> bool:
         """Whether trailers can say why a response ends that has begun: between two messages. Only
         where a backend has failed, its client still gets the messages that wait for it."""
@@ -800,8 +810,7 @@ class Call(Exchange):
         if not self.head.facts.discloses:
             return b""
         relay = self.relay
-        credentials = cast("Credentials | None", self.head.facts.credentials)
-        facts = facts_of(self, relay.options.disclosure, credentials, relay.now)
+        facts = facts_of(self, relay.options.disclosure, self.credentials, relay.now)
         return b"".join(encode_field(name, value) for name, value in facts)
 
     def close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:

@@ -11,7 +11,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
-from lb.kserve.operations import MODEL_INFER
+from lb.kserve.operations import MODEL_INFER, MODEL_STREAM_INFER
 from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
@@ -258,6 +258,18 @@ class Http2Relay(Http2Shared):
         """Attempts under way on backends that are down because they are silent."""
         pools = [pool for pool in self.pools.values() if pool.port.may_hang]
         return [each for pool in pools for each in pool.attempts() if each.is_given_up]
+
+    def without_token(self) -> list[Call]:
+        """Streams of inferences whose token is valid no more."""
+        gate = self.dispatcher.gate
+        wholes = {each.whole for each in self.under_way()}
+        return [
+            whole
+            for whole in wholes
+            if isinstance(whole, Call)
+            and whole.operation is MODEL_STREAM_INFER
+            and gate.has_revoked(whole.credentials)
+        ]
 
     def leave_streams(self, backend: Backend, model: bytes) -> None:
         """End the streams at a backend that have asked it for a model, as soon as all is answered
