@@ -19,6 +19,8 @@ TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
 _SCHEME: Final = "http://"
 _TIMEOUT_S: Final = 10.0
 _LONGEST_TOKEN: Final = 1024
+_LONGEST_ANSWER: Final = 64 << 20
+"""Bytes. All that there is to say of 10,000 backends takes about 10 MB."""
 _FINE: Final = (http.client.OK, http.client.CREATED)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -129,7 +131,7 @@ class AdminTarget:
             connection.request(method, path, sent, headers)
             is_asked = True
             response = connection.getresponse()
-            received = response.read()
+            received = response.read(_LONGEST_ANSWER + 1)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             if is_asked:
@@ -145,9 +147,11 @@ class AdminTarget:
             raise self._foreign() from error
         finally:
             connection.close()
+        if len(received) > _LONGEST_ANSWER:
+            raise self._foreign()
         try:
             document = json.loads(received)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._foreign() from error
         if response.status == http.client.UNAUTHORIZED:
             problem = "does not know this token" if self.token else "needs a token"
@@ -192,9 +196,10 @@ def parse_target(text: str, source: str) -> Address:
 
 def _reasons(answer: Any, status: int) -> str:
     """The lines of an `Error`, or of a `NotDone`."""
-    if not isinstance(answer, dict) or "error" not in answer:
+    if not isinstance(answer, dict) or not isinstance(answer.get("error"), str):
         return f"HTTP {status}"
-    return "\n  ".join(map(str, (answer["error"], *answer.get("problems", ()))))
+    problems = answer.get("problems")
+    return "\n  ".join([answer["error"], *map(str, problems if isinstance(problems, list) else ())])
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -26,6 +26,7 @@ from lb.admin.models import (
     VariantSet,
     VariantSets,
 )
+from lb.cli import admin_client
 from lb.cli.admin import (
     change_backend,
     change_model,
@@ -219,7 +220,9 @@ def test_an_error_of_the_api_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"[]", b"7", b'{"backends": [{}]}', b'{"backends": 7}']
+    "body",
+    [b"<html>", b"[]", b"7", b'{"backends": [{}]}', b'{"backends": 7}', b"[" * 100_000],
+    ids=lambda body: body[:16].decode(),
 )
 def test_what_is_not_the_admin_api_is_said_so(
     body: bytes, capsys: pytest.CaptureFixture[str]
@@ -526,6 +529,24 @@ def test_json_is_the_document_of_the_api_as_it_came(
     assert json.loads(line) == newer
     assert line.isascii()
     assert line.isprintable()
+
+
+def test_an_answer_without_end_is_not_the_admin_api(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_client, "_LONGEST_ANSWER", 1 << 20)
+    with saying(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (1 << 20) + b"{}") as address:
+        assert list_backends(AdminTarget(address)) == 1
+    assert "is not the admin API" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"error": {"a": 1}}', b'{"problems": 7}'])
+def test_an_error_in_other_words_is_told_by_its_status(
+    capsys: pytest.CaptureFixture[str], body: bytes
+) -> None:
+    with answering(body, 500) as (address, _):
+        assert list_backends(AdminTarget(address)) == 1
+    assert capsys.readouterr().err == "triton-lb: HTTP 500\n"
 
 
 def test_a_newer_server_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
