@@ -372,6 +372,7 @@ def reload_configuration(admin: AdminTarget) -> int:
 def upgrade_process(admin: AdminTarget) -> int:
     """Have the process start the next one, and wait until that serves. After an error the process
     goes on."""
+    admin.note("the next process starts; until it serves, the one that runs goes on")
     try:
         pid = replace(admin, timeout_s=_UPGRADE_S).call("POST", UPGRADE, Upgrade).pid
     except AdminError as error:

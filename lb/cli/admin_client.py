@@ -109,8 +109,12 @@ class AdminTarget:
 
     def fail(self, error: AdminError) -> int:
         """Print an error and return the exit code."""
-        print(f"triton-lb: {error}", file=self.err or sys.stderr)
+        self.note(f"triton-lb: {error}")
         return 1
+
+    def note(self, text: str) -> None:
+        """Print what is not the outcome, where errors go."""
+        print(text, file=self.err or sys.stderr, flush=True)
 
     def _parse(self, document: Any, answer: type[ModelT]) -> ModelT:
         try:

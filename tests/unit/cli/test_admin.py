@@ -589,7 +589,9 @@ def test_an_upgrade_says_who_serves_now(capsys: pytest.CaptureFixture[str]) -> N
     with answering(b'{"pid": 77}') as (address, asked):
         assert upgrade_process(AdminTarget(address)) == 0
     assert asked == ["POST /api/v1/upgrade"]
-    assert capsys.readouterr().out.startswith("process 77 serves now")
+    said = capsys.readouterr()
+    assert said.err == "the next process starts; until it serves, the one that runs goes on\n"
+    assert said.out.startswith("process 77 serves now")
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"pid": "x", "changed": 1}', b"[]"])
