@@ -136,8 +136,11 @@ def make_stack(options: Options, devices: Sequence[Device], cpu_servers: int = 0
         cpu_servers: how many of those.
 
     Raises:
-        GenerateError: there is nothing to run on, or an address or a port cannot be.
+        GenerateError: there is nothing to run on, an address or a port cannot be, or the folder of
+            the models has a line end or the like in its name.
     """
+    if not options.models.isprintable():
+        raise GenerateError(f"--models: expected printable characters, got {options.models!r}")
     seats: list[tuple[str, Device | None, int]] = [
         (device.name, device, weight)
         for device, weight in zip(devices, weights(devices), strict=True)

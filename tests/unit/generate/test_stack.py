@@ -37,6 +37,11 @@ def test_servers_on_the_cpu_have_no_device() -> None:
     assert stack.image == "tensorflow/serving:2.18.0"
 
 
+def test_a_folder_with_a_line_end_in_its_name_is_refused() -> None:
+    with pytest.raises(GenerateError, match=r"^--models: .*'/a\\nb: c'"):
+        make_stack(Options(models="/a\nb: c"), whole_gpus(1))
+
+
 def test_an_image_that_is_given_is_used() -> None:
     assert make_stack(Options(image="mine:1"), whole_gpus(1)).image == "mine:1"
 
