@@ -6,6 +6,7 @@ A few of them run in CI; `make sequences` has 1,000.
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import signal
@@ -127,6 +128,21 @@ def over_grpc(address: str) -> Iterator[SendStep]:
 _STEPS_OVER: Final = {"http": over_http, "grpc": over_grpc}
 
 
+@contextmanager
+def before_three_servers(
+    tmp_path: Path, config: dict[str, Any]
+) -> Iterator[tuple[Serving, list[http.server.ThreadingHTTPServer]]]:
+    """A balancer before three servers that keep sequences, whichever protocol steps come by."""
+    with ExitStack() as stack:
+        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
+        for server, backend in zip(servers, config["backends"], strict=True):
+            port = stack.enter_context(grpc_side(server.known))  # type: ignore[attr-defined]
+            backend["grpc"] = f"127.0.0.1:{port}"
+        serving = Serving(tmp_path, config)
+        stack.callback(serving.process.close)
+        yield serving, servers
+
+
 def own_channel(address: str) -> grpc.Channel:
     """A connection that is shared with nobody."""
     return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -142,12 +158,7 @@ def test_steps_over_any_connection_and_protocol_are_right_before_four_workers(
         "sequences": {"affinity": affinity},
     }
     with ExitStack() as stack:
-        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
-        for server, backend in zip(servers, config["backends"], strict=True):
-            port = stack.enter_context(grpc_side(server.known))  # type: ignore[attr-defined]
-            backend["grpc"] = f"127.0.0.1:{port}"
-        serving = Serving(tmp_path, config)
-        stack.callback(serving.process.close)
+        serving, servers = stack.enter_context(before_three_servers(tmp_path, config))
         addresses = serving.until_serving()
         http_connections = [
             http.client.HTTPConnection(addresses["http"], timeout=60) for _ in range(_CONNECTIONS)
@@ -231,12 +242,7 @@ def test_a_step_waits_for_the_news_of_its_sequence(tmp_path: Path, kind: str) ->
         "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
     }
     with ExitStack() as stack:
-        servers = stack.enter_context(keeping_servers(config, 3, KeepingAsTriton))
-        for server, backend in zip(servers, config["backends"], strict=True):
-            port = stack.enter_context(grpc_side(server.known))  # type: ignore[attr-defined]
-            backend["grpc"] = f"127.0.0.1:{port}"
-        serving = Serving(tmp_path, config)
-        stack.callback(serving.process.close)
+        serving, _ = stack.enter_context(before_three_servers(tmp_path, config))
         addresses = serving.until_serving()
         first = http.client.HTTPConnection(addresses["http"], timeout=60)
         stack.callback(first.close)
