@@ -25,7 +25,7 @@ from lb.domain.sequence import Question, SequenceKey
 
 _ROWS_AT_ONCE: Final = 500
 """Sequences that are told of in one iteration of the loop: about two milliseconds."""
-_ANSWER_S: Final = 2.0
+ANSWER_S: Final = 2.0
 """How long an answer is waited for. The other process may be of a version that gives none, or stand
 still; a machine without free cores makes one wait for tenths of a second."""
 
@@ -57,12 +57,14 @@ class Questions:
     """Questions to one other process. One is under way at a time, and the next one is for all that
     ask meanwhile: however many steps come, the other process is asked as often as it answers."""
 
-    def __init__(self, send: Callable[[int], None]) -> None:
+    def __init__(self, send: Callable[[int], None], limit_s: float = ANSWER_S) -> None:
         """
         Args:
             send: sends it a question, by its number.
+            limit_s: how long an answer is waited for.
         """
         self._send = send
+        self._limit_s = limit_s
         self._count = 0
         self._sent: Question | None = None
         self._next: Question | None = None
@@ -72,7 +74,7 @@ class Questions:
         question = self._next
         if question is None:
             question = self._next = Question()
-            asyncio.get_running_loop().call_later(_ANSWER_S, self._end, question)
+            asyncio.get_running_loop().call_later(self._limit_s, self._end, question)
         if self._sent is None:
             self._send_next()
         return question
@@ -81,6 +83,12 @@ class Questions:
         """It has answered a question."""
         if self._sent is not None and number == self._count:
             self._end(self._sent)
+
+    def ask_again(self) -> None:
+        """It may not have got the question that is under way, and does now."""
+        if self._sent is not None:
+            self._count += 1
+            self._send(self._count)
 
     def close(self) -> None:
         """It is gone."""

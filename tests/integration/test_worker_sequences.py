@@ -233,10 +233,13 @@ def test_open_sequences_go_on_when_the_control_process_was_started_again(tmp_pat
         assert open_sequences() == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_a_step_waits_for_the_news_of_its_sequence(tmp_path: Path, kind: str) -> None:
+def test_a_step_waits_for_the_news_of_its_sequence(
+    tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
     """The control process stands still between the START and the step, as on a machine without
-    free cores."""
+    free cores, or dies."""
     config: dict[str, Any] = {
         "workers": 2,
         "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
@@ -248,17 +251,18 @@ def test_a_step_waits_for_the_news_of_its_sequence(tmp_path: Path, kind: str) ->
         stack.callback(first.close)
         # Four, since the next one goes to the worker with fewer: both have some.
         steps = [stack.enter_context(_STEPS_OVER[kind](addresses[kind])) for _ in range(4)]
-        for number, each in enumerate(steps):
-            assert step(first, 100 + number, start=True) == 200
-            assert each(100 + number).result(60) == ""  # it is connected
+        for sequence, each in enumerate(steps, 100):
+            assert step(first, sequence, start=True) == 200
+            assert each(sequence).result(60) == ""  # it is connected
         control = processes(serving)["control"]
-        os.kill(control, signal.SIGSTOP)
+        os.kill(control, number)
         try:
             assert step(first, 1, start=True) == 200
             answers = [each(1) for each in steps]
             wait(answers, timeout=60, return_when=FIRST_COMPLETED)
         finally:
-            os.kill(control, signal.SIGCONT)
+            if number is signal.SIGSTOP:
+                os.kill(control, signal.SIGCONT)
         assert [each.result(60) for each in answers] == [""] * len(steps)
 
 

@@ -786,12 +786,17 @@ class Hub:
         """Somebody asks what is known of sequences: answer behind all that others had told before.
 
         What they have written may not be read yet: sockets are read in no order, and in parts. So
-        they are asked, and their answers come behind it.
+        they are asked, and their answers come behind it. Workers that have not come back yet since
+        this process was started are waited for.
 
         Args:
             answer: tells the asker that this is all.
             asker: is not asked.
         """
+        if not self._all_told.is_set():
+            work = self._answer_when_told(answer, asker)
+            self._balancer.parts.tasks.spawn(work, name="sequences")
+            return
         services = [each for each in self._services.values() if each.is_heard]
         others: list[_Link | _Service] = [*self._links.values(), *services]
         asks = [each.questions.ask for each in others if each is not asker]
@@ -805,6 +810,10 @@ class Hub:
             pass_and_answer()
         else:
             question.when_over(pass_and_answer)
+
+    async def _answer_when_told(self, answer: Callable[[], None], asker: _Link | _Service) -> None:
+        await self._all_told.wait()
+        self._answer(answer, asker)
 
     def _take_open(self, link: _Link, rows: Sequence[Row]) -> None:
         """A worker that has just connected tells which sequences are open, as far as it knows. What

@@ -27,7 +27,6 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.domain.roles import ControlSide
-from lb.domain.sequence import Question
 from lb.net.process_parts import ProcessParts
 from lb.proxy.placement import nobody_loads
 from lb.proxy.queue import Queue
@@ -67,6 +66,9 @@ read that: it is killed after 10 s in which it reads nothing (`HUNG_S` of the su
 _MOST_ENDED: Final = 20_000
 """Sequences that ended lately, or while the control process was away: beyond that the first ones
 are forgotten. Others may keep those open until their lifetime has passed."""
+_ANSWER_S: Final = 10.0
+"""How long a step waits for news of its sequence: as long as a control process lives that stands
+still, and longer than it takes to start the next one."""
 _MOST_UNSENT: Final = 4 << 20
 """Bytes that the control process has not read: beyond that reports are dropped and counts wait."""
 
@@ -102,8 +104,8 @@ class WorkerSide:
         self._rests_until = 0.0
         """When `tick` tells something again, so that it takes no larger part of the time."""
         self._news: SequenceNews | None = None
-        self._asked = Questions(partial(self._say, "sequences_asked"))
-        """About sequences."""
+        self._asked = Questions(partial(self._say, "sequences_asked"), _ANSWER_S)
+        """About sequences. While there is no connection they wait for the next one."""
         self._ended: dict[RowKey, float] = {}
         """Sequences that have ended lately, and when; the oldest first."""
         self._owes_sequences = True
@@ -130,7 +132,7 @@ class WorkerSide:
         """Serve this process."""
         self._host = host
         self._news = SequenceNews(host.relay.dispatcher.steps.table, self._backends)
-        self._news.follow(self._tell_sequences, self._ask_for_sequences)
+        self._news.follow(self._tell_sequences, self._asked.ask)
 
     def use_policy(self, name: str) -> None:
         """Choose backends by another policy from the next snapshot on."""
@@ -198,12 +200,12 @@ class WorkerSide:
                         self.tell_counts()
                         if self._owes_sequences:
                             await self._tell_all_sequences(writer)
+                            self._asked.ask_again()
                         self._say_now("follows", value["generation"])
             raise ConnectionError("it closed the connection")
         finally:
             self._writer = None
             self._owes_sequences = True  # it may not have read the last news
-            self._asked.close()
             for event_ in self._settled.values():
                 event_.set()
             writer.close()
@@ -410,10 +412,6 @@ class WorkerSide:
             self._owes_sequences = True
         else:
             self._say("sequences", rows)
-
-    def _ask_for_sequences(self) -> Question | None:
-        """Ask the control process what other workers have told."""
-        return None if self._writer is None else self._asked.ask()
 
     def _note_ended(self, rows: Sequence[Row]) -> None:
         ended, now = self._ended, time.monotonic()

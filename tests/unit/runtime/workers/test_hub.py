@@ -279,6 +279,8 @@ async def test_a_question_is_answered_behind_what_other_workers_had_told(
     """However much of that was not read yet."""
     await control.hub.start()
     one, other = await control.meet(0), await control.meet(1)
+    for worker in (one, other):
+        worker.say("follows", 1)
     other.say("news", [["sequences_asked", 7]])
     number = await one.hears("sequences_asked")
     one.say("news", [["sequences", [_OPEN]], ["sequences_answered", number]])
@@ -292,6 +294,22 @@ async def test_a_question_is_answered_behind_what_other_workers_had_told(
     other.say("news", [["sequences_asked", 9]])
     assert await other.hears("sequences_answered") == 9  # there is nobody else
     other.leave()
+
+
+async def test_a_question_waits_for_workers_that_have_not_come_back(control: Control) -> None:
+    await control.hub.start()
+    asking = await control.meet(1)
+    asking.say("follows", 1)
+    asking.say("news", [["sequences_asked", 7]])
+    late = await control.meet(0)
+    known = [used(1.0)]
+    late.say("open_sequences", known)
+    late.say("follows", 1)
+    late.say("news", [["sequences_answered", await late.hears("sequences_asked")]])
+    assert await asking.hears("sequences") == known
+    assert await asking.hears("sequences_answered") == 7
+    for worker in (asking, late):
+        worker.leave()
 
 
 async def test_other_services_are_asked_once_they_can_answer(control: Control) -> None:
@@ -309,7 +327,12 @@ async def test_other_services_are_asked_once_they_can_answer(control: Control) -
 
     hub.tell_service("next", lambda *message: following.append(message))
     assert following == [("sequences_asked", 1)]
-    worker = await control.meet(0)
+    worker, other = await control.meet(0), await control.meet(1)
+    for each in (worker, other):
+        each.say("follows", 1)
+    assert await control.hub.counts_told()
+    other.leave()
+    await eventually(lambda: control.hub.connected == 1)
     worker.say("news", [["sequences_asked", 1]])
     await eventually(lambda: before[1:] == [("sequences_asked", 2)])
     hub.hear_service("before", "sequences_answered", 2)
