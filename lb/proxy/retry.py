@@ -286,7 +286,10 @@ class RetryPolicy:
     def _find_backend(self, exchange: Exchange, outcome: Outcome) -> bool:
         """Find out whether there is a backend for another attempt; to find one, the request may
         leave its variant."""
-        if outcome in SAME_BACKEND_WILL_DO or self._is_patient(exchange):
+        if outcome in SAME_BACKEND_WILL_DO:
+            return True
+        # Whoever is only suspected is eligible still: who waits would get there again.
+        if outcome is not Outcome.STALLED and self._is_patient(exchange):
             return True
         step = exchange.hints.step if exchange.hints else None
         if step is not None:

@@ -79,6 +79,21 @@ async def test_what_cannot_leave_a_silent_backend_fails_once_that_is_down_and_no
         assert side.seen == ["short", "long"]
 
 
+@pytest.mark.parametrize("protocol", SIDES)
+async def test_what_may_wait_for_a_backend_does_not_leave_the_only_one_for_a_short_pause(
+    protocol: str,
+) -> None:
+    async with asyncio.timeout(LIMIT_S), SIDES[protocol](1) as side:
+        relay, gate = side.relay, side.gates[0]
+        relay.queue.configure(wait_for_backend_s=LIMIT_S)
+        asked = side.ask("once")
+        await until(lambda: gate.seen == ["once"], "it is there")
+        find(relay, relay.backends[0], side, is_hung=True, is_down=False)
+        gate.release()
+        assert (await asked).code == side.ok
+        assert side.records[-1].attempts == 1
+
+
 def refuse(relay: Relay, backend: Backend, side: Side, *, is_lost: bool) -> None:
     """Its port refused a connection, after which another process answers there."""
     port = backend.port(side.protocol)
