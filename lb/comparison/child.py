@@ -209,6 +209,8 @@ class ComparisonProcess:
         """Have pairs compared, and take what was found."""
         assert process.stdin is not None
         assert process.stdout is not None
+        if process.stdin.is_closing():  # it died while there was nothing to send; uvloop minds
+            raise EOFError
         async with asyncio.timeout(_STUCK_S):
             for pair in pairs:
                 process.stdin.writelines(pack(pair))

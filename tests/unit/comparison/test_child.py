@@ -8,17 +8,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from lb.comparison.child import MAX_BYTES, ComparisonProcess
 from lb.comparison.pairs import ComparedAnswer, Pair, Rules
 from lb.comparison.tally import Tally
 from lb.comparison.worker import NO_NUMPY
 from lb.net.tasks import TaskOwner
+from lb.runtime.interpreter import loop_factory
 from lb.wire.memory_budget import MemoryBudget
 from tests.wire.waiting import eventually
 
@@ -108,11 +110,13 @@ async def test_it_leaves_the_processor_to_others_after_each_pair() -> None:
         assert process.num_ctx_switches().voluntary >= 200
 
 
-async def test_it_is_started_again_when_it_dies() -> None:
+async def die_and_come_back() -> None:
     async with world() as it:
         it.offer(1)
         await eventually(lambda: it.compared == 1 and not it.process.held)
-        os.kill(it.process.pid or 0, signal.SIGKILL)
+        pid = it.process.pid or 0
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: has_ended(pid))
         assert it.offer(2)
         await eventually(lambda: it.process.why)
         assert not it.offer(3)
@@ -121,6 +125,17 @@ async def test_it_is_started_again_when_it_dies() -> None:
         assert it.offer(4)
         await eventually(lambda: it.compared == 2)
         assert it.process.starts == 2
+
+
+@pytest.mark.parametrize(
+    "loop", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "uvloop"]
+)
+def test_it_is_started_again_when_it_dies(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(die_and_come_back())
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
 
 
 async def test_beyond_the_bound_pairs_are_dropped_and_memory_is_given_back() -> None:
