@@ -109,8 +109,8 @@ class SequenceTable:
         self.on_change: Callable[[OpenSequence], None] | None = None
         """Told of every sequence that begins, goes on or is over, while other processes serve
         clients as well."""
-        self.ask: Callable[[], Question | None] | None = None
-        """Asks those what they have told that has not come yet; None where they cannot be asked."""
+        self.ask: Callable[[], Question] | None = None
+        """Asks those what they have told that has not come yet."""
         self._told_at: dict[int, float] = {}
         """By row: when others were last told that it goes on."""
         self.started = 0
@@ -197,7 +197,7 @@ class SequenceTable:
         if step.is_start or self.ask is None or self._row_of(step.key) != NO_ROW:
             return None
         question = asked or self.ask()
-        return None if question is None or question.is_over else question
+        return None if question.is_over else question
 
     def _running(
         self, step: SequenceStep, placement: Placement, lifetime_s: float, now: float

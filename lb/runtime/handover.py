@@ -176,11 +176,7 @@ class Peer:
         """It asks what is known of sequences. What is known here it was told; others may know
         more."""
         question = self._news.ask(but=self.tell)
-        answer = partial(self.say, "sequences_answered", number)
-        if question is None:
-            answer()
-        else:
-            question.when_over(answer)
+        question.when_over(partial(self.say, "sequences_answered", number))
 
     async def follow(self) -> None:
         """Act on its messages until it has ended."""

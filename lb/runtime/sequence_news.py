@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from lb.domain.sequence import Question, SequenceKey
 
 _ROWS_AT_ONCE: Final = 500
 """Sequences that are told of in one iteration of the loop: about two milliseconds."""
-ANSWER_S: Final = 2.0
+_ANSWER_S: Final = 2.0
 """How long an answer is waited for. The other process may be of a version that gives none, or stand
 still; a machine without free cores makes one wait for tenths of a second."""
 
@@ -34,8 +33,8 @@ RowKey = tuple[str, int | str]
 """Model and id."""
 Tell = Callable[[Sequence[Row]], None]
 """Tells another process of rows."""
-Ask = Callable[[], Question | None]
-"""Asks another process what it has told that has not come yet; None where nobody is there."""
+Ask = Callable[[], Question]
+"""Asks another process what it has told that has not come yet."""
 
 
 def row_key(row: Row) -> RowKey:
@@ -57,7 +56,7 @@ class Questions:
     """Questions to one other process. One is under way at a time, and the next one is for all that
     ask meanwhile: however many steps come, the other process is asked as often as it answers."""
 
-    def __init__(self, send: Callable[[int], None], limit_s: float = ANSWER_S) -> None:
+    def __init__(self, send: Callable[[int], None], limit_s: float = _ANSWER_S) -> None:
         """
         Args:
             send: sends it a question, by its number.
@@ -112,20 +111,21 @@ class Questions:
             self._send(self._count)
 
 
-def ask_all(asks: Sequence[Ask]) -> Question | None:
-    """Ask several processes: over when all have answered. None where nobody is there."""
-    asked = [question for ask in asks if (question := ask()) is not None]
-    if len(asked) < 2:
-        return asked[0] if asked else None
-    whole, left = Question(), set(range(len(asked)))
+def ask_all(asks: Sequence[Ask]) -> Question:
+    """Ask several processes: over when all have answered, at once where there is none."""
+    asked = [ask() for ask in asks]
+    whole, left = Question(), len(asked)
 
-    def one_is_over(index: int) -> None:
-        left.discard(index)
+    def one_is_over() -> None:
+        nonlocal left
+        left -= 1
         if not left:
             whole.end()
 
-    for index, question in enumerate(asked):
-        question.when_over(partial(one_is_over, index))
+    for question in asked:
+        question.when_over(one_is_over)
+    if not asked:
+        whole.end()
     return whole
 
 
@@ -160,8 +160,8 @@ class SequenceNews:
         if not self._others:
             self._table.on_change = self._table.ask = None
 
-    def ask(self, but: Tell | None = None) -> Question | None:
-        """Ask all others what they know of sequences. None where nobody is there.
+    def ask(self, but: Tell | None = None) -> Question:
+        """Ask all others what they know of sequences.
 
         Args:
             but: who is not asked.

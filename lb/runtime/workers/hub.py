@@ -209,11 +209,9 @@ class Hub:
         """Let workers in: what is known of backends is worth following. Other services have told
         what they know by then, and know that there is somebody to be asked here."""
         self._has_begun = True
-        question = ask_all([each.questions.ask for each in self._services.values()])
-        if question is not None:
-            told = asyncio.Event()
-            question.when_over(told.set)
-            await told.wait()
+        told = asyncio.Event()
+        ask_all([each.questions.ask for each in self._services.values()]).when_over(told.set)
+        await told.wait()
         self._balancer.parts.tasks.spawn(self._run(), name="workers")
         self._is_due = True
         self._flush()  # so that backends have numbers
@@ -562,7 +560,7 @@ class Hub:
         finally:
             if link is not None:
                 link.questions.close()
-            if link is not None and self._links.get(link.index) is link:
+            if link is not None and self._has(link):
                 del self._links[link.index]
                 self._lost_at[link.index] = time.monotonic()
                 self._sums.end(link.index)
@@ -805,11 +803,7 @@ class Hub:
             self._pass_sequences()
             answer()
 
-        question = ask_all(asks)
-        if question is None:
-            pass_and_answer()
-        else:
-            question.when_over(pass_and_answer)
+        ask_all(asks).when_over(pass_and_answer)
 
     async def _answer_when_told(self, answer: Callable[[], None], asker: _Link | _Service) -> None:
         await self._all_told.wait()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import AdminState, AppProtocol
-from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.domain.sequence import Question, SequenceKey, SequenceStep
 from lb.runtime.handover import (
     operator_state,
     resume_operator_state,
@@ -129,9 +129,7 @@ async def test_open_sequences_go_on_where_they_run(make: Callable[[], LoadBalanc
 async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
     start(old, b"m", 1)
-    sequence_news(old).follow(
-        lambda rows: sequence_news(new).hear(through_json(rows)), lambda: None
-    )
+    sequence_news(old).follow(lambda rows: sequence_news(new).hear(through_json(rows)), Question)
     where = start(old, b"m", 2)
     for part in sequence_news(old).parts():
         sequence_news(new).hear(part)
@@ -148,8 +146,8 @@ async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], Load
     news = sequence_news(product)
     told: dict[str, list[Any]] = {"before": [], "next": []}
     before, following = told["before"].extend, told["next"].extend
-    news.follow(before, lambda: None)
-    news.follow(following, lambda: None)
+    news.follow(before, Question)
+    news.follow(following, Question)
     where = start(product, b"m", 1)
     news.hear([["m", 2, "a", 60.0]], before)
     assert home(product, b"m", 2) == "a"

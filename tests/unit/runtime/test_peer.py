@@ -97,7 +97,6 @@ async def test_a_question_is_answered_when_all_others_have_answered(pair: Pair) 
 
     assert table.ask is not None
     question = table.ask()
-    assert question is not None
     for at, peer in enumerate(pair.peers):
         assert not question.is_over
         number = (await heard(pair.others[at]))["sequences_asked"]
@@ -111,7 +110,6 @@ async def test_nobody_is_waited_for_who_has_gone(pair: Pair) -> None:
     pair.peers[0].share_news()
     assert table.ask is not None
     question = table.ask()
-    assert question is not None
     pair.peers[0].close()
     assert question.is_over
     assert table.ask is None
