@@ -69,11 +69,14 @@ def figure(report: str, name: str) -> int:
 def check_counts(report: str) -> None:
     """The servers say that they did what the client asked for; their statistics are compared.
 
-    They differ by what is under way when a window ends, and by how late the statistics are read.
+    The client counts what ended within its windows, the servers what they did between two readings
+    of their statistics, and either reading may be late by a pause of the machine: a fifth of a
+    short measurement has been seen, from one server. One of three servers counts a third. That sums
+    are exact is tested in `test_fan_out.py`.
     """
     asked, served = figure(report, "Request count"), figure(report, "Inference count")
     assert asked > CONCURRENCY
-    assert abs(served - asked) <= 3 * CONCURRENCY + 0.1 * asked, report
+    assert abs(served - asked) <= 3 * CONCURRENCY + 0.4 * asked, report
 
 
 @pytest.mark.parametrize("mode", [HTTP, GRPC, STREAMING], ids=["HTTP", "gRPC", "streaming"])
