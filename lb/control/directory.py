@@ -47,6 +47,7 @@ from lb.probes.probe import ProbeResult
 _log = logging.getLogger(__name__)
 
 _SILENT: Final = "owes an answer and is silent"
+_NOT_READY: Final = "its models are not ready"
 
 _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
@@ -418,7 +419,7 @@ class BackendDirectory:
         for port in record.ports:
             before = port.health.state
             port.health.has_models = record.models.has_ready_models
-            self._settle(port, before, port.why or "its models are not ready", now)
+            self._settle(port, before, port.why or _NOT_READY, now)
         self._publish_soon()
         self.on_models()
 
@@ -520,10 +521,12 @@ class BackendDirectory:
                     continue
                 before = port.health.state
                 port.health.check_stall(port.port.last_byte_at, now)
-                if port.health.state is not before:
-                    changed |= self._settle(port, before, _SILENT, now)
+                is_silent = port.health.state is BackendState.SUSPECTED
+                why = _SILENT if is_silent else _NOT_READY
+                changed |= self._settle(port, before, why, now)
             self._note_empty(record, now)
-        changed |= self._check_closed(now)
+        self._check_closed(now)
+        changed |= self._is_port_to_leave
         gone = self._registry.remove_finished(now)
         if self.ramps.advance(self._serving(), now) or gone:
             self._publish(now)
@@ -531,11 +534,10 @@ class BackendDirectory:
             self._publish_if_changed()
         self._forget(gone, now)
 
-    def _check_closed(self, now: float) -> bool:
+    def _check_closed(self, now: float) -> None:
         """Give up, in two steps, what was under way at processes that listen no more. One that is
         killed may leave its connections open to children of its own, which say nothing; one that
-        exits finishes what it has. Returns whether relays are to be told."""
-        is_told = False
+        exits finishes what it has."""
         for port in tuple(self._closed):
             if not self._is_current(port):
                 del self._closed[port]
@@ -545,13 +547,11 @@ class BackendDirectory:
             silent_s = now - (closed_at if is_followed else max(closed_at, where.last_byte_at))
             if where.left_before < closed_at and (is_followed or silent_s >= _CLOSED_S):
                 where.left_before = closed_at
-                is_told = True
+                self._is_port_to_leave = True
             if silent_s >= LEAVING_S:
                 where.left_before = where.lost_before = closed_at
-                is_told = True
+                self._is_port_to_leave = True
                 del self._closed[port]
-        self._is_port_to_leave |= is_told
-        return is_told
 
     def _note_empty(self, record: BackendRecord, now: float) -> None:
         if record.admin is AdminState.ENABLED or record.empty_since is not None:
@@ -612,7 +612,7 @@ class BackendDirectory:
         is_changed = self._settle(port, before, why, now)
         if is_changed:
             self._tell_sibling(port, port.health.is_refusing, now)
-        return is_changed or is_doubted
+        return is_changed or is_doubted or self._is_port_to_leave
 
     def _doubt_process(self, port: PortRecord, record: BackendRecord, now: float) -> None:
         """One port of a backend has begun to refuse connections: nobody listens there, so its
@@ -652,17 +652,14 @@ class BackendDirectory:
         return record is not None and record.backend is port.backend
 
     def _settle(self, port: PortRecord, before: BackendState, why: str, now: float) -> bool:
-        """Log and count what became of `port`; returns whether its state changed."""
+        """Note what became of `port`, and log and count its state; returns whether that changed."""
         state = port.health.state
+        self._note_hang(port)
         if state is before:
             return False
         port.since = now
         port.why = "" if state is BackendState.UP else why
         port.changes += 1
-        is_up = state is BackendState.UP
-        port.port.is_hung = not is_up and (port.port.is_hung or why is _SILENT)
-        port.port.is_given_up = port.port.is_hung and state is BackendState.DOWN
-        self._is_port_to_leave |= port.port.is_given_up
         record = self.find(port.backend.name)
         record.settle(now)
         if not record.answers:
@@ -684,6 +681,7 @@ class BackendDirectory:
                 port.why or "ready",
             )
         )
+        is_up = state is BackendState.UP
         level = self._news if is_up or record.admin is AdminState.STANDBY else logging.WARNING
         _log.log(
             level,
@@ -697,6 +695,14 @@ class BackendDirectory:
             },
         )
         return True
+
+    def _note_hang(self, port: PortRecord) -> None:
+        """What is under way at a port that hangs may leave it, and ends once it is down as well."""
+        where, state = port.port, port.health.state
+        is_hung = port.health.is_hung and state is not BackendState.UP
+        is_given_up = is_hung and state is BackendState.DOWN
+        self._is_port_to_leave |= is_hung > where.is_hung or is_given_up > where.is_given_up
+        where.is_hung, where.is_given_up = is_hung, is_given_up
 
     def _judged(self, now: float) -> None:
         """Live traffic says something else of backends than before."""

@@ -11,7 +11,8 @@ Triton takes to exit has passed.
 
 A time-out is no news while live traffic brings bytes: such a port is busy, not gone. Suspicion
 is quicker than the time-outs and takes nothing down: a process that is stopped accepts
-connections and stays silent, so others are preferred to it until it speaks.
+connections and stays silent, so others are preferred to it until it speaks. It *hangs* from then
+on, or from the time-outs where nobody had suspected it: what it owes may be asked of another one.
 
 A server that answers that not all of its models are ready (it loads one) is PARTIAL while it is
 known to have a ready model, and UNREADY while it has none. A balancer that answers that it is not
@@ -65,7 +66,7 @@ class PortHealth:
     __slots__ = (
         "_hurried", "_leaving_until", "_misses", "_says_unready", "_serves_nothing", "_silences",
         "_silent_since", "_streak", "_suspected", "_unanswered_since", "answers", "has_models",
-        "health", "is_refusing", "is_silent", "probe_sent_at", "probes_sent", "rules",
+        "health", "is_hung", "is_refusing", "is_silent", "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -94,6 +95,8 @@ class PortHealth:
         self.is_silent = True
         """It says nothing at all. A server that exits says that it is not ready, and goes on with
         the sequences that it runs."""
+        self.is_hung = False
+        """It has spoken and fell silent, owing an answer, and has not spoken since."""
         self.is_refusing = False
         """The newest connection was refused: no process listens there."""
         self._silences = 0
@@ -111,7 +114,7 @@ class PortHealth:
             return BackendState.STARTING
         if self.health is Health.UNHEALTHY:
             if self.answers and self.has_models and not self._serves_nothing:
-                return BackendState.PARTIAL
+                return BackendState.SUSPECTED if self._suspected else BackendState.PARTIAL
             return BackendState.UNREADY if self._says_unready else BackendState.DOWN
         return BackendState.SUSPECTED if self._suspected else BackendState.UP
 
@@ -155,12 +158,13 @@ class PortHealth:
 
     def _note_answer(self, finding: Finding) -> None:
         if finding in _ANSWERS or finding is Finding.NOT_READY:
-            self.is_silent = False
+            self.is_silent = self.is_hung = False
             self._silent_since = inf
             self._silences = 0
         else:
             self._silences += 1
             if finding is Finding.REFUSED or self._silences >= self.rules.fall:
+                self.is_hung |= finding is Finding.TIMEOUT and not self.is_silent
                 self.is_silent = True
                 self._silent_since = min(self._silent_since, self.probe_sent_at)
         if finding in _ANSWERS:
@@ -229,11 +233,15 @@ class PortHealth:
                 return
             self._leaving_until = None
         owing = self._unanswered_since
-        self._suspected = (
-            owing is not None
-            and self.health is Health.HEALTHY
-            and now - max(owing, last_byte_at) >= self.rules.suspect_after_s
-        )
+        if owing is None:
+            self._suspected = False
+            return
+        is_stalled = now - max(owing, last_byte_at) >= self.rules.suspect_after_s
+        if is_stalled:
+            self.is_hung |= not self.is_silent
+        elif last_byte_at > owing:
+            self.is_hung = False
+        self._suspected = is_stalled and self.is_open
 
     # The other port of the process
 

@@ -237,15 +237,21 @@ async def test_a_model_that_cannot_be_loaded_is_told_in_tritons_words(
     assert all(1 <= each["failures"] <= most for each in failures)
 
 
+@pytest.mark.parametrize("ends", [RealTriton.kill9, RealTriton.sigstop], ids=["dies", "is silent"])
 async def test_a_model_whose_only_triton_dies_is_loaded_by_another_one(
-    balancer: RunningBalancer, tritons: Sequence[RealTriton], records: Records
+    balancer: RunningBalancer,
+    tritons: Sequence[RealTriton],
+    records: Records,
+    ends: Callable[[RealTriton], None],
 ) -> None:
     async with client_of(balancer) as infer:
         await infer(name_of(0))
         (home,) = [triton for triton in tritons if name_of(0) in ready(triton)]
-        home.kill9()
+        ends(home)
         try:
-            await infer(name_of(0))
+            await asyncio.gather(
+                infer(name_of(0)), asyncio.to_thread(infer_over_http, balancer, name_of(0))
+            )
             assert loads(records) == {name_of(0): 2}
         finally:
             home.restart()

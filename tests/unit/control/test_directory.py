@@ -143,6 +143,50 @@ def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
     assert (port.port.is_hung, port.port.is_given_up) == (False, False), "who refuses is gone"
 
 
+NOT_WELL = {
+    "ready": (READY, False),
+    "partial": (Finding.MODELS_NOT_READY, True),
+    "unready": (Finding.MODELS_NOT_READY, False),
+}
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False], ids=["looked at", "not looked at"])
+@pytest.mark.parametrize(("finding", "has_models"), NOT_WELL.values(), ids=NOT_WELL)
+def test_what_a_silent_port_owes_is_given_up_whatever_it_said_before(
+    finding: Finding, has_models: bool, is_looked_at: bool
+) -> None:
+    """A balancer without processor time looks for stalls seldom, and sees time-outs first."""
+    directory = make_directory("a", "b", ready=False)
+    port = port_of(directory, "a", HTTP)
+    found(directory, port, finding, 101.0)
+    if has_models:
+        lists(directory, "a", "m")
+    told: list[tuple[bool, bool]] = []
+    directory.ref.subscribe(lambda _: told.append((port.port.is_hung, port.port.is_given_up)))
+    directory.probe_sent(port, 110.0)
+    if is_looked_at:
+        directory.check(111.0)
+        assert told == [(True, False)]
+    for _ in range(3):
+        directory.probed(port, ProbeResult(TIMEOUT), 112.0)
+    assert told[-1] == (True, True)
+    told.clear()
+    found(directory, port, finding, 120.0)
+    directory.check(121.0)
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False)
+
+
+def test_a_port_that_never_answered_does_not_hang() -> None:
+    directory = make_directory("a", ready=False)
+    port = port_of(directory, "a", HTTP)
+    directory.probe_sent(port, 110.0)
+    directory.check(111.0)
+    for _ in range(3):
+        directory.probed(port, ProbeResult(TIMEOUT), 112.0)
+    assert port.health.state is BackendState.DOWN
+    assert (port.port.is_hung, port.port.is_given_up) == (False, False)
+
+
 @pytest.mark.parametrize(
     "is_followed", [True, False], ids=["another one answers", "nobody answers"]
 )

@@ -304,6 +304,22 @@ def test_a_partial_server_may_miss_a_probe_or_two() -> None:
         assert port.state is expected
 
 
+def test_a_partial_server_is_suspected_while_it_is_silent() -> None:
+    port = PortHealth(Thresholds(timeout_s=2.0))
+    port.has_models = True
+    port.probe_sent(9.0)
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    port.probe_sent(10.0)
+    states = []
+    for last_byte_at, now in ((0.0, 10.9), (0.0, 11.0), (11.1, 11.2), (11.1, 12.1)):
+        port.check_stall(last_byte_at, now)
+        states.append((port.state, port.is_hung))
+    quiet, silent = (BackendState.PARTIAL, False), (BackendState.SUSPECTED, True)
+    assert states == [quiet, silent, quiet, silent]
+    port.probed(Finding.MODELS_NOT_READY, 11.1)
+    assert (port.state, port.is_hung) == quiet
+
+
 @pytest.mark.parametrize("finding", [Finding.REFUSED, Finding.NOT_READY])
 def test_a_partial_server_that_exits_is_down(finding: Finding) -> None:
     port = PortHealth(Thresholds())
