@@ -39,6 +39,8 @@ _RATE_FOR_S: Final = TUNING.rate_for_s
 Waits = tuple[int, float, float]
 """Queued requests: the level of the next ones, and the keys of the first and the last of these.
 Where tenants take turns by their times: the level, such a time, and the key of the first."""
+STARVING: Final = -1.0
+"""Before the time of any tenant: the turn of a request that has waited for too long."""
 
 
 class EligibleSet:
@@ -331,7 +333,7 @@ class EligibleSet:
         if not self.has_tenants:
             return level, first, tenants.turn().last().key
         is_starving = not level and level_of(tenants.turn().at(0).priority)
-        return level, 0.0 if is_starving else tenants.turn_at(), first
+        return level, STARVING if is_starving else tenants.turn_at(), first
 
     def slot(self, now: float) -> int:
         """By which others find the tenant whose turn it is; see `Level.turn_slot`. Some request

@@ -58,7 +58,8 @@ class ModelBackend:
     __slots__ = (
         "_ends", "_ends_at", "_rule", "alone_s", "backend", "capacity", "explore_s",
         "external_load", "high", "instances", "is_exact", "is_watched", "last_pick", "lateness_s",
-        "lead_s", "limit", "load", "penalty", "shared", "slots", "stamp", "stats", "unanswered",
+        "lead_s", "limit", "load", "others_alone_s", "penalty", "shared", "slots", "stamp", "stats",
+        "unanswered",
     )  # fmt: skip
 
     def __init__(self, penalty: BackendPenalty, capacity: Capacity, stats: ModelStats) -> None:
@@ -74,6 +75,8 @@ class ModelBackend:
         """Requests in flight that are of the highest priority."""
         self.last_pick = 0
         """The number of the ticket that began here last."""
+        self.others_alone_s = 0.0
+        """The longest `alone_s` of other workers that have requests in flight here."""
         self.alone_s = 0.0
         """Average time until the answer of a request that found an instance free."""
         self.lead_s = LEAD_S
@@ -143,7 +146,7 @@ class ModelBackend:
             # quick execution. Where executions are very unlike each other a quick one says nothing.
             is_any = cost.deviation_s > _RANDOM_DEVIATION * cost.mean_s
             quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
-            network_s = max(0.0, self.alone_s - quick_s)
+            network_s = max(0.0, self.alone_s - quick_s, self.others_alone_s - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
             ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
         self.limit = rule.limit(max(1, ceil(ahead - _AHEAD_ROUNDING)))

@@ -16,7 +16,7 @@ from math import inf
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
-from lb.balancing.eligible_set import EligibleSet, Waits, overtakes
+from lb.balancing.eligible_set import STARVING, EligibleSet, Waits, overtakes
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
@@ -76,8 +76,8 @@ class _SharedQueue:
     """A model queue: what was written of it, and the next requests of the others."""
 
     __slots__ = (
-        "ended", "ended_set", "gave_way_at", "gave_way_to", "others", "own_entry", "sets",
-        "tenants", "told_arrivals", "told_at",
+        "ended", "ended_set", "gave_way_at", "gave_way_reads", "gave_way_to", "others",
+        "own_entry", "sets", "tenants", "told_arrivals", "told_at",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -94,6 +94,8 @@ class _SharedQueue:
         """The eligible set of these requests; None where they were of several."""
         self.gave_way_to: Waits | None = None
         self.gave_way_at = 0.0
+        self.gave_way_reads = 0
+        """`Board.reads_of` that worker then."""
         self.told_arrivals = 0
         """Arrivals that the tail was learnt from when others were told of one last."""
         self.told_at = 0.0
@@ -110,7 +112,7 @@ class _SharedQueue:
         serve the same tenant."""
         waits = self.others[worker]
         tenant = self.tenants.get(worker)
-        if tenant is None or not waits[1]:
+        if tenant is None or waits[1] == STARVING:
             return waits
         return waits[0], tenant.latest(), waits[2]
 
@@ -143,6 +145,8 @@ class SharedScheduler(Scheduler):
         self._queue_keys: dict[int, ModelQueue] = {}
         self._seen: list[list[_SeenEntry]] = []
         """What was read last, by worker and number."""
+        self._others_at: list[SharedLoad] = []
+        """Model backends at which others have requests in flight, as of the last tick."""
         self._read_at = 0.0
         """When all changes were read last."""
         self._told_waiting = 0
@@ -443,11 +447,7 @@ class SharedScheduler(Scheduler):
         first = shared.waits_of(worker)
         order = eligible_set.order(first, now)
         if not overtakes(order) and _goes_first(eligible_set, order, eligible_set.waits(now), now):
-            left_s = shared.gave_way_at + _GIVE_WAY_S - now
-            if shared.gave_way_to != first or left_s < _GIVE_WAY_S - _GIVE_WAY_AGAIN_S:
-                shared.gave_way_to = first
-                shared.gave_way_at = now
-                left_s = _GIVE_WAY_S
+            left_s = self._left_s(shared, eligible_set, worker, first, now)
             if left_s > 0.0:
                 if shared.ended_set is not eligible_set:
                     if shared.ended:
@@ -468,6 +468,35 @@ class SharedScheduler(Scheduler):
                 shared.gave_way_to = None
             return
         self._step_own(model_queue, eligible_set, shared, now)
+
+    def _left_s(
+        self,
+        shared: _SharedQueue,
+        eligible_set: EligibleSet,
+        worker: int,
+        first: Waits,
+        now: float,
+    ) -> float:
+        """Find for how many seconds room is left to another worker; none if it has had its time."""
+        reads = self._board.reads_of(worker)
+        left_s = shared.gave_way_at + _GIVE_WAY_S - now
+        if shared.gave_way_to != first or left_s < _GIVE_WAY_S - _GIVE_WAY_AGAIN_S:
+            shared.gave_way_to = first
+            shared.gave_way_at = now
+            shared.gave_way_reads = reads
+            return _GIVE_WAY_S
+        if (
+            left_s <= 0.0
+            and shared.gave_way_reads != reads
+            and shared.sets[worker] == _set_key(eligible_set)
+            and not any(each.is_idle for each in eligible_set.model_backends)
+        ):
+            # It has looked, and finds no room beyond what executes: workers learn by themselves how
+            # many requests are to be ahead. If this one filled it up, requests of the one that has
+            # learnt a smaller number would wait for ever.
+            shared.gave_way_to = None
+            return _GIVE_WAY_AGAIN_S
+        return left_s
 
     def _step_own(
         self,
@@ -496,15 +525,36 @@ class SharedScheduler(Scheduler):
         """Say that this worker runs, and count no worker that does not. To be called ten times a
         second."""
         self._board.tick(now)
+        alone = dict.fromkeys(self._others_at, 0.0)
         # What was read amiss, or half, is read again.
         for entries in self._seen:
             for seen in entries:
                 if seen.count:
                     self._on_change(seen, now)
+                    shared = self._shared.get(seen.key)
+                    if shared is not None:
+                        alone_s = self._board.read_sample(seen.worker, seen.number)[3]
+                        alone[shared] = max(alone.get(shared, 0.0), alone_s)
+        self._follow_others(alone)
         for limited in self._limits.values():
             self._tell_limited(limited, 0)
         self.tell(now)
         self._read(now)
+
+    def _follow_others(self, alone: dict[SharedLoad, float]) -> None:
+        """Have what is sent ahead depend on the longest way to a backend, and not on the own one.
+        The worker that sends furthest ahead would have room where the others have none: it would
+        take all of it, for as long as requests are queued.
+
+        Args:
+            alone: the longest `ModelBackend.alone_s` of workers that have requests in flight.
+        """
+        for shared, alone_s in alone.items():
+            model_backend: ModelBackend | None = shared.counted_at
+            if model_backend is not None and model_backend.others_alone_s != alone_s:
+                model_backend.others_alone_s = alone_s
+                model_backend.adjust()
+        self._others_at = [shared for shared, alone_s in alone.items() if alone_s]
 
     def rung(self, now: float) -> None:
         """Another worker has rung, since there is room: use it, or ring for one that can."""
@@ -576,7 +626,7 @@ class SharedScheduler(Scheduler):
         if queue is not None:
             self._on_queue(seen.worker, queue, values, change, now)
             if samples > seen.samples:
-                took_s, _, _ = self._board.read_sample(seen.worker, seen.number)
+                took_s, _, _, _ = self._board.read_sample(seen.worker, seen.number)
                 queue.stats.learn_tail(took_s, now)
             return
         limited = self._limited.get(key)
@@ -640,7 +690,7 @@ class SharedScheduler(Scheduler):
         """Learn from the last execution that another worker tells of, unless it is no news."""
         cost = model_backend.load.cost
         if cost.count <= _CONFIDENT_SAMPLES or now - cost.at > _NEWS_S:
-            took_s, rows, size = self._board.read_sample(seen.worker, seen.number)
+            took_s, rows, size, _ = self._board.read_sample(seen.worker, seen.number)
             model_backend.learn(took_s, int(rows), int(size), now)
 
     def _count_anew(self, shared: SharedLoad, model_backend: ModelBackend, now: float) -> None:
@@ -917,6 +967,7 @@ class SharedScheduler(Scheduler):
         if cost.count > learnt:
             entry.samples += 1
             entry.took_s, entry.sample_rows, entry.sample_size = cost.last_sample()
+            entry.alone_s = model_backend.alone_s
             self._board.write_sample(entry)
         # With an index, many ends that are heard of together make the next choice dearer.
         is_urgent = is_undone or model_queue.index is not None

@@ -68,8 +68,8 @@ class Entry:
     """What one worker says of one key. Which fields are used depends on what the key stands for."""
 
     __slots__ = (
-        "at", "count", "ends", "high", "key", "number", "rows", "sample_rows", "sample_size",
-        "samples", "since", "took_s", "work_s",
+        "alone_s", "at", "count", "ends", "high", "key", "number", "rows", "sample_rows",
+        "sample_size", "samples", "since", "took_s", "work_s",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -100,20 +100,23 @@ class Entry:
         """Rows of the last of them."""
         self.sample_size = 0.0
         """Bytes of the last of them."""
+        self.alone_s = 0.0
+        """Seconds from here to the backend and back, with an execution that need not wait; see
+        `ModelBackend.alone_s`."""
 
 
 Values = tuple[int, int, int, int, int, int, float, float]
 """An entry as readers have it: key, count, high, rows, ends, samples, work_s, since; see `Entry`.
 """
-Sample = tuple[float, float, float]
-"""The last sample of an entry: took_s, sample_rows, sample_size."""
+Sample = tuple[float, float, float, float]
+"""The last sample of an entry: took_s, sample_rows, sample_size, alone_s."""
 # A native number is copied by one store or load of 8 bytes. The names are bound methods, since a
 # call of them is the largest part of what sharing costs.
 _VALUES: Final = Struct("6q2d")
 _READ: Final = _VALUES.unpack_from
 _WRITE: Final = Struct("5q2d").pack_into
 """All but the key."""
-_SAMPLE: Final = Struct("3d")
+_SAMPLE: Final = Struct("4d")
 _READ_SAMPLE: Final = _SAMPLE.unpack_from
 _WRITE_SAMPLE: Final = _SAMPLE.pack_into
 
@@ -216,7 +219,14 @@ class Board:
             self._claim(entry)
         if entry.number >= 0:
             at = entry.at + (_SAMPLE_AT - 1) * _CELL
-            _WRITE_SAMPLE(self._memory, at, entry.took_s, entry.sample_rows, entry.sample_size)
+            _WRITE_SAMPLE(
+                self._memory,
+                at,
+                entry.took_s,
+                entry.sample_rows,
+                entry.sample_size,
+                entry.alone_s,
+            )
 
     def write_queued(self, count: int) -> None:
         """Tell the others how many requests are queued here."""

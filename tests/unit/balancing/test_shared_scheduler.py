@@ -122,6 +122,8 @@ class Machine:
             worker.scheduler.ring = self.ring
         self.now = 0.0
         self.running: list[tuple[float, int, int, Ticket]] = []
+        self.free_at = {name: [0.0] * (plan or Capacity(1)).instances for name in names}
+        """When each instance of each backend has nothing to do."""
         self.numbers = itertools.count()
         """With which `served` goes on."""
         self.tick(0.0)
@@ -284,22 +286,32 @@ def test_workers_learn_from_each_other_how_long_executions_take() -> None:
         assert view.expected_s == pytest.approx(2.5)
 
 
-def served(machine: Machine, clients: Sequence[tuple[int, str, int]], count: int) -> Counter[str]:
+def served(
+    machine: Machine,
+    clients: Sequence[tuple[int, str, int]],
+    count: int,
+    ways: Sequence[float] = (0.0, 0.0, 0.0, 0.0),
+) -> Counter[str]:
     """Requests by tenant of so many that end, in 10 ms each.
 
     Args:
         machine: with workers.
         clients: of each the worker, the tenant, and how many requests it always has open.
         count: of requests.
+        ways: seconds that a request, and its answer, is under way from each worker.
     """
     found: Counter[str] = Counter()
-    running = machine.running
+    running, free_at = machine.running, machine.free_at
     rung: list[int] = []
     for worker in machine.workers:
         worker.scheduler.ring = rung.append
 
     def begun(index: int, ticket: Ticket, now: float) -> None:
-        heapq.heappush(running, (now + 0.01, next(machine.numbers), index, ticket))
+        assert ticket.backend is not None
+        instances = free_at[ticket.backend.name]
+        end = max(now + ways[index], instances[0]) + 0.01
+        heapq.heapreplace(instances, end)
+        heapq.heappush(running, (end + ways[index], next(machine.numbers), index, ticket))
 
     def send(index: int, tenant: str, now: float) -> None:
         worker = machine.workers[index]
@@ -355,6 +367,22 @@ def test_weights_of_tenants_hold_over_all_workers() -> None:
     found = served(machine, [(0, "a", 50), (1, "b", 50), (2, "c", 20), (3, "c", 50)], 1500)
     assert found["a"] / found.total() == pytest.approx(3 / 5, rel=0.1)
     assert found["b"] / found.total() == pytest.approx(1 / 5, rel=0.1)
+
+
+@pytest.mark.parametrize("has_tenants", [True, False], ids=["tenants", "order of arrival"])
+@pytest.mark.parametrize(("ways", "least"), [((0.0, 0.005), 0.25), ((0.03, 0.0), 0.1)])
+def test_requests_are_served_however_long_the_way_from_their_worker_is(
+    ways: tuple[float, float], least: float, has_tenants: bool
+) -> None:
+    """Each worker learns from its own answers how far ahead requests have to be sent. The one that
+    sent further ahead took all the room for as long as requests were queued: the other one got
+    0 to 13 % with 5 ms one way, and 0 % with 30 ms, three times what an execution takes."""
+    plan = Capacity(2, is_auto=True, instances=2)
+    machine = Machine(plan=plan, rules=QueueRules(has_tenants=has_tenants))
+    served(machine, [(0, "a", 50), (1, "b", 50)], 1000, (0.001, 0.001))
+    served(machine, [], 1000, ways)
+    found = served(machine, [], 1000, ways)
+    assert least <= found["a"] / found.total() <= 1 - least
 
 
 def test_what_a_tenant_leaves_unused_is_not_saved_up() -> None:
