@@ -63,7 +63,7 @@ class _SharedBackend:
         self.penalty = penalty
         self.count = 0
         """Requests of other workers that `penalty.due` contains."""
-        self.own_entry = Entry(key_of(b"limit", penalty.backend.spec.name.encode()))
+        self.own_entry = Entry(key_of(b"limit", *_names(penalty.backend)))
 
     @property
     def own_count(self) -> int:
@@ -136,7 +136,7 @@ class SharedScheduler(Scheduler):
         self._usage = usage
         self._shared: dict[int, SharedLoad] = {}
         """By key."""
-        self._keys: dict[ModelQueue, dict[Backend, int]] = {}
+        self._loads: dict[ModelQueue, dict[Backend, SharedLoad]] = {}
         self._limited: dict[int, _SharedBackend] = {}
         """Backends with limits of their own, by key."""
         self._limits: dict[Backend, _SharedBackend] = {}
@@ -735,8 +735,8 @@ class SharedScheduler(Scheduler):
         shared = self._queues.pop(model_queue, None)
         if shared is not None:
             del self._queue_keys[shared.own_entry.key]
-        for key in self._keys.pop(model_queue, {}).values():
-            del self._shared[key]
+        for load in self._loads.pop(model_queue, {}).values():
+            self._shared.pop(load.own_entry.key, None)
 
     def _tenant_times(
         self, model_queue: ModelQueue, times: dict[int, TenantTimes], level: int
@@ -760,7 +760,7 @@ class SharedScheduler(Scheduler):
             self._queue_keys[key] = model_queue
             self._apply_again(key, now)
         eligible_set.others_waiting = model_queue.others_waiting
-        known = self._keys.get(model_queue)
+        known = self._loads.get(model_queue)
         if known is None or len(known) < len(model_queue.model_backends):
             for model_backend in model_queue.model_backends.values():
                 self._know(model_queue, model_backend, now)
@@ -792,15 +792,13 @@ class SharedScheduler(Scheduler):
 
     def _know(self, model_queue: ModelQueue, model_backend: ModelBackend, now: float) -> SharedLoad:
         """Count what others have in flight at a model backend from now on."""
-        keys = self._keys.setdefault(model_queue, {})
-        key = keys.get(model_backend.backend)
-        if key is None:
-            name = model_backend.backend.spec.name.encode()
-            key = key_of(b"backend", name, model_queue.model, model_queue.version)
-            keys[model_backend.backend] = key
-            self._shared[key] = SharedLoad(key, model_queue, model_backend.backend)
+        loads = self._loads.setdefault(model_queue, {})
+        backend = model_backend.backend
+        shared = loads.get(backend)
+        if shared is None:
+            key = key_of(b"backend", *_names(backend), model_queue.model, model_queue.version)
+            shared = loads[backend] = self._shared[key] = SharedLoad(key, model_queue, backend)
             self._limit(model_backend.penalty, now)
-        shared = self._shared[key]
         if shared.counted_at is not model_backend:
             self._count_anew(shared, model_backend, now)
         return shared
@@ -1003,12 +1001,12 @@ class SharedScheduler(Scheduler):
         self._write_untold(now)  # of what is not known any more, too
         gone = super().follow(renew, now)
         known = set(self._model_queues.values())
-        for model_queue, keys in tuple(self._keys.items()):
+        for model_queue, loads in tuple(self._loads.items()):
             backends = model_queue.model_backends if model_queue in known else {}
-            for backend in [each for each in keys if each not in backends]:
-                del self._shared[keys.pop(backend)]
+            for backend in [each for each in loads if each not in backends]:
+                self._shared.pop(loads.pop(backend).own_entry.key, None)
             if model_queue not in known:
-                del self._keys[model_queue]
+                del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             self._limited.pop(self._limits.pop(backend).own_entry.key, None)
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
@@ -1031,11 +1029,18 @@ class SharedScheduler(Scheduler):
             yield replace(view, in_flight=own)
 
 
+def _names(backend: Backend) -> tuple[bytes, bytes]:
+    """By which all workers know a backend. Another one may have its name while it finishes what it
+    has."""
+    spec = backend.spec
+    return spec.name.encode(), spec.server.encode("utf-8", "surrogateescape")
+
+
 def _set_key(eligible_set: EligibleSet) -> int:
     """The key by which all workers know an eligible set."""
     if not eligible_set.key:
-        names = sorted([each.backend.spec.name for each in eligible_set.model_backends])
-        eligible_set.key = key_of(b"set", *[name.encode() for name in names])
+        names = sorted([_names(each.backend) for each in eligible_set.model_backends])
+        eligible_set.key = key_of(b"set", *[name for each in names for name in each])
     return eligible_set.key
 
 

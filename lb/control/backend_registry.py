@@ -166,7 +166,7 @@ class BackendRegistry:
         namesakes = called.get(spec.name, ())
         if holder is not None:
             namesakes = (holder, *namesakes)  # the one that still goes by the name is the first
-        record = next((each for each in namesakes if each.has_addresses_of(spec)), None)
+        record = next((each for each in namesakes if each.is_at(spec)), None)
         admin = member.first_admin if holder is None else _word_for(holder, member)
         if record is None:
             record = BackendRecord(member, now)

@@ -292,13 +292,9 @@ class BackendRecord:
         for port in self.ports:
             port.health.rules = member.thresholds
 
-    def has_addresses_of(self, spec: BackendSpec) -> bool:
-        """Whether `spec` means the same ports of the same kind of server, so that the counters may
-        live on."""
-        mine = self.member.spec
-        if mine.tls != spec.tls or mine.kind is not spec.kind:
-            return False
-        return all(mine.address(p) == spec.address(p) for p in AppProtocol)
+    def is_at(self, spec: BackendSpec) -> bool:
+        """Whether `spec` means the same server, so that the counters may live on."""
+        return self.member.spec.server == spec.server
 
     def __repr__(self) -> str:
         return f"<BackendRecord {self.backend.name} {self.state.value}>"

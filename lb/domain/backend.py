@@ -185,6 +185,15 @@ class BackendSpec:
         """The address of one protocol's port, None where the backend does not serve it."""
         return self.http if protocol is AppProtocol.HTTP else self.grpc
 
+    @property
+    def server(self) -> str:
+        """What tells its server from any other, the same in each process: a backend of its name
+        that has another one is another backend."""
+        tls = self.tls
+        files = () if tls is None else (tls.ca, tls.server_name, tls.certificate, tls.key)
+        ports = () if tls is None else sorted([port.value for port in tls.ports])
+        return repr((self.kind.value, str(self.http), str(self.grpc), files, ports))
+
 
 class Histogram:
     """Latency counts by bucket; plain integers, rendered at scrape time."""

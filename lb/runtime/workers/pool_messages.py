@@ -299,7 +299,7 @@ class PoolReader:
         before = self.backends
         if message["epoch"] != self._epoch:
             self._epoch = message["epoch"]
-            free = {backend.name: backend for backend in before.values()}
+            free = {(each.spec.name, each.spec.server): each for each in before.values()}
             before, self.trials = {}, {}
             self._begin_anew()
         else:
@@ -310,8 +310,7 @@ class PoolReader:
             if row is not None:
                 spec = _spec(row)
                 if backend is None:
-                    former = free.get(spec.name)
-                    backend = former if former is not None and _is_same(former, spec) else None
+                    backend = free.pop((spec.name, spec.server), None)
                 if backend is None:
                     backend = Backend(spec)
                 elif backend.spec != spec:
@@ -380,14 +379,6 @@ def _route(row: Mapping[str, Any], placements: Any, plan: QueuePlan | None) -> M
         plan=plan,
         is_plain=row["is_plain"],
     )
-
-
-def _is_same(backend: Backend, spec: BackendSpec) -> bool:
-    """Whether a specification of another control process means the backend that we know."""
-    mine = backend.spec
-    return mine.kind is spec.kind and mine.tls == spec.tls and (
-        (mine.http, mine.grpc) == (spec.http, spec.grpc)
-    )  # fmt: skip
 
 
 def _spec_row(spec: BackendSpec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -13,7 +14,7 @@ import pytest
 
 from lb.balancing import scheduler
 from lb.balancing.shared_scheduler import SharedScheduler
-from lb.domain.backend import Backend
+from lb.domain.backend import Address, Backend
 from lb.domain.schedule import (
     Capacity,
     Ending,
@@ -27,7 +28,7 @@ from lb.domain.schedule import (
 from lb.sharing.board import STALE_S, Board, Entry, Values, clear, size
 from lb.sharing.usage import UsageTable
 from lb.sharing.usage import size as usage_size
-from tests.fakes.backends import make_backend
+from tests.fakes.backends import make_backend, make_spec
 
 NAMES: Final = ("a", "b")
 MANY: Final = tuple(f"b{number}" for number in range(40))
@@ -423,6 +424,35 @@ def test_an_end_at_a_backend_that_a_new_snapshot_has_no_more_is_told_of() -> Non
     one.scheduler.follow(lambda ticket: (ticket.plan, ticket.eligible), 0.0001)
     for _ in NAMES:
         two.begin(0.001)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_backend_with_another_address_is_not_the_one_that_finishes_under_its_name(
+    most: int,
+) -> None:
+    one, two = Machine(most=most).workers
+    running = [one.begin(0.0), one.begin(0.0)]
+    spec = replace(make_spec("a", max_in_flight=most), http=Address("127.0.0.2", 8000))
+    moved = {worker: Backend(spec) for worker in (one, two)}
+
+    def follow(worker: Worker, backends: tuple[Backend, ...], now: float) -> None:
+        worker.backends = backends
+        worker.request_class = RequestClass(b"model", b"", worker.plan, backends)
+        assert worker.scheduler.follow(lambda _: (worker.plan, backends), now) == []
+
+    for worker, backend in moved.items():
+        follow(worker, (backend, worker.backends[1]), 0.1)
+    ours = one.begin(0.2)
+    assert ours.backend is moved[one], "it has room, and the one before has none"
+    queued = two.queue(0.3)
+    for ticket in running:
+        one.complete(ticket, 1.0)
+    assert two.due(1.0) == [queued]
+    for worker, backend in moved.items():
+        follow(worker, (backend,), 1.1)  # the one before is gone
+    one.complete(ours, 2.0)
+    assert two.begin(2.0).backend is moved[two]
+    one.queue(2.1)  # it knows that
 
 
 def test_what_was_forgotten_as_idle_is_shared_again_when_it_is_used_again(

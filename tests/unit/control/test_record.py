@@ -74,7 +74,7 @@ def test_changed_settings_reach_the_backend_and_its_ports() -> None:
 
 def test_addresses_are_compared_port_by_port() -> None:
     record = BackendRecord(Member(make_spec()), now=0.0)
-    assert record.has_addresses_of(make_spec(weight=2.0))
-    assert not record.has_addresses_of(make_spec(grpc=None))
+    assert record.is_at(make_spec(weight=2.0))
+    assert not record.is_at(make_spec(grpc=None))
     moved = dataclasses.replace(make_spec(), http=Address(host="127.0.0.1", port=9))
-    assert not record.has_addresses_of(moved)
+    assert not record.is_at(moved)
