@@ -117,10 +117,15 @@ class ProbeCounter:
     def __init__(self) -> None:
         counter = self
         self.count = 0
+        self.answers = threading.Event()
+        """Probes are answered."""
+        self.answers.set()
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                counter.count += self.path == "/v2/health/ready"
+                if self.path == "/v2/health/ready":
+                    counter.count += 1
+                    counter.answers.wait()
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -137,6 +142,7 @@ class ProbeCounter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -540,6 +546,27 @@ def test_backends_are_probed_once(tmp_path: Path, config: dict[str, Any]) -> Non
             wait_until(lambda: backend.count >= probes + 6, what="six probes")
             # An interval may vary by a fifth; five workers' own probes would take a fifth of this.
             assert time.monotonic() - began > 6 * 0.5 * 0.5
+        finally:
+            serving.process.close()
+
+
+def test_probes_that_time_out_take_out_nobody_who_answers_requests(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    health = {"interval": "100ms", "timeout": "1s", "fall": 2}
+    with ProbeCounter() as backend:
+        config |= {"backends": [{"name": "busy", "http": backend.address}], "health": health}
+        serving = Serving(tmp_path, config)
+        try:
+            addresses = serving.until_serving()
+            backend.answers.clear()
+            probes, statuses = backend.count + 5, set()
+            while backend.count < probes:
+                statuses.add(get(addresses["http"], "/v2/models/m/config")[0])
+            # A pause of the machine may have it suspected, and it is the only one.
+            assert statuses == {200}
+            (view,) = json.loads(get(addresses["admin"], "/api/v1/backends")[1])["backends"]
+            assert view["state"] in ("up", "suspected")
         finally:
             serving.process.close()
 

@@ -610,6 +610,12 @@ class Hub:
                     self._take(link, kind, each)
             case "counts":
                 self._sums.take(link.index, value)
+            case "heard":
+                for number, protocol, at in value:
+                    backend = self._numbers.get(number)
+                    port = None if backend is None else backend.ports[protocol]
+                    if port is not None:
+                        port.last_byte_at = max(port.last_byte_at, at)
             case "in_flight":
                 link.in_flight = {
                     number: {to_bytes(model): count for model, count in rows}

@@ -96,6 +96,8 @@ class WorkerSide:
         self._busy_told: list[Any] = []
         """Scheduled requests in flight, likewise."""
         self._queue_told: dict[str, Any] = {}
+        self._heard_told: dict[tuple[int, int], float] = {}
+        """When each port of a backend was heard from last, likewise."""
         self._deaths: dict[Backend, int] = {}
         self._settled: dict[int, asyncio.Event] = {}
         self._questions = 0
@@ -153,7 +155,8 @@ class WorkerSide:
 
     def tick(self) -> None:
         """Tell what is in flight, and all counts at times. To be called ten times a second: what a
-        drain waits for is so old."""
+        drain waits for is so old, and what probes that time out are compared with."""
+        self._tell_heard()
         began = time.perf_counter()
         if began < self._rests_until:
             return
@@ -194,6 +197,7 @@ class WorkerSide:
                     if event == "pool" and self._writer is None:
                         # Numbers of backends mean something from now on.
                         self._told, self._queue_told, self._busy_told = {}, {}, []
+                        self._heard_told = {}
                         self._writer = writer
                         self._is_away = False
                     if event == "pool":
@@ -462,6 +466,20 @@ class WorkerSide:
             recent := self._host.relay.dispatcher.variants.take_recent()
         ):
             self._say("variants", recent)
+
+    def _tell_heard(self) -> None:
+        """Tell when live traffic last brought a byte from each port."""
+        if not self._can_tell:
+            return
+        heard = {
+            (number, protocol): port.last_byte_at
+            for number, backend in self._reader.backends.items()
+            for protocol, port in enumerate(backend.ports)
+            if port is not None and port.last_byte_at
+        }
+        before, self._heard_told = self._heard_told, heard
+        if rows := [[*path, at] for path, at in heard.items() if before.get(path) != at]:
+            self._write("heard", rows)
 
     def _tell_in_flight(self) -> None:
         """Tell what the control process decides by, if it has changed."""
