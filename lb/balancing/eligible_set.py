@@ -7,6 +7,7 @@ speak one protocol, have a region of shared memory, or have not failed the reque
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from lb.balancing.cost import MIN_SAMPLES
@@ -39,7 +40,7 @@ _RATE_FOR_S: Final = TUNING.rate_for_s
 Waits = tuple[int, float, float]
 """Queued requests: the level of the next ones, and the keys of the first and the last of these.
 Where tenants take turns by their times: the level, such a time, and the key of the first."""
-STARVING: Final = -1.0
+STARVING: Final = -inf
 """Before the time of any tenant: the turn of a request that has waited for too long."""
 
 

@@ -225,22 +225,21 @@ def change_model(
     try:
         found = admin.call("POST", f"{path}/{action}", ModelDrain)
         print(model_change_line(found), file=admin.out, flush=True)
-        if wait and not found.empty:
-            print(_wait_until_drained(admin, path), file=admin.out)
+        if wait:
+            print(_wait_until_drained(admin, path, found), file=admin.out)
     except AdminError as error:
         return admin.fail(error)
     return 0
 
 
-def _wait_until_drained(admin: AdminTarget, path: str) -> str:
+def _wait_until_drained(admin: AdminTarget, path: str, found: ModelDrain) -> str:
     """Wait until nothing of a model runs on a backend, and return a line that says so."""
-    while True:
+    while not found.empty:
         time.sleep(_LOOK_S)
         found = admin.call("GET", path, ModelDrain)
         if not found.draining:
             raise AdminError(f"{printable(found.model)} has been enabled again")
-        if found.empty:
-            return printable(f"{found.backend}, model {found.model}: draining, empty")
+    return printable(f"{found.backend}, model {found.model}: drained")
 
 
 def add_backend(

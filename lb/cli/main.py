@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from typing import Final
 
 from lb.cli.commands import build_parser
-from lb.cli.streams import open_standard_streams
+from lb.cli.streams import OutputError, give_up_output, open_standard_streams
 from lb.runtime.collector import collect_seldom
+
+_SIGPIPE: Final = 141
+"""Whoever read the output has closed it, as `head` does: what shells show of programs that do not
+ignore this signal."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,9 +24,17 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.handler is None:
             parser.error("missing: COMMAND")
-        return int(arguments.handler(arguments))
+        code = int(arguments.handler(arguments))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except OutputError as error:
+        give_up_output()
+        if error.errno == errno.EPIPE:
+            return _SIGPIPE
+        print(f"triton-lb: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

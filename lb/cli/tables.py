@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Final
@@ -52,9 +52,15 @@ _LEAST_ROOM: Final = 12
 """A column with less room for its texts is not worth it: the terminal divides the lines then."""
 
 
+_MOST_NAMED: Final = 8
+"""Backends that a line names: what a person reads at a glance."""
+
+
 def status_line(status: Status) -> str:
     """The state of a process in one line."""
-    others = [f"{name} {state}" for name, state in status.not_up.items()]
+    others = [f"{name} {state}" for name, state in islice(status.not_up.items(), _MOST_NAMED)]
+    if (more := len(status.not_up) - _MOST_NAMED) > 0:
+        others.append(f"and {more} more")
     rest = printable(f" ({', '.join(others)})") if others else ""
     return (
         f"{status.up} of {status.backends} backends up{rest}, {status.in_flight} in flight, "

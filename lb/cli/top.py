@@ -263,7 +263,7 @@ def _process(
     shape, colour = _VERDICTS.get(summary["verdict"], ("?", 33))
     head = f"{label}{shape} {summary['verdict']}: {printable(summary['why'])}"
     heads = textwrap.wrap(
-        head, width, subsequent_indent="  ", max_lines=_HEAD_LINES, placeholder="…"
+        head, max(width, 3), subsequent_indent="  ", max_lines=_HEAD_LINES, placeholder="…"
     )
     errors = sum(summary["errors"].values())
     figures = [

@@ -193,7 +193,7 @@ def test_a_drain_of_one_model_may_be_waited_for(capsys: pytest.CaptureFixture[st
     answers = {f"{path}/drain": json.loads(drained(model="m")), path: empty}
     with answering_paths(answers) as address:
         assert change_model(AdminTarget(address), "a", "m", "drain", wait=True) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "a, model m: draining, empty"
+    assert capsys.readouterr().out.splitlines()[-1] == "a, model m: drained"
 
 
 def test_a_drain_of_one_model_that_another_operator_ends_is_an_error(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from lb.admin.live import LiveView
 from lb.cli.admin_client import AdminTarget
 from lb.cli.top import Reading, View, draw
@@ -45,6 +47,12 @@ def test_eighty_columns_suffice() -> None:
         "● up         a           2       0     -        -      0  ",
     ]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_terminal_may_be_as_narrow_as_it_likes(width: int) -> None:
+    reading = Reading(AdminTarget("127.0.0.1:8003"), document())
+    assert len(draw([reading], View(), width, 0, coloured=False).lines) > 4
 
 
 def test_variants_and_shadows_are_below_the_backends() -> None:
