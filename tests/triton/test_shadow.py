@@ -17,9 +17,8 @@ from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import ask
 from tests.triton.records import Records
 from tests.triton.server import RealTriton
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 
-WAIT_S = 120.0
 CLASSES = 10
 CODE = """
 import numpy as np
