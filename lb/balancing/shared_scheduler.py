@@ -20,6 +20,7 @@ from lb.balancing.eligible_set import STARVING, EligibleSet, Waits, overtakes
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.scheduler import Renew, Scheduler
+from lb.balancing.selection import ANY_LEAD_S
 from lb.balancing.shared_load import SharedLoad
 from lb.balancing.tenant_times import TenantTimes
 from lb.balancing.tuning import TUNING
@@ -488,12 +489,13 @@ class SharedScheduler(Scheduler):
         if (
             left_s <= 0.0
             and shared.gave_way_reads != reads
+            and (eligible_set.has_tenants or eligible_set.lead_s == ANY_LEAD_S)
             and shared.sets[worker] == _set_key(eligible_set)
             and not any(each.is_idle for each in eligible_set.model_backends)
         ):
             # It has looked, and finds no room beyond what executes: workers learn by themselves how
             # many requests are to be ahead. If this one filled it up, requests of the one that has
-            # learnt a smaller number would wait for ever.
+            # learnt a smaller number would wait for ever. They do not where later ones overtake.
             shared.gave_way_to = None
             return _GIVE_WAY_AGAIN_S
         return left_s
