@@ -8,6 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import os
+import stat
 import sys
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 from urllib.parse import quote
 
 from lb.domain.backend import parse_address
@@ -93,12 +95,12 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
     try:
         address = parse_address(to.removeprefix("http://").rstrip("/"))
         with (
-            Path(file).open(encoding="utf-8", errors="replace") as lines,
+            Path(file).open("rb") as lines,
             closing(
                 http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
             ) as connection,
         ):
-            for request, response in exchanges(lines):
+            for request, response in exchanges(_present(lines)):
                 try:
                     _replay(connection, request, response, tolerance)
                     same += 1
@@ -114,6 +116,17 @@ def replay(file: str, to: str, tolerance: Tolerance) -> int:
         return 1
     _report(same, differences, skipped)
     return 1 if differences or not same else 0
+
+
+def _present(file: BinaryIO) -> Iterator[str]:
+    """The lines that a file has now. The requests that are replayed may be logged there."""
+    status = os.fstat(file.fileno())
+    left = status.st_size if stat.S_ISREG(status.st_mode) else math.inf
+    for line in file:
+        if left <= 0:
+            return
+        left -= len(line)
+        yield line.decode("utf-8", "replace")
 
 
 def exchanges(lines: Iterable[str]) -> Iterator[tuple[Event, Event]]:

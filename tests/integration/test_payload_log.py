@@ -90,6 +90,20 @@ class Logged:
             answer = call(request, timeout=WAIT_S, metadata=(("x-request-id", request_id),))
         assert answer.raw_output_contents == request.raw_input_contents
 
+    def infer_batch(self, rows: int) -> None:
+        """An inference of so many rows over gRPC."""
+        request = pb.ModelInferRequest(model_name="simple")
+        for name in ("INPUT0", "INPUT1"):
+            request.inputs.add(name=name, datatype="INT32", shape=[rows, 16])
+            request.raw_input_contents.append(bytes(rows * 16 * 4))
+        with grpc.insecure_channel(self.grpc) as channel:
+            call = channel.unary_unary(
+                MODEL_INFER.path,
+                request_serializer=MODEL_INFER.encode,
+                response_deserializer=MODEL_INFER.decode,
+            )
+            assert call(request, timeout=WAIT_S).outputs[0].shape == [rows, 16]
+
     def events(self, count: int) -> list[dict[str, Any]]:
         """All lines, once there are so many."""
         wait_until(
@@ -142,6 +156,17 @@ def test_payloads_of_both_protocols_are_logged_and_given_back(
     assert by_id["grpc", "response"]["data"]["outputs"][0]["data"] == ["x" * 16]
     assert by_id["long", "request"]["data"]["inputs"][0].keys() >= {"data_base64"}
     assert [e["data"]["inputs"][0]["data"] for e in events if "contentencoding" in e] == [[2.0]]
+
+
+def test_a_batch_that_is_cut_is_not_logged_and_not_said_to_be_dropped(
+    tmp_path: Path, tritons: list[Triton]
+) -> None:
+    with logged(tmp_path, tritons, models={"simple": {"split": "oversize"}}) as lb:
+        lb.infer_batch(9)  # more than the model takes
+        lb.infer_batch(1)
+        assert [event["path"] for event in lb.events(2)] == [MODEL_INFER.path] * 2
+        assert lb.metric("triton_lb_split_batches_total") == 1
+        assert lb.metric("triton_lb_log_dropped_total") == 0
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "one after the other"])

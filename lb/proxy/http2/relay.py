@@ -210,7 +210,7 @@ class Http2Relay(Http2Shared):
             return True
         recording = self.parts.payloads.recording_of(call)
         if recording is not None:
-            self.parts.payloads.drop(recording)  # the session takes the call from it
+            recording.forget()  # the session takes the call from it
         SplitSession(call, plan).take(payload, int(is_all))
         return True
 

@@ -64,9 +64,9 @@ class Echo(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def server(status: int, body: object) -> Iterator[tuple[str, type[Echo]]]:
+def server(status: int, body: object, kind: type[Echo] = Echo) -> Iterator[tuple[str, type[Echo]]]:
     """A server with one answer: its address, and what it has seen."""
-    handler = type("Handler", (Echo,), {"seen": [], "answer": (status, json.dumps(body).encode())})
+    handler = type("Handler", (kind,), {"seen": [], "answer": (status, json.dumps(body).encode())})
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -223,6 +223,26 @@ def test_the_command_tells_what_it_found(
         "  three: status 200 instead of 400",
         "1 skipped: no server had answered it",
     ]
+
+
+def test_what_is_logged_meanwhile_is_not_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server is a load balancer that logs to the very file."""
+    body = {"inputs": [{"name": "IN", "datatype": "INT8", "shape": [1], "data": [1]}]}
+    file = write(tmp_path, request(data=body), response(data=outputs(1.0)))
+    known = Path(file).read_text()
+
+    class Logging(Echo):
+        def do_POST(self) -> None:
+            with Path(file).open("a") as log:
+                log.write(known)
+            super().do_POST()
+
+    with server(200, outputs(1.0), Logging) as (address, seen):
+        assert main(["replay", file, "--to", address]) == 0
+        assert len(seen.seen) == 1
+    assert capsys.readouterr().out == "1 replayed: 1 same, 0 different\n"
 
 
 def test_an_error_is_the_same_answer_if_its_status_is(tmp_path: Path) -> None:
