@@ -253,7 +253,7 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_retries_total",
         _COUNTER,
-        "Attempts beyond the first of a request.",
+        "Attempts beyond the first of a request; hedges only where they won.",
         ("protocol",),
     ),
     MetricSpec(

@@ -163,6 +163,11 @@ async def test_a_step_waits_until_other_processes_have_told_what_they_know(
     assert place == "b1" or not is_news
     assert await stream.end() is grpc.StatusCode.OK
     assert len(two.relay.queue) == 0
+    (record,) = two.relay.finished.records
+    assert record.attempts == 1
+    assert record.backend is not None
+    assert record.backend.name == place or sent != "nothing"
+    assert (record.sequence is None) == (sent == "a request")
 
 
 async def test_a_step_that_waits_for_news_is_forgotten_with_its_stream(two: Setup) -> None:

@@ -398,6 +398,11 @@ class StreamSession(CallPart):
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = merge.target = branch or merge.new_branch(backend, message.model)
+        if call.backend is None:  # the first message had to wait
+            call.backend, call.attempts = backend, 1
+            if message.step is not None:
+                call.hints = RoutingHints()
+                call.hints.step = message.step
         router.note_model(message.model)
         work = router.take_work()
         self.single.see(work)
