@@ -738,7 +738,7 @@ class SharedScheduler(Scheduler):
         if shared is not None:
             del self._queue_keys[shared.own_entry.key]
         for load in self._loads.pop(model_queue, {}).values():
-            self._shared.pop(load.own_entry.key, None)
+            self._unshare(load)
 
     def _tenant_times(
         self, model_queue: ModelQueue, times: dict[int, TenantTimes], level: int
@@ -804,6 +804,11 @@ class SharedScheduler(Scheduler):
         if shared.counted_at is not model_backend:
             self._count_anew(shared, model_backend, now)
         return shared
+
+    def _unshare(self, load: SharedLoad) -> None:
+        """Count no more what others have at a model backend that is gone."""
+        if self._shared.get(load.own_entry.key) is load:  # else another one took its place
+            del self._shared[load.own_entry.key]
 
     def _limit(self, penalty: BackendPenalty, now: float) -> None:
         """Count what others have in flight at a backend, if it has a limit of its own."""
@@ -1006,7 +1011,7 @@ class SharedScheduler(Scheduler):
         for model_queue, loads in tuple(self._loads.items()):
             backends = model_queue.model_backends if model_queue in known else {}
             for backend in [each for each in loads if each not in backends]:
-                self._shared.pop(loads.pop(backend).own_entry.key, None)
+                self._unshare(loads.pop(backend))
             if model_queue not in known:
                 del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
