@@ -52,6 +52,14 @@ def test_whatever_a_client_does_something_is_there_for_another(tries: list[int])
     assert sum(budget.take("other", 0, float(len(tries))) for _ in range(1000)) >= 50
 
 
+def test_clients_that_came_long_ago_keep_nobody_from_being_remembered() -> None:
+    """A thousand are remembered. Those of ten seconds ago make room for others."""
+    budget = FairRerunBudget(0.0, 200.0, 0.0)
+    assert all(budget.take(number, 0, 0.0) for number in range(1100))
+    assert sum(budget.take("hostile", 0, 20.0) for _ in range(5000)) == 2000
+    assert sum(budget.take("other", 0, 20.0) for _ in range(5000)) == 1000
+
+
 def test_a_client_that_is_alone_has_all_that_is_earned() -> None:
     budget = FairRerunBudget(0.0, 10.0, 0.0)
     taken = [sum(budget.take("alone", 0, float(at)) for _ in range(1000)) for at in range(100)]
