@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving
 from tests.integration.test_workers import get
 
@@ -88,18 +89,26 @@ def test_a_rollback_holds_in_all_workers_and_is_shown(
             return dict(found)
 
         sent = Counter[int]()
+
+        def send() -> list[int]:
+            statuses = [infer(each) for each in connections]
+            sent.update(statuses)
+            return statuses
+
         while shown()["changed"] != "rollback":
-            sent.update(infer(each) for each in connections)
+            send()
             assert sent.total() < _MOST, shown()
         assert shown()["why"].startswith("canary: ")
         ramps = 'triton_lb_variant_rollbacks_total{model="m",variant="canary",why="errors"} 1.0'
         assert ramps in get(addresses["metrics"], "/metrics/own")[1]
-        while 500 in [infer(each) for each in connections]:
+        while 500 in send():
             pass  # workers hear of it a tenth of a second later
         assert {infer(each) for _ in range(50) for each in connections} == {200}
         assert [each["percent"] for each in shown()["variants"]] == [100, 0]
         assert serving.log.count("variant rolled back") == 1
-        assert shown()["variants"][1]["errors"] == sent[500]
+        wait_until(
+            lambda: shown()["variants"][1]["errors"] == sent[500], what="all errors are counted"
+        )
     finally:
         for connection in connections:
             connection.close()
