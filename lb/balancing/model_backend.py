@@ -146,7 +146,7 @@ class ModelBackend:
             # quick execution. Where executions are very unlike each other a quick one says nothing.
             is_any = cost.deviation_s > _RANDOM_DEVIATION * cost.mean_s
             quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
-            network_s = max(0.0, self.alone_s - quick_s, self.others_alone_s - quick_s)
+            network_s = max(0.0, max(self.alone_s, self.others_alone_s) - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
             ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
         self.limit = rule.limit(max(1, ceil(ahead - _AHEAD_ROUNDING)))

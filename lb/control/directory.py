@@ -657,8 +657,9 @@ class BackendDirectory:
         self._note_hang(port)
         if state is before:
             return False
+        is_up = state is BackendState.UP
         port.since = now
-        port.why = "" if state is BackendState.UP else why
+        port.why = "" if is_up else why
         port.changes += 1
         record = self.find(port.backend.name)
         record.settle(now)
@@ -681,7 +682,6 @@ class BackendDirectory:
                 port.why or "ready",
             )
         )
-        is_up = state is BackendState.UP
         level = self._news if is_up or record.admin is AdminState.STANDBY else logging.WARNING
         _log.log(
             level,

@@ -81,13 +81,7 @@ class Logged:
         request = pb.ModelInferRequest(model_name=model)
         request.inputs.add(name="INPUT0", datatype="BYTES", shape=[1])
         request.raw_input_contents.append((size).to_bytes(4, "little") + b"x" * size)
-        with grpc.insecure_channel(self.grpc) as channel:
-            call = channel.unary_unary(
-                MODEL_INFER.path,
-                request_serializer=MODEL_INFER.encode,
-                response_deserializer=MODEL_INFER.decode,
-            )
-            answer = call(request, timeout=WAIT_S, metadata=(("x-request-id", request_id),))
+        answer = self.call(request, ("x-request-id", request_id))
         assert answer.raw_output_contents == request.raw_input_contents
 
     def infer_batch(self, rows: int) -> None:
@@ -96,13 +90,19 @@ class Logged:
         for name in ("INPUT0", "INPUT1"):
             request.inputs.add(name=name, datatype="INT32", shape=[rows, 16])
             request.raw_input_contents.append(bytes(rows * 16 * 4))
+        assert self.call(request).outputs[0].shape == [rows, 16]
+
+    def call(
+        self, request: pb.ModelInferRequest, *metadata: tuple[str, str]
+    ) -> pb.ModelInferResponse:
+        """One unary call."""
         with grpc.insecure_channel(self.grpc) as channel:
             call = channel.unary_unary(
                 MODEL_INFER.path,
                 request_serializer=MODEL_INFER.encode,
                 response_deserializer=MODEL_INFER.decode,
             )
-            assert call(request, timeout=WAIT_S).outputs[0].shape == [rows, 16]
+            return call(request, timeout=WAIT_S, metadata=metadata)
 
     def events(self, count: int) -> list[dict[str, Any]]:
         """All lines, once there are so many."""
