@@ -30,7 +30,10 @@ def test_both_protocols_say_the_same() -> None:
     trace.settings["trace_file"].value.append("/tmp/t")
     assert trace_from_message(trace.SerializeToString()) == TRACE
     assert settings_from_json(settings_to_json(TRACE)) == TRACE
-    assert log_from_message(log_to_message(LOG).SerializeToString()) == LOG
+    log = log_to_message(LOG)
+    log.settings["log_file"].string_param = "/tmp/l"
+    log.settings["log_warning"].SetInParent()
+    assert log_from_message(log.SerializeToString()) == LOG
     assert settings_from_json(settings_to_json(LOG)) == LOG
 
 

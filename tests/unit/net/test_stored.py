@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from lb.net.stored import MOST_PIPES, Store, StoredBytes
+from lb.wire.grpc.message import MessageMeter, frame_message
 
 DATA = random.Random(1).randbytes(200_000)
 
@@ -58,6 +59,22 @@ def test_neighbours_become_one() -> None:
     assert joined.read() == DATA[5:90_000]
     assert stored.part(5, 70).followed_by(stored.part(71, 90)) is None
     assert stored.part(0, 5).followed_by(other.part(5, 10)) is None
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 5_000])
+def test_the_length_of_messages_is_known_there_too(step: int) -> None:
+    framed = frame_message(bytes(3)) + frame_message(b"") + frame_message(bytes(4_321))
+    stored = _stored(Store(), framed)
+    meter = MessageMeter()
+    lengths = []
+    for begin in range(0, len(stored), step):
+        meter.feed(stored.part(begin, begin + step))
+        lengths.append(meter.largest)
+    in_memory = MessageMeter()
+    for at, begin in enumerate(range(0, len(framed), step)):
+        in_memory.feed(framed[begin : begin + step])
+        assert lengths[at] == in_memory.largest
+    assert meter.largest == 4_321
 
 
 def test_a_socket_gets_what_it_takes_and_the_rest_later() -> None:

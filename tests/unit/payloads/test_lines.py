@@ -124,6 +124,23 @@ def test_a_raw_binary_request_is_marked() -> None:
     assert b64decode(request["data_base64"]) == b"\0\1\2\3"
 
 
+def test_binary_tensors_are_shown_with_their_values() -> None:
+    tensor = {"name": "IN", "datatype": "INT8", "shape": [2]}
+    text = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": 2}}]}).encode()
+    fields = f"Inference-Header-Content-Length: {len(text)}"
+    request, _ = events(http(text + b"\1\xff", fields), EMPTY)
+    assert request["data"] == {"inputs": [tensor | {"data": [1, -1]}]}
+
+
+@pytest.mark.parametrize("values", [b"\1", b"\1\2\3"])
+def test_binary_tensors_that_do_not_fit_their_description_stay_as_they_came(values: bytes) -> None:
+    tensor = {"name": "IN", "datatype": "INT8", "parameters": {"binary_data_size": 2}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    fields = f"Inference-Header-Content-Length: {len(text)}"
+    request, _ = events(http(text + values, fields), EMPTY)
+    assert b64decode(request["data_base64"]) == text + values
+
+
 def test_a_stream_of_events_is_a_text() -> None:
     text = 'data: {"text_output": "ü"}\n\n'
     _, response = events(EMPTY, http(text.encode(), "content-type: text/event-stream"))

@@ -437,15 +437,29 @@ def test_a_stream_is_logged_again_once_there_is_room() -> None:
     assert (log.memory_budget.held, log.log.dropped) == (0, 1)
 
 
-def test_streams_under_way_are_not_logged_by_other_rules() -> None:
+@pytest.mark.parametrize("models", [{"*": 0.5}, {}])
+def test_streams_under_way_are_not_logged_by_other_rules(models: dict[str, float]) -> None:
     log = Log()
     exchange, recording = open_stream(log)
     recording.add_request(asked("m")[:-1])
-    log.configure(models={"*": 0.5})
+    log.configure(models=models)
     recording.add_request(asked("m")[-1:] + asked("m"))
     log.log.finished(exchange)
     assert lines_of(log) == []
     assert log.memory_budget.held == 0
+
+
+def test_a_long_message_that_came_in_pieces_is_a_line_of_its_model() -> None:
+    log = Log(models={"m": 1.0}, memory_bytes=1 << 17)
+    _, recording = open_stream(log)
+    request = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(50_000)])
+    request.inputs.add(name="IN", datatype="INT8", shape=[50_000])
+    framed = frame_message(request.SerializeToString())
+    for at in range(0, len(framed), 1_000):
+        recording.add_request(framed[at : at + 1_000])
+    [event] = lines_of(log)
+    assert event["inferenceservicename"] == "m"
+    assert event["data"]["inputs"][0]["shape"] == [50_000]
 
 
 def test_a_message_that_is_too_large_is_a_line_without_data() -> None:

@@ -141,6 +141,17 @@ def test_rows_that_never_repeat_are_kept_up_to_a_bound(monkeypatch: pytest.Monke
     assert len(total) > 500
 
 
+def test_rows_that_a_server_still_has_are_kept_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_BASE", 50)
+    memory = StatisticsMemory()
+    rows = rows_of(range(100))
+    memory.take("a", KEY, {path: 2 * value for path, value in rows.items()}, 0.0, 1.0)
+    memory.take("a", KEY, rows, 2.0, 3.0)  # it has begun anew
+    assert memory.total(KEY) == {path: 3 * value for path, value in rows.items()}
+
+
 def test_one_model_that_is_too_large_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COUNTERS", 50)
     memory = StatisticsMemory()

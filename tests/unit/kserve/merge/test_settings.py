@@ -93,6 +93,14 @@ def test_trace_settings_of_grpc_are_merged_alike() -> None:
         merge.combine([("a", one), ("b", other)])
 
 
+def test_trace_settings_without_a_count_are_merged_too() -> None:
+    merge = AtOnce(GrpcTraceSettings())
+    one = trace_message()
+    del one.settings["trace_count"]
+    found = pb.TraceSettingResponse.FromString(merge.combine([("a", one), ("b", one)]))
+    assert found == one
+
+
 def log_message(**changes: Any) -> pb.LogSettingsResponse:
     message = pb.LogSettingsResponse()
     settings: dict[str, Any] = LOG | changes
