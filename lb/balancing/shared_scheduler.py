@@ -1015,7 +1015,9 @@ class SharedScheduler(Scheduler):
             if model_queue not in known:
                 del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
-            self._limited.pop(self._limits.pop(backend).own_entry.key, None)
+            limited = self._limits.pop(backend)
+            if self._limited[limited.own_entry.key] is limited:  # else another one took its place
+                del self._limited[limited.own_entry.key]
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)

@@ -621,11 +621,32 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
     scheduler = Scheduler()
     backend = make_backend("one")
     plan = QueuePlan(limits={})
-    for number in range(5000):
-        ticket = Ticket(RequestClass(b"model", str(number).encode(), plan, (backend,)), 0.0)
+
+    def begin(number: int) -> Ticket:
+        ticket = Ticket(RequestClass(b"model", b"%d" % number, plan, (backend,)), 0.0)
         scheduler.offer(ticket, 0.0)
-        scheduler.complete(ticket, 0.1, Ending.GOOD)
-    assert sum(1 for _ in scheduler.model_queues(1.0)) < 5000
+        return ticket
+
+    used = begin(0)
+    for number in range(1, 5000):
+        scheduler.complete(begin(number), 0.1, Ending.GOOD)
+    known = [view.version for view in scheduler.model_queues(1.0)]
+    assert len(known) < 5000
+    assert b"0" in known
+    scheduler.complete(used, 0.1, Ending.GOOD)
+
+
+def test_one_may_ask_for_some_models_and_for_those_with_queued_requests_only() -> None:
+    desk = Desk(0.01, limit=1)
+    other = Ticket(RequestClass(b"other", b"", desk.plan, desk.backends), desk.now)
+    desk.offer(other)
+    found = [view.model for view in desk.scheduler.model_backends([b"other"])]
+    assert found == [b"other"]
+    desk.complete(other)
+    assert list(desk.scheduler.model_queues(desk.now, idle=False)) == []
+    desk.fill(2)
+    waiting = [view.model for view in desk.scheduler.model_queues(desk.now, idle=False)]
+    assert waiting == [b"model"]
 
 
 class TestBeside:

@@ -87,3 +87,21 @@ def test_a_backend_at_its_limit_for_everything_is_none_but_for_what_is_there() -
     only.max_in_flight = only.in_flight = 1
     assert desk.best() == "-"
     assert desk.best(only) == "b0"
+
+
+def test_the_next_request_of_a_stream_stays_where_the_last_one_was_unless_that_is_worse() -> None:
+    desk = Desk(0.010, 0.013, 0.04)
+    stays = [desk.scheduler.stays(desk.ticket(), home, desk.now) for home in desk.backends]
+    assert stays == [True, True, False]
+    for _ in range(3):
+        desk.scheduler.start(desk.ticket(), desk.backends[1], desk.now)
+    assert not desk.scheduler.stays(desk.ticket(), desk.backends[1], desk.now)
+
+
+def test_it_stays_where_it_can_go_nowhere_else_and_nowhere_that_is_not_known() -> None:
+    desk = Desk(0.01, 0.04)
+    slow = desk.backends[1]
+    assert desk.scheduler.stays(desk.ticket(slow), slow, desk.now)
+    assert not desk.scheduler.stays(desk.ticket(), make_backend("gone"), desk.now)
+    unknown = Ticket(RequestClass(b"other", b"", desk.plan, desk.backends), desk.now)
+    assert not desk.scheduler.stays(unknown, slow, desk.now)

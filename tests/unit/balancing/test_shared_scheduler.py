@@ -455,6 +455,29 @@ def test_a_backend_with_another_address_is_not_the_one_that_finishes_under_its_n
     one.queue(2.1)  # it knows that
 
 
+def test_the_limit_of_a_backend_holds_after_another_record_of_it_is_gone() -> None:
+    one, two = Machine(names=("a",), plan=Capacity(5), most=1).workers
+    [first] = one.backends
+    old = one.begin(0.0)
+    again = (Backend(make_spec("a", max_in_flight=1)),)
+
+    def follow(backends: tuple[Backend, ...], now: float) -> None:
+        one.backends = backends
+        one.request_class = RequestClass(b"model", b"", one.plan, backends)
+        assert one.scheduler.follow(lambda _: (one.plan, backends), now) == []
+
+    follow(again, 0.1)
+    one.complete(one.begin(0.2), 0.3)
+    one.complete(old, 1.0)
+    one.scheduler.forget(first)
+    follow(again, 1.1)
+    running = two.begin(2.0)
+    one.request_class = RequestClass(b"other", b"", one.plan, again)
+    queued = one.queue(2.1)
+    two.complete(running, 3.0)
+    assert one.due(3.0) == [queued]
+
+
 def test_what_was_forgotten_as_idle_is_shared_again_when_it_is_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from random import Random
 
-from lb.balancing.waiting import TenantQueue, WaitingQueue
+import pytest
+
+from lb.balancing.tenant_times import TenantTimes
+from lb.balancing.waiting import LOWEST, TenantQueue, WaitingQueue
 from lb.domain.schedule import Order, QueuePlan, QueueRules, RequestClass, Ticket
+from lb.sharing.usage import UsageTable, size
 
 PLAN = QueuePlan(limits={})
 
@@ -26,6 +31,7 @@ def ticket(
     made.tenant = tenant
     made.deadline = deadline
     made.work_s = work_s
+    made.queued_at = arrived_at
     return made
 
 
@@ -134,6 +140,49 @@ def test_dropped_one_is_passed_over() -> None:
         queue.remove(each)
         assert not each.is_waiting
     assert set(served(queue)) == set(tickets[1::2])
+
+
+def shared_times() -> Callable[[int], TenantTimes]:
+    """Times of tenants as a worker has them."""
+    table = UsageTable(memoryview(bytearray(size(1))), 0, 1)
+    return lambda level: TenantTimes(table, b"model", b"", level)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_tenants_that_come_and_go_disturb_no_turns(is_shared: bool) -> None:
+    queue = WaitingQueue(QueueRules(), shared_times() if is_shared else None)
+    stay = [ticket(number, tenant=f"stays{number % 2}") for number in range(200)]
+    for each in stay:
+        queue.add(each)
+    random = Random(1)
+    order: list[Ticket] = []
+    for number in range(100):
+        passing = [
+            ticket(1000 + 10 * number + each, tenant=f"{number}/{each}") for each in range(9)
+        ]
+        for each in passing:
+            queue.add(each)
+        random.shuffle(passing)
+        for each in passing:
+            queue.remove(each)
+        order += served(queue, count=2)
+    assert sorted(each.number for each in order) == list(range(200))
+    turns = [each.tenant for each in order]
+    assert all(set(turns[at : at + 2]) == {"stays0", "stays1"} for at in range(0, 200, 2))
+    assert queue.count == 0
+    assert queue.highest() == LOWEST + 1
+
+
+def test_one_that_was_put_back_is_next_and_all_that_wait_are_listed() -> None:
+    queue = WaitingQueue(QueueRules(), shared_times())
+    tickets = [ticket(number, tenant=str(number % 2)) for number in range(6)]
+    for each in tickets:
+        queue.add(each)
+    assert queue.level(0.0).turn_slot() > 0
+    first, second = served(queue, count=2)
+    queue.put_back(first)
+    assert set(queue) == {*tickets} - {second}
+    assert first in served(queue, count=2)
 
 
 def test_victim_is_of_the_lowest_priority() -> None:
