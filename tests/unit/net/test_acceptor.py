@@ -189,6 +189,40 @@ def test_a_closed_listener_refuses(run: Callable[[Coroutine[Any, Any, None]], No
     run(scenario())
 
 
+def test_a_listener_that_is_closed_before_it_has_opened_refuses(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(1)
+        house.acceptor.begin()
+        house.acceptor.close()
+        await eventually(lambda: not house.tasks)
+        with pytest.raises(ConnectionRefusedError):
+            await house.connect()
+        assert not house.acceptor.is_accepting
+        await house.close()
+
+    run(scenario())
+
+
+def test_a_listener_of_one_of_several_processes_closes_between_its_turns(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(1000, share=Share(Shares()))
+        waiting = flood(house, 3)
+        await house.acceptor.open()
+        await eventually(lambda: bool(house.arrived))
+        house.acceptor.close()
+        with pytest.raises(ConnectionRefusedError):
+            await house.connect()
+        for each in waiting:
+            each.close()
+        await house.close()
+
+    run(scenario())
+
+
 def test_a_listener_closes_while_it_is_paused(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:

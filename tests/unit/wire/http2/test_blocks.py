@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from hpack import Encoder
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
@@ -263,6 +265,51 @@ def test_blocks_that_differ_in_their_traceparent_fill_no_cache() -> None:
     known = other.known_request(traced(5001, behind=state))
     assert known is not None
     assert known.block == traced(5001, behind=state)
+
+
+def told(reader: BlockReader, block: bytes) -> tuple[object, ...]:
+    """What a block says, or which error it is."""
+    try:
+        head = reader.known_request(block) or reader.request(block)
+    except (Http2Error, Malformed) as error:
+        return type(error), str(error)
+    return head.block, sorted(head.noted), head.facts.path, head.facts.fault
+
+
+NORMAL = b"00-%032x-%016x-01" % (7, 7)
+CODED = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(NORMAL)
+ODD_VALUES = {
+    "as usual": bytes((len(NORMAL),)) + NORMAL,
+    "huffman": bytes((0x80 | len(CODED),)) + CODED,
+    "broken huffman": bytes((0x80 | 4,)) + b"\xff" * 4,
+    "empty": b"\0",
+    "short": b"\x05" + NORMAL[:5],
+    "spaces": bytes((len(NORMAL),)) + NORMAL.replace(b"-", b" "),
+    "control characters": bytes((len(NORMAL),)) + NORMAL.replace(b"-", b"\1"),
+    "of zeros": bytes((len(NORMAL),)) + NORMAL.replace(b"7", b"0"),
+    "cut off": bytes((len(NORMAL),)) + NORMAL[:-1],
+    "no length": b"",
+}
+
+
+@pytest.mark.parametrize("behind", [b"", encode_field(b"tracestate", b"a=b")])
+@pytest.mark.parametrize("private", [frozenset[bytes](), frozenset({b"traceparent"})])
+@pytest.mark.parametrize("value", ODD_VALUES.values(), ids=ODD_VALUES)
+def test_an_odd_traceparent_says_the_same_to_who_knows_all_else(
+    value: bytes, private: frozenset[bytes], behind: bytes
+) -> None:
+    """Known or not, a block is read alike."""
+    noted = frozenset({b"traceparent", b"tracestate"})
+    readers = [BlockReader(HeadCaches(private, noted), LIMIT) for _ in range(2)]
+    for reader in readers:
+        reader.acknowledged()
+    knowing, fresh = readers
+    for number in range(1, 9):
+        block = traced(number, behind=behind)
+        assert (knowing.known_request(block) or knowing.request(block)).noted
+    usual = encode_field(b"traceparent", NORMAL)
+    odd = PLAIN + usual[: -1 - len(NORMAL)] + value + behind
+    assert told(knowing, odd) == told(fresh, odd)
 
 
 def test_a_client_whose_other_fields_differ_as_well_fills_no_cache() -> None:
