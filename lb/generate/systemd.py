@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Final
 
 from lb.domain.backend import parse_address
@@ -18,6 +17,7 @@ from lb.generate.files import GeneratedFile
 from lb.generate.mig import SCRIPT
 from lb.generate.servers import Place, server_command
 from lb.generate.stack import Server, ServerKind, Stack
+from lb.settings.values import is_ip_address
 
 UNITS: Final = "etc/systemd/system"
 TARGET: Final = "triton.target"
@@ -146,17 +146,9 @@ def _socket_unit(stack: Stack) -> str:
     streams = []
     for text in stack.options.listen.addresses.values():
         address = parse_address(text)
-        if address.path or _is_ip(address.host):
+        if address.path or is_ip_address(address.host):
             streams.append(f"ListenStream={address.path or text}\n")
     return _SOCKET_UNIT.format(header=HEADER, streams="".join(streams))
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 _METRICS: Final = "${GPU_METRICS}"

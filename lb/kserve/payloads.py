@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import BYTES, FORMATS
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -32,12 +33,8 @@ JSON_BYTES: Final = 64 * 1024
 """Longest JSON that is read: reading and writing it takes about 2 ms."""
 VALUES: Final = 1024
 """Most values of a tensor that become JSON: about 0.5 ms for numbers with a fraction."""
-_BYTES: Final = "BYTES"
 _LENGTH_SIZE: Final = 4
-_FORMATS: Final = {
-    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
-    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
-}  # fmt: skip
+_FORMATS: Final = {name: kind for name, kind in FORMATS.items() if name != "FP16"}
 """Format of `struct` by data type. FP16 and BF16 have no form in Triton's JSON."""
 _SIZE: Final = "binary_data_size"
 _REGION: Final = "shared_memory_region"
@@ -149,7 +146,7 @@ def binary_of(tensor: Mapping[str, Any]) -> bytes:
         if "data_base64" in tensor:
             return b64decode(tensor["data_base64"], validate=True)
         values = list(_flat(tensor["data"]))
-        if datatype == _BYTES:
+        if datatype == BYTES:
             return b"".join(_element(value.encode()) for value in values)
         return struct.pack(f"<{len(values)}{_FORMATS[str(datatype)]}", *values)
     except (
@@ -260,7 +257,7 @@ def _data(datatype: str, raw: bytes) -> Json:
 
 def _values(datatype: str, raw: bytes) -> list[Any] | None:
     """The values of a tensor in its binary form; None where these are too many, or not for JSON."""
-    if datatype == _BYTES:
+    if datatype == BYTES:
         return _texts(raw)
     kind = _FORMATS.get(datatype)
     if kind is None:
@@ -301,7 +298,7 @@ def _typed_data(datatype: str, contents: pb.InferTensorContents) -> Json:
         return {"data": []}
     values = list(fields[0][1])
     try:
-        if datatype == _BYTES:
+        if datatype == BYTES:
             return _data(datatype, b"".join(_element(value) for value in values))
         if len(values) <= VALUES and _finite(values) is not None:
             return {"data": values}

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+from lb.kserve.datatypes import BYTES, SIZES
+
 MAX_BYTES: Final = 64 * 2**20
 """Larger requests are not made up."""
-_SIZES: Final = {
-    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,
-    "INT32": 4, "INT64": 8, "FP16": 2, "FP32": 4, "FP64": 8, "BF16": 2,
-    # A string is its length in four bytes; these are empty.
-    "BYTES": 4,
-}  # fmt: skip
+_SIZES: Final = SIZES | {BYTES: 4}
+"""A string is its length in four bytes; these are empty."""
 _PREFIX: Final = "TYPE_"
 _STRING: Final = "STRING"
 
@@ -68,7 +66,7 @@ def warm_up_request(config: str) -> WarmUpRequest | None:
 
 def _tensor(described: dict[str, Any], batch: list[int]) -> tuple[dict[str, Any], int]:
     name = str(described["data_type"]).removeprefix(_PREFIX)
-    datatype = "BYTES" if name == _STRING else name
+    datatype = BYTES if name == _STRING else name
     # A tensor of shapes is one for all of a batch.
     whole = [] if described.get("is_shape_tensor") else batch
     shape = whole + [max(int(each), 1) for each in described["dims"]]

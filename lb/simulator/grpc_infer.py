@@ -7,28 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import TYPED_CONTENTS
 from lb.simulator.errors import invalid
 from lb.simulator.models import VERSION, InferRequest, Parameter
 from lb.simulator.tensors import Tensor, Value, is_datatype, pack
 
 FINAL_RESPONSE: Final = "triton_final_response"
 EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
-
-_CONTENTS: Final = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-"""Which field of InferTensorContents holds the elements of a datatype."""
 
 
 def parse(message: pb.ModelInferRequest) -> InferRequest:
@@ -81,7 +66,7 @@ def _raw_data(
 
 
 def _explicit_data(model: str, declared: pb.ModelInferRequest.InferInputTensor) -> bytes:
-    field = _CONTENTS.get(declared.datatype)
+    field = TYPED_CONTENTS.get(declared.datatype)
     if field is None or not declared.HasField("contents"):
         raise _no_data(model, declared.name)
     for other, _ in declared.contents.ListFields():

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from lb.kserve.datatypes import BYTES, FORMATS
 from lb.simulator.errors import ErrorKind, TritonError, invalid
 from lb.simulator.http_json import Json, dumps
 from lb.simulator.models import VERSION, InferRequest, Model, Parameter
 from lb.simulator.tensors import (
-    BYTES,
-    FORMATS,
     Tensor,
     Value,
     element_count,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import BYTES
 from lb.simulator.errors import invalid
-from lb.simulator.tensors import BYTES, Tensor, make_tensor
+from lb.simulator.tensors import Tensor, make_tensor
 
 VERSION: Final = "1"
 """Every simulated model has this one version."""

@@ -12,25 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lb.kserve.datatypes import BYTES, FORMATS
+
 Value = bool | int | float | bytes
 
-FORMATS: Final = {
-    "BOOL": "?",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "FP16": "e",
-    "FP32": "f",
-    "FP64": "d",
-}
-"""KServe's fixed-size datatypes, with the letter that `struct` has for them."""
-
-BYTES: Final = "BYTES"
 _LENGTH: Final = struct.Struct("<I")
 
 

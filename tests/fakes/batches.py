@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import SIZES
 from lb.kserve.merge.steps import finish
 from lb.kserve.split.bodies import Body, BodyCut, cut_body
 from lb.kserve.split.messages import MessageCut, cut_message
-from lb.kserve.split.tensors import SIZES
 from lb.wire.rope import Payload, Rope
 
 TYPED = {

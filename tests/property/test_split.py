@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import SIZES
 from lb.kserve.merge.steps import finish
 from lb.kserve.split.bodies import join_bodies
 from lb.kserve.split.messages import first_rows, join_messages
-from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
+from lb.kserve.split.tensors import NotMerged, NotSplit
 from tests.fakes.batches import (
     Tensor,
     answer_of,

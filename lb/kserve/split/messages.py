@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import BYTES, TYPED_CONTENTS
 from lb.kserve.merge.steps import STEP_BYTES, Steps
 from lb.kserve.split.tensors import (
     BYTE_SIZE,
-    BYTES,
     MAX_PARSED,
     OFFSET,
     REGION,
@@ -41,13 +41,6 @@ PieceT = TypeVar("PieceT", memoryview, Held)
 
 _RAW_INPUTS: Final = 7
 _RAW_OUTPUTS: Final = 6
-_TYPED: Final = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
-    "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents",
-    "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
-    "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
-}  # fmt: skip
-"""The field of typed contents, by data type; FP16 and BF16 have none."""
 _MAX_INPUTS: Final = 256
 """Inputs of a request. Each part has all of them."""
 _MAX_FIELDS: Final = 1024
@@ -118,7 +111,7 @@ class MessageCut:
                 each.parameters[OFFSET].int64_param += first * row
                 each.parameters[BYTE_SIZE].int64_param = count * row
             elif typed is not None:
-                name = _TYPED[each.datatype]
+                name = TYPED_CONTENTS[each.datatype]
                 contents = getattr(typed, name)
                 row = len(contents) // self.rows
                 getattr(each.contents, name).extend(contents[first * row : (first + count) * row])
@@ -138,7 +131,7 @@ def _memory_of(each: Any) -> int:
     """Bytes that the typed contents of an input take: once parsed, and once more in the parts."""
     if not each.HasField("contents"):
         return 0
-    elements = len(getattr(each.contents, _TYPED[each.datatype]))
+    elements = len(getattr(each.contents, TYPED_CONTENTS[each.datatype]))
     size: int = each.contents.ByteSize()
     return elements * (_STRING_BYTES if each.datatype == BYTES else _ELEMENT_BYTES) + 2 * size
 
@@ -385,7 +378,7 @@ def _check_typed(each: Any) -> int:
     Raises:
         NotSplit: they are not.
     """
-    name = _TYPED.get(each.datatype)
+    name = TYPED_CONTENTS.get(each.datatype)
     if name is None or not each.HasField("contents"):
         raise NotSplit("an input has no contents")
     elements = 1

@@ -11,15 +11,10 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
+from lb.kserve.datatypes import BYTES, SIZES
 from lb.kserve.merge.steps import Steps
 from lb.wire.rope import Held, Rope
 
-BYTES: Final = "BYTES"
-SIZES: Final = {
-    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,
-    "INT32": 4, "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
-}  # fmt: skip
-"""Bytes of an element, by data type; an element of BYTES says its own length."""
 MAX_WALKED: Final = 2**16
 """Elements of a BYTES tensor that are walked over, in steps: twenty milliseconds."""
 _WALKED_AT_ONCE: Final = 2048

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from lb.kserve.datatypes import FORMATS
 from lb.simulator.tensors import (
-    FORMATS,
     Tensor,
     Value,
     element_count,

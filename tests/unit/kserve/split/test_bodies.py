@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from lb.kserve.datatypes import SIZES
 from lb.kserve.merge.steps import STEP_BYTES, finish
 from lb.kserve.split.bodies import ALL_JSON, cut_body, join_bodies
-from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
+from lb.kserve.split.tensors import NotMerged, NotSplit
 from tests.fakes.batches import answered, body_of, compact, counted, read_body
 from tests.fakes.work import instructions
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.datatypes import SIZES
 from lb.kserve.merge.steps import finish
 from lb.kserve.split.messages import cut_message, first_rows, join_messages
-from lb.kserve.split.tensors import SIZES, NotMerged, NotSplit
+from lb.kserve.split.tensors import NotMerged, NotSplit
 from lb.wire.rope import Rope
 from tests.fakes.batches import TYPED, answer_of, counted, message_of, read_message, request_of
 from tests.fakes.work import instructions
