@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields, write_varint
+from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields, write_bytes, write_varint
 
 _NAME: Final = 1
 _VERSION: Final = 2
@@ -28,10 +28,6 @@ JSON_BYTES: Final = 64 * 1024
 """Bytes of an answer in JSON within which a name must stand to be replaced."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
 _COLON: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-
-
-def _field(number: int, value: bytes) -> bytes:
-    return bytes((number << 3 | BYTES,)) + write_varint(len(value)) + value
 
 
 def _spans(part: bytes, size: int, numbers: frozenset[int]) -> list[tuple[int, int, int, int]]:
@@ -64,7 +60,7 @@ def renamed_request(part: bytes, size: int, model: bytes, version: bytes) -> byt
         model: the name to put there.
         version: likewise; empty leaves it to the Triton.
     """
-    head = _field(_NAME, model) + (_field(_VERSION, version) if version else b"")
+    head = write_bytes(_NAME, model) + (write_bytes(_VERSION, version) if version else b"")
     return head + _without(part, _spans(part, size, _REQUEST))
 
 
@@ -82,7 +78,7 @@ def renamed_answer(part: bytes, size: int, name: Callable[[bytes], bytes]) -> by
     _, _, begin, end = spans[-1]
     old = part[begin:end]
     new = name(old)
-    return part if new == old else _field(_NAME, new) + _without(part, spans)
+    return part if new == old else write_bytes(_NAME, new) + _without(part, spans)
 
 
 def renamed_inside(part: bytes, size: int, number: int, name: Callable[[bytes], bytes]) -> bytes:

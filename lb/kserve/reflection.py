@@ -22,7 +22,7 @@ from google.protobuf.descriptor_pb2 import (
 
 from lb.kserve import inference_pb2
 from lb.wire.grpc.status import GrpcStatus
-from lb.wire.protobuf import BYTES, fields
+from lb.wire.protobuf import BYTES, fields, write_bytes
 
 _HOST, _FILE, _SYMBOL, _EXTENSION, _EXTENSIONS, _LIST = 1, 3, 4, 5, 6, 7
 """Fields of a `ServerReflectionRequest`; all but the first are one of a kind."""
@@ -162,36 +162,25 @@ def answer(question: bytes) -> bytes:
                 host = question[start:end]
             elif _FILE <= number <= _LIST:
                 kind, text = number, question[start:end].decode(errors="replace")
-    return _bytes(_HOST, host) + _bytes(_ORIGINAL, question) + _found(kind, text)
+    return write_bytes(_HOST, host) + write_bytes(_ORIGINAL, question) + _found(kind, text)
 
 
 def _found(kind: int, text: str) -> bytes:
     known = descriptors()
     if kind == _LIST:
-        services = (_bytes(1, name.encode()) for name in known.services)
-        return _bytes(_SERVICES, b"".join(_bytes(1, service) for service in services))
+        services = (write_bytes(1, name.encode()) for name in known.services)
+        return write_bytes(_SERVICES, b"".join(write_bytes(1, service) for service in services))
     file = None
     if kind == _FILE:
         file = known.files.get(text)
     elif kind == _SYMBOL:
         file = known.symbols.get(text)
     if file is not None:
-        return _bytes(_FILES_FOUND, _bytes(1, file))
+        return write_bytes(_FILES_FOUND, write_bytes(1, file))
     if kind:
         return _error(GrpcStatus.NOT_FOUND, "nothing of that name is known")
     return _error(GrpcStatus.INVALID_ARGUMENT, "the request asks for nothing")
 
 
 def _error(status: GrpcStatus, text: str) -> bytes:
-    return _bytes(_ERROR, b"\x08%c" % status + _bytes(2, text.encode()))
-
-
-def _bytes(number: int, value: bytes) -> bytes:
-    """A field with a string, bytes or a message."""
-    size = len(value)
-    length = bytearray()
-    while size > 0x7F:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return b"%c%b%b" % (number << 3 | BYTES, bytes(length), value)
+    return write_bytes(_ERROR, b"\x08%c" % status + write_bytes(2, text.encode()))

@@ -136,3 +136,8 @@ def write_varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def write_bytes(number: int, value: bytes) -> bytes:
+    """A field with a string, bytes or a message; its number is 15 at most."""
+    return bytes((number << 3 | BYTES,)) + write_varint(len(value)) + value
