@@ -14,7 +14,7 @@ WHOLE_TESTS := tests/integration
 WHOLE_FIRST := $(wildcard tests/integration/test_[a-l]*.py)
 WHOLE_LAST := $(filter-out $(WHOLE_FIRST),$(wildcard tests/integration/test_*.py))
 SERVER_TESTS := tests/triton
-# What runs so takes the time that nobody else wants.
+# What runs so takes the time that nobody else wants, until the tests that wait are over.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
 # Tests start many hundred processes of the product: one of them compiles its modules for all.
@@ -65,7 +65,7 @@ check:
 	$(MAKE) --no-print-directory test-whole-last >build/check-whole.log 2>&1 & last=$$!; \
 	$(MAKE) -k --no-print-directory test-whole-first test-others; first=$$?; \
 	wait $$last; last=$$?; cat build/check-whole.log; wait $$servers; servers=$$?; cat build/check-servers.log; \
-	wait $$beside; beside=$$?; cat build/check.log; exit $$((first || last || servers || beside))
+	$(BIN)/python tools/usual_priority.py $$beside; wait $$beside; beside=$$?; cat build/check.log; exit $$((first || last || servers || beside))
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools deploy
