@@ -108,7 +108,7 @@ class BatchingModelBackend(ModelBackend):
 
     def estimate(self, rows: int, size: int, now: float) -> Estimate:
         """Predict when a request would execute here; see `ModelBackend`."""
-        can_take = self.can_take() or self.may_try(now)
+        can_take = (self.can_take() or self.may_try(now)) and not self.is_shut()
         begins_at = now
         filled = rows
         if len(self._running) >= self.instances or not can_take:
@@ -126,8 +126,7 @@ class BatchingModelBackend(ModelBackend):
         if self.external_load is not None:
             begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
-        may_begin = can_take and not self.is_shut()
-        return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
+        return Estimate(begins_at, begins_at + took, took, may_begin=can_take)
 
     def least_begin(self, ratio: float, now: float) -> float:
         """Predict when an instance is free; see `ModelBackend`."""

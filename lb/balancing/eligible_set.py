@@ -172,6 +172,9 @@ class EligibleSet:
         found: Sequence[ModelBackend] = self.model_backends
         if self.index is not None:
             found = self.index.candidates(now, self._among) or found
+        elif self.is_capped:
+            # Where requests of other models have all places, nobody knows when one is free.
+            found = [each for each in found if each.load.in_flight or not each.is_shut()] or found
         return _unreserved(found) if is_reserved else found
 
     def decide(
@@ -380,11 +383,15 @@ class EligibleSet:
         for model_backend in self.model_backends:
             if model_backend is chosen:
                 continue
-            begins = (
-                now
-                if model_backend.load.in_flight < model_backend.instances
-                else model_backend.free_times(now)[0]
-            )
+            in_flight = model_backend.load.in_flight
+            if in_flight >= model_backend.instances:
+                begins = model_backend.free_times(now)[0]
+            elif not (self.is_capped and model_backend.is_shut()):
+                begins = now
+            elif in_flight:
+                begins = model_backend.estimate(1, 0, now).begins_at
+            else:
+                continue
             if begins < score:
                 total += model_backend.could_take(score - begins, own_execution_weight)
         return total

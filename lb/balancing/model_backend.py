@@ -335,6 +335,11 @@ class ModelBackend:
                 may_begin = True
         if backend.max_in_flight and self.is_shut():
             may_begin = False
+            if 0 < count < self.instances:
+                # A request of this model has to end, or one of others, of which nothing is known.
+                begins_at = load.free_at(count)
+                if begins_at < now:
+                    begins_at = now + (now - begins_at)
         if self.penalty.factor != 1.0:
             took *= self.penalty.factor_now(now)
         if self.external_load is not None:

@@ -33,11 +33,14 @@ class Desk:
         instances: int = 1,
         rounds: int = 4,
         rules: QueueRules | None = None,
+        capacity: Capacity | None = None,
     ) -> None:
         self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
         self.plan = QueuePlan(
-            limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
+            limits={},
+            default=capacity or Capacity(limit, instances=instances),
+            rules=rules or QueueRules(),
         )
         self.known: dict[tuple[Backend, ...], RequestClass] = {}
         self.now = 0.0
@@ -634,6 +637,50 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
     assert len(known) < 5000
     assert b"0" in known
     scheduler.complete(used, 0.1, Ending.GOOD)
+
+
+@pytest.mark.parametrize("deadline_s", [float("inf"), 5.0])
+@pytest.mark.parametrize("slower_s", [0.010, 0.012, 0.1])
+@pytest.mark.parametrize(
+    "capacity",
+    [
+        Capacity(1, is_auto=True),
+        Capacity(2),
+        Capacity(1, is_auto=True, instances=3),
+        Capacity(1, is_auto=True, max_batch=8),
+        Capacity(1, is_shared=True),
+    ],
+    ids=["auto", "two", "instances", "batches", "side by side"],
+)
+def test_a_backend_that_other_models_fill_is_not_waited_for(
+    capacity: Capacity, slower_s: float, deadline_s: float
+) -> None:
+    desk = Desk(0.01, slower_s, capacity=capacity)
+    filled, other = desk.backends
+    filled.max_in_flight = 1
+    for _ in range(3):
+        filling = Ticket(RequestClass(b"other", b"", desk.plan, (filled,)), desk.now)
+        desk.offer(filling)
+        ticket = desk.ticket(deadline_s=deadline_s)
+        assert desk.scheduler.best(ticket, desk.now) is other
+        assert desk.offer(ticket) is other
+        desk.now += slower_s
+        desk.complete(ticket)
+        desk.complete(filling)
+        desk.now += 1.0
+
+
+def test_a_backend_that_its_own_model_fills_is_waited_for_where_that_is_quicker() -> None:
+    desk = Desk(0.01, 0.1, capacity=Capacity(1, is_auto=True, instances=3))
+    for backend in desk.backends:
+        backend.max_in_flight = 2
+    running = desk.fill(2)
+    queued = desk.ticket()
+    assert desk.offer(queued) is None
+    desk.now += 0.01
+    desk.complete(running[0])
+    assert desk.due() == [queued]
+    assert queued.backend is desk.backends[0]
 
 
 def test_one_may_ask_for_some_models_and_for_those_with_queued_requests_only() -> None:
