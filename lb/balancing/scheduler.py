@@ -3,7 +3,7 @@
 Backends are compared by when a request would begin there and by a part of what its own execution
 takes, from what is in flight there and from learnt costs. If the best one is full the request is
 queued here, bound to no backend, although a slower one may be free. The slower one is used once the
-others would take longer for the whole queue than the slower one takes for one request of it.
+wait of the last queued request would be longer than that part of an execution at the slower one.
 `lb.balancing.waiting` decides which request is next, `lb.balancing.selection` compares.
 """
 

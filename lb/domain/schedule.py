@@ -108,7 +108,7 @@ class QueueRules:
     has_tenants: bool = False
     """Requests may name tenants."""
     max_starve_s: float = 30.0
-    """A request that was queued for longer passes every priority, every other turn. In seconds."""
+    """Seconds after its arrival from which a request passes every priority, every other turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -105,10 +105,11 @@ class BalancingSettings(Section):
     """How requests are spread over backends."""
 
     policy: PolicyName = PolicyName.LEAST_LOADED
-    """`least_loaded`: the backend expected to finish first (see `scheduling`), and for models that
-    are not scheduled the fewest requests in flight for its weight. `least_requests`: always the
-    latter, as `least_conn` of nginx, `leastconn` of HAProxy and `LEAST_REQUEST` of Envoy.
-    `least_latency`: lowest latency times requests in flight. `round_robin`: in turn, by weight.
+    """`least_loaded`: the backend that is free soonest, by learnt times (see `scheduling`), and for
+    models that are not scheduled the fewest requests in flight for its weight. `least_requests`:
+    always the latter, as `least_conn` of nginx, `leastconn` of HAProxy and `LEAST_REQUEST` of
+    Envoy. `least_latency`: lowest latency times requests in flight. `round_robin`: in turn, by
+    weight.
 
     Set this when backends must get equal numbers of requests, for a comparison for example;
     otherwise faster backends get more."""
@@ -116,9 +117,9 @@ class BalancingSettings(Section):
 
 class SchedulingSettings(Section):
     """By default triton-lb learns execution times per model and backend, and picks the backend that
-    is expected to finish first. Excess requests wait in one queue per model. Steps of sequences,
-    requests on streams, and models that are not scheduled are never queued; `balancing` places
-    the latter."""
+    is free soonest, counting a part of the request's own execution. Excess requests wait in one
+    queue per model. Steps of sequences, requests on streams, and models that are not scheduled are
+    never queued; `balancing` places the latter."""
 
     max_requests_per_backend: Concurrency | None = None
     """Requests of one model in flight at once on each backend. `auto` keeps the instances of
