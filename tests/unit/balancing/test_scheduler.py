@@ -26,6 +26,9 @@ from tests.fakes.backends import make_backend
 class Desk:
     """A scheduler, backends, and whoever counts what is under way."""
 
+    usual_deadline_s = float("inf")
+    """Of requests that name none."""
+
     def __init__(
         self,
         *takes_s: float,
@@ -59,10 +62,12 @@ class Desk:
             request_class = self.known[eligible] = RequestClass(b"model", b"", self.plan, eligible)
         return request_class
 
-    def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
+    def ticket(
+        self, *eligible: Backend, priority: int = 0, deadline_s: float | None = None
+    ) -> Ticket:
         ticket = Ticket(self.request_class(eligible or self.backends), self.now)
         ticket.priority = priority
-        ticket.deadline = self.now + deadline_s
+        ticket.deadline = self.now + (self.usual_deadline_s if deadline_s is None else deadline_s)
         return ticket
 
     def offer(self, ticket: Ticket) -> Backend | None:
@@ -98,6 +103,13 @@ class Desk:
         for ticket in tickets:
             self.offer(ticket)
         return tickets
+
+
+@pytest.fixture(params=["no deadlines", "late deadlines"], autouse=True)
+def usual_deadline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without deadlines most decisions are made in shorter ways. They are the same."""
+    if request.param == "late deadlines":
+        monkeypatch.setattr(Desk, "usual_deadline_s", 1e9)
 
 
 def test_request_begins_where_it_ends_first() -> None:
