@@ -179,6 +179,9 @@ async def test_names_that_are_replaced_again_and_again_are_read_a_few_each_secon
 
         async def asked(count: int) -> None:
             await eventually(lambda: len(bench.questions.asked) >= count)
+            for _ in range(100):  # iterations in which readers without a limit would read on
+                await asyncio.sleep(0)
+            assert len(bench.questions.asked) == count
 
         refresh(0)
         await asked(2000)
@@ -187,6 +190,5 @@ async def test_names_that_are_replaced_again_and_again_are_read_a_few_each_secon
             refresh(generation)
             # What was saved, then 20 for each second, and no names that nobody lists any more.
             await asked(2200 + 40 * (generation - 1))
-        assert len(bench.questions.asked) <= 2200 + 40 * 5
         assert all(version[0].startswith(b"m5-") for version in keeper._wanted)
         assert len(keeper._wanted) <= 2000
