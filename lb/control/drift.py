@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -47,7 +48,7 @@ def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTab
             drift = comparison.drift(record)
             yield ModelTableStatus(
                 backend=record.backend.name,
-                ready=comparison.ready(record),
+                ready=len(_names(record.models.ready)),
                 age_s=age_s,
                 missing=len(drift.models),
                 differing=len(drift.settings),
@@ -57,11 +58,27 @@ def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTab
 
 def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, int]]:
     """How many backends have each model ready, for `most` models at most."""
+    tables = Counter(record.models.ready for record in directory.records)
+    return _ready_backends(frozenset(tables.items()), most)
+
+
+@lru_cache(maxsize=1)
+def _ready_backends(
+    tables: frozenset[tuple[frozenset[Version], int]], most: int
+) -> list[tuple[str, int]]:
+    """The same for tables of models and how many backends have each: nearly always the same as for
+    the last page."""
     counts: Counter[bytes] = Counter()
-    for ready, backends in Counter(record.models.ready for record in directory.records).items():
-        for name in {name for name, _ in ready}:
+    for ready, backends in tables:
+        for name in _names(ready):
             counts[name] += backends
     return [(readable(name), count) for name, count in islice(sorted(counts.items()), most)]
+
+
+@lru_cache(maxsize=16)
+def _names(ready: frozenset[Version]) -> frozenset[bytes]:
+    """The models that a backend has ready: nearly always the same as most others, and as before."""
+    return frozenset([name for name, _ in ready])
 
 
 class DriftComparison:
@@ -78,20 +95,11 @@ class DriftComparison:
         """Those that all should have ready."""
         if not directory.loads_on_demand:
             for ready in {record.models.ready for record in records}:
-                self._models.update(name for name, _ in ready)
+                self._models |= _names(ready)
         self._missing: dict[frozenset[Version], tuple[str, ...]] = {}
         """By what a backend has ready, which is mostly the same."""
-        self._count: dict[frozenset[Version], int] = {}
-        """Of models, likewise."""
         self._reconfigured = _reconfigured(directory, [each.backend for each in records])
         self._usual = _usual([record.setup.trace | record.setup.log for record in records])
-
-    def ready(self, record: BackendRecord) -> int:
-        """How many models a backend has ready."""
-        ready = record.models.ready
-        if ready not in self._count:
-            self._count[ready] = len({name for name, _ in ready})
-        return self._count[ready]
 
     def drift(self, record: BackendRecord) -> Drift:
         """What a backend lacks; nothing for one that is not compared."""
@@ -99,7 +107,7 @@ class DriftComparison:
             return Drift()
         ready = record.models.ready
         if ready not in self._missing:
-            missing = self._models - {name for name, _ in ready}
+            missing = self._models - _names(ready)
             self._missing[ready] = tuple(sorted(readable(name) for name in missing))
         settings = record.setup.trace | record.setup.log
         return Drift(
