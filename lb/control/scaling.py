@@ -217,10 +217,11 @@ class Scaling:
         learnt yet. Who follows this decides how long a need that has gone counts."""
         if self.is_idle:
             return 0.0
+        demand = max(self._demands[-1][1], self._burst) if self._demands else None
+        if not demand:
+            return demand
         rate = self.curve.rate_within(self.budget_s)
-        if not rate or not self._demands:
-            return None
-        return max(self._demands[-1][1], self._burst) / rate
+        return demand / rate if rate else None
 
     @property
     def latency(self) -> float:

@@ -276,6 +276,16 @@ def test_a_rate_is_halfway_to_the_next_level_known_where_that_is_far() -> None:
     assert curve.rate_within(0.06) == pytest.approx(37.5)
 
 
+def test_nothing_is_needed_without_demand_although_no_rate_was_learnt() -> None:
+    play = Play()
+    play.observe(2.0, 0.02, 1)
+    assert play.scaling.rate is None
+    assert play.scaling.needed_weight is None
+    for _ in range(3):
+        play.observe(0.0, 0.0, 1)
+    assert play.scaling.needed_weight == 0.0
+
+
 def test_the_needed_weight_is_that_of_the_latest_demand() -> None:
     play = Play(0.06)
     play.run(100.0, 4, SINGLE)
