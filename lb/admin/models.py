@@ -86,8 +86,8 @@ class Status(View):
 
 
 class Latency(View):
-    """Quantiles of the duration of answered attempts since the start, estimated from a histogram;
-    null before the first answer."""
+    """Quantiles of the duration of answered attempts since the start, whole streams among them,
+    estimated from a histogram; null before the first answer."""
 
     p50_ms: Amount | None = Field(description="Median in milliseconds.")
     p99_ms: Amount | None = Field(description="99th percentile in milliseconds.")

@@ -73,8 +73,8 @@ class LimitSettings(Section):
     """How much clients may use."""
 
     max_connections: Count = 0
-    """Connections of clients at once; more wait to be accepted. 0 is about half of the process's
-    descriptors (`ulimit -n`), which is also the most; the start-up line names it.
+    """Connections of clients at once; more wait to be accepted. 0 is half of the process's
+    descriptors (`ulimit -n`) beside some 250, which is also the most; the start-up line names it.
 
     Set this when other programs need the memory or descriptors; otherwise descriptors are the
     limit."""

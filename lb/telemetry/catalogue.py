@@ -393,7 +393,7 @@ BACKENDS: Final = (
         "triton_lb_backend_attempt_duration_seconds",
         _HISTOGRAM,
         "From the start of an attempt, or the end of a later upload, to the end of the backend's "
-        "answer. Ports that have answered nothing yet are left out.",
+        "answer; of a stream to its end. Ports that have answered nothing yet are left out.",
         _PORT,
     ),
     MetricSpec(
