@@ -1016,8 +1016,9 @@ class SharedScheduler(Scheduler):
                 del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
             limited = self._limits.pop(backend)
-            if self._limited[limited.own_entry.key] is limited:  # else another one took its place
-                del self._limited[limited.own_entry.key]
+            key = limited.own_entry.key
+            if self._limited.get(key) is limited:  # else another one took its place
+                del self._limited[key]
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)

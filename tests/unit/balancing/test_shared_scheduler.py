@@ -478,6 +478,21 @@ def test_the_limit_of_a_backend_holds_after_another_record_of_it_is_gone() -> No
     assert one.due(3.0) == [queued]
 
 
+def test_records_of_one_backend_may_go_in_any_order() -> None:
+    for first in (0, 1, None):
+        [one] = Machine(1, names=("a",), plan=Capacity(5), most=1).workers
+        records = [*one.backends, Backend(make_spec("a", max_in_flight=1))]
+        for now, record in enumerate(records):
+            one.request_class = RequestClass(b"model", b"", one.plan, (record,))
+            one.complete(one.begin(float(now)), now + 0.5)
+        order = records if first is None else [records[first], records[1 - first]]
+        for now, record in enumerate(order, 2):
+            one.scheduler.forget(record)
+            if first is not None or record is order[-1]:
+                one.scheduler.follow(lambda _: None, float(now))
+        assert list(one.scheduler.model_backends()) == []
+
+
 def test_what_was_forgotten_as_idle_is_shared_again_when_it_is_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
