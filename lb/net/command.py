@@ -13,6 +13,8 @@ from lb.domain.errors import LoadBalancerError
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
 """Variables that a command gets of ours; others may be secrets."""
 _STDERR: Final = 2
+_REAP_S: Final = 5.0
+"""How long one that was killed is waited for: it may hang in the kernel."""
 
 
 class CommandError(LoadBalancerError):
@@ -53,6 +55,11 @@ async def run_command(
     finally:
         if process.returncode is None:
             _kill_group(process.pid)
+            try:
+                async with asyncio.timeout(_REAP_S):
+                    await process.wait()
+            except TimeoutError:
+                pass
     if status:
         how = f"status {status}" if status > 0 else f"signal {-status}"
         raise CommandError(f"{command[0]} ended with {how}")
