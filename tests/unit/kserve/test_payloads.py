@@ -14,6 +14,7 @@ from lb.kserve.payloads import (
     VALUES,
     binary_of,
     leave_out,
+    numbers_of,
     read_grpc_request,
     read_grpc_response,
     read_http,
@@ -108,10 +109,12 @@ def test_typed_contents_are_values_too() -> None:
     many.contents.int_contents.extend([-1] * (VALUES + 1))
     texts = response.outputs.add(name="TEXTS", datatype="BYTES", shape=[1])
     texts.contents.bytes_contents.append(b"word")
+    response.outputs.add(name="EMPTY", datatype="INT8", shape=[0]).contents.SetInParent()
     outputs = read_grpc_response(response.SerializeToString())["outputs"]
     assert outputs[0]["data"] == [0.5, 0.25]
     assert binary_of(outputs[1]) == b"\xff" * (VALUES + 1)
     assert outputs[2]["data"] == ["word"]
+    assert outputs[3]["data"] == []
 
 
 def test_a_tensor_in_shared_memory_has_no_contents() -> None:
@@ -132,11 +135,29 @@ def test_binary_data_that_does_not_fit_its_json_is_not_guessed_at(change: int) -
         read_http(body[:change] if change < 0 else body + b"\0", size, "inputs")
 
 
-def test_contents_that_do_not_fit_their_tensors_are_not_guessed_at() -> None:
+@pytest.mark.parametrize(("tensors", "why"), [(1, "more contents"), (3, "fewer contents")])
+def test_contents_that_do_not_fit_their_tensors_are_not_guessed_at(tensors: int, why: str) -> None:
     request = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"\1", b"\2"])
-    request.inputs.add(name="ONE", datatype="INT8", shape=[1])
-    with pytest.raises(ValueError, match="more contents"):
+    for number in range(tensors):
+        request.inputs.add(name=str(number), datatype="INT8", shape=[1])
+    with pytest.raises(ValueError, match=why):
         read_grpc_request(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("datatype", "raw", "numbers"),
+    [
+        ("FP32", struct.pack("<2f", 0.5, -2.0), [0.5, -2.0]),
+        ("FP64", struct.pack("<d", float("inf")), [float("inf")]),
+        ("FP64", bytes(9), None),
+        ("INT32", bytes(4), None),
+        ("BF16", bytes(2), None),
+    ],
+)
+def test_numbers_with_a_fraction_are_read_however_large_they_are(
+    datatype: str, raw: bytes, numbers: list[float] | None
+) -> None:
+    assert numbers_of(datatype, raw) == numbers
 
 
 @pytest.mark.parametrize(

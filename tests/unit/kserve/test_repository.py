@@ -47,6 +47,11 @@ def test_names_that_nobody_can_ask_for_are_left_out() -> None:
     long = "x" * (NAME_BYTES + 1)
     body = f'[{{"name": ""}}, {{"name": "{long}"}}, {{"name": "\\u00e9"}}]'.encode()
     assert [entry.name for entry in entries_from_json(body)] == ["é".encode()]
+    message = pb.RepositoryIndexResponse()
+    for name in ("", long, "é"):
+        message.models.add(name=name)
+    entries = entries_from_message(message.SerializeToString())
+    assert [entry.name for entry in entries] == ["é".encode()]
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"\xed\xa0\x80x", rb"\ud800x"])
