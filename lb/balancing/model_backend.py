@@ -502,7 +502,8 @@ class ModelBackend:
             ticket.after = self._ends
             load.busy_since = now
         else:
-            ticket.after = self._ends + count - instances + 1
+            after = self._ends + count - instances + 1
+            ticket.after = after if count < self.limit else -after
         load.in_flight = count + 1
         self.unanswered.tickets[ticket] = None
         load.work_s += took
@@ -547,7 +548,8 @@ class ModelBackend:
         else:
             free_at = load.busy_since + load.work_s if instances == 1 else load.free_at(instances)
             expected_s += free_at - now if free_at > now else now - free_at
-            ticket.after = self._ends + count - instances + 1
+            after = self._ends + count - instances + 1
+            ticket.after = after if count < self.limit else -after
         ticket.began_at = now
         ticket.work_s = took
         ticket.expected_s = expected_s
@@ -578,8 +580,8 @@ class ModelBackend:
         if ending is not _GOOD:
             if ending is _FAILED:
                 self.penalty.on_failure(now)
-            if self.is_doubted(now):
-                self.gave_up(self.executed_s(ticket, now), ticket.work_s, now)
+            if self.is_doubted(now) and (took_s := self.executed_s(ticket, now)) >= 0.0:
+                self.gave_up(took_s, ticket.work_s, now)
             return
         if self.penalty.factor != 1.0:
             self.penalty.on_success(now)
@@ -607,6 +609,8 @@ class ModelBackend:
             part = _REQUEST_WEIGHT if cost.count >= _WEIGHTED_FROM else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
+        if took_s < 0.0:
+            return
         self.learn(took_s, ticket.rows, ticket.size, now)
         usual = self.stats.usual
         if usual.count < cost.count <= _CONFIDENT_SAMPLES or not ends & _USUAL_EVERY:
@@ -646,10 +650,17 @@ class ModelBackend:
             self.learn(now - ticket.began_at, ticket.rows, ticket.size, now)
 
     def executed_s(self, ticket: Ticket, now: float) -> float:
-        """Find how long a request was executed that ends now: since an instance was free for it."""
+        """Find how long a request was executed that ends now: since an instance was free for it.
+        Less than 0: that cannot be told, since it began beyond the limit, as requests of streams
+        do, and did not end in its turn."""
         began = ticket.began_at
         waited_for = ticket.after
         ends = self._ends
+        if waited_for < 0:
+            waited_for = -waited_for
+            # In turn it ends as the next one but for those that execute beside it.
+            if not 0 < ends - waited_for <= 2 * self.instances:
+                return -1.0
         if ends - _ENDS < waited_for < ends:
             free_at = self._ends_at[waited_for % _ENDS]
             if free_at > began:

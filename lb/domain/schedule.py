@@ -189,7 +189,8 @@ class Ticket:
     work_s: float
     """Seconds of execution that it was counted with."""
     after: int
-    """The number of the end at its model backend after which it executes."""
+    """The number of the end at its model backend after which it executes. Less than 0: the negative
+    of that number, since it began beyond the limit."""
     queued_at: float
     """When it was queued. It may have arrived long before, and have failed somewhere."""
     eligible_set: Any

@@ -76,6 +76,8 @@ def begin(model_backend: ModelBackend, ticket: Ticket, estimate: Estimate, now: 
     ticket.work_s = model_backend.predict(ticket.rows, ticket.size)
     ticket.expected_s = estimate.begins_at - now + ticket.work_s
     ticket.after = model_backend._ends + max(0, load.in_flight - model_backend.instances + 1)
+    if load.in_flight >= max(model_backend.limit, model_backend.instances):
+        ticket.after = -ticket.after
     if model_backend.instances > 1:
         insort(load.expected_ends, now + ticket.expected_s)
     load.in_flight += 1
@@ -103,8 +105,9 @@ def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending)
     if ending is Ending.FAILED:
         model_backend.penalty.on_failure(now)
     if ending is not Ending.GOOD:
-        if model_backend.is_doubted(now):
-            model_backend.gave_up(model_backend.executed_s(ticket, now), ticket.work_s, now)
+        took_s = model_backend.executed_s(ticket, now)
+        if model_backend.is_doubted(now) and took_s >= 0.0:
+            model_backend.gave_up(took_s, ticket.work_s, now)
         return
     if model_backend.penalty.factor != 1.0:
         model_backend.penalty.on_success(now)
@@ -125,6 +128,8 @@ def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending)
         part = max(_REQUEST_WEIGHT, 1.0 / (1 + model_backend.cost.count))
         model_backend.alone_s += part * (now - ticket.began_at - model_backend.alone_s)
     took_s = model_backend.executed_s(ticket, now)
+    if took_s < 0.0:
+        return
     model_backend.learn(took_s, ticket.rows, ticket.size, now)
     usual = model_backend.stats.usual
     if (

@@ -105,3 +105,24 @@ def test_it_stays_where_it_can_go_nowhere_else_and_nowhere_that_is_not_known() -
     assert not desk.scheduler.stays(desk.ticket(), make_backend("gone"), desk.now)
     unknown = Ticket(RequestClass(b"other", b"", desk.plan, desk.backends), desk.now)
     assert not desk.scheduler.stays(unknown, slow, desk.now)
+
+
+@pytest.mark.parametrize("streams", [1, 50, 100, 200])
+def test_how_long_many_requests_wait_at_a_backend_is_not_taken_for_their_execution(
+    streams: int,
+) -> None:
+    """A Triton may execute the requests of each stream in turn, and so all of them in another order
+    than they came."""
+    desk = Desk(0.01)
+    [backend] = desk.backends
+    tickets = [desk.ticket() for _ in range(500)]
+    for ticket in tickets:
+        desk.scheduler.start(ticket, backend, desk.now)
+    tickets = [ticket for first in range(streams) for ticket in tickets[first::streams]]
+    for ticket in tickets:
+        desk.now += 0.01
+        desk.scheduler.complete(ticket, desk.now, Ending.GOOD)
+        assert desk.expected()[0] < 0.2
+    ticket = desk.ticket()
+    ticket.deadline = desk.now + 1.0
+    assert desk.scheduler.offer(ticket, desk.now) is backend
