@@ -439,13 +439,40 @@ async def test_request_that_takes_too_long_is_answered() -> None:
         running_http1_relay(backend.target, options={"request_timeout_s": 0.1}) as relay,
         raw_client(relay.port) as client,
     ):
-        for wire in (post(), post(), post().replace(b"POST", b"PUT", 1)):
-            await client.send(wire)
+        for _ in range(2):
+            await client.send(post().replace(b"POST", b"PUT", 1))
             answer = await client.answer("POST")
             assert answer.status == 504
         assert {record.reason for record in relay.finished.records} == {Reason.DEADLINE}
-        assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)] * 3
+        assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)] * 2
         await eventually(relay.is_clean)
+
+
+async def test_inference_on_a_triton_stays_in_flight_when_it_takes_too_long() -> None:
+    """It cannot be stopped there, so its place is not free."""
+    may_answer = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await may_answer.wait()
+            await peer.send(reply())
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options={"request_timeout_s": 0.1}) as relay,
+        raw_client(relay.port) as client,
+    ):
+        for count in (1, 2):
+            await client.send(post())
+            assert (await client.answer("POST")).status == 504
+            assert (_port(relay).in_flight, relay.backends[0].in_flight) == (count, count)
+        may_answer.set()
+        await eventually(relay.is_clean)
+        assert {record.reason for record in relay.finished.records} == {Reason.DEADLINE}
+        assert relay.outcomes.seen == []
+        await client.send(post())
+        assert (await client.answer("POST")).status == 200
 
 
 async def test_idle_connections_to_backends_are_closed_in_time() -> None:

@@ -615,11 +615,21 @@ class Http1Exchange(Exchange):
         is long computed, and too long to be read for nobody.
         """
         self._leave_client(reason)
+        self._leave_attempt(Outcome.CANCELLED)
+
+    def deadline_passed(self) -> None:
+        """It took too long. A Triton that executes it goes on, as when the client leaves."""
+        self._leave_attempt(Outcome.DEADLINE)
+        if self.server is not None:
+            self._fail(Reason.DEADLINE, "request took too long")
+
+    def _leave_attempt(self, outcome: Outcome) -> None:
+        """Wait no longer for the attempt under way, or for a place."""
         attempt = self.running
         if attempt is not None:
-            attempt.leave(Outcome.CANCELLED)
+            attempt.leave(outcome)
         else:
-            self.relay.accounts.stop(self, Outcome.CANCELLED)
+            self.relay.accounts.stop(self, outcome)
 
     def _end_attempt(self, outcome: Outcome) -> None:
         """End the attempt under way, or its waiting."""

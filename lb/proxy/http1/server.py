@@ -881,7 +881,7 @@ class Http1ServerConnection(ClientSide):
 
     def _end_late_exchange(self) -> None:
         if self.exchange is not None:
-            self.exchange.cut(Outcome.DEADLINE, Reason.DEADLINE, "request took too long")
+            self.exchange.deadline_passed()
 
     def _end_late_body(self) -> None:
         if self.exchange is not None:
