@@ -166,5 +166,23 @@ def open_regular(path: str, flags: int) -> int:
     if stat.S_ISREG(mode):
         return number
     os.close(number)
+    raise _not_regular(path, mode)
+
+
+def check_replaceable(path: str) -> None:
+    """See that another file may get this name: a device such as `/dev/null` would be gone.
+
+    Raises:
+        OSError: something has it that is no regular file.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise _not_regular(path, mode)
+
+
+def _not_regular(path: str, mode: int) -> OSError:
     kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
-    raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", path)
+    return OSError(errno.EINVAL, f"it is {kind}, not a regular file", path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lb.domain.errors import LoadBalancerError
-from lb.net.files import read_text, touching
+from lb.net.files import check_replaceable, read_text, touching
 
 _HELD: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -77,6 +77,7 @@ def write_pid(path: str, pid: int) -> None:
     fresh = Path(f"{path}.{os.getpid()}")
     try:
         with touching(path):
+            check_replaceable(path)
             fresh.write_text(f"{pid}\n")
             fresh.replace(path)
     except OSError as error:

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any, Final
 
-from lb.net.files import answer_of, open_regular, read_text
+from lb.net.files import answer_of, check_replaceable, open_regular, read_text
 from lb.net.tasks import TaskOwner
 from lb.net.threads import in_thread
 from lb.net.timers import TimerWheel
@@ -103,6 +103,7 @@ def _lasting(state: dict[str, Any]) -> dict[str, Any]:
 
 def _replace(path: str, text: str) -> None:
     """Write a file as a whole."""
+    check_replaceable(path)
     temporary = f"{path}.new"
     with open(temporary, "w", encoding="utf-8", opener=open_regular) as file:
         file.write(text)

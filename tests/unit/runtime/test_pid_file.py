@@ -31,6 +31,15 @@ def test_one_that_is_gone_is_nothing_to_worry_about(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "lb.pid"
+    os.mkfifo(path)
+    with pytest.raises(PidFileError, match="it is a FIFO or pipe"):
+        write_pid(str(path), os.getpid())
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_folder_that_does_not_exist_is_told() -> None:
     with pytest.raises(PidFileError, match="cannot write the PID file /nowhere/pid: No such file"):
         write_pid("/nowhere/pid", 1)

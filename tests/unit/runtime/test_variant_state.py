@@ -100,13 +100,15 @@ async def test_what_could_not_be_written_is_written_once_it_can_be(
     await process.close()
 
 
+@pytest.mark.parametrize("names", [["state.json"], ["state.json", "state.json.new"]])
 async def test_a_fifo_in_the_place_of_the_file_holds_up_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: list[str]
 ) -> None:
-    for name in ("state.json", "state.json.new"):
+    for name in names:
         os.mkfifo(tmp_path / name)
     process = Process(tmp_path / "state.json")
     assert "cannot be read" in caplog.text
     process.book.sets[NAME].set_shares({"canary": 20})
     await eventually(lambda: "cannot be written" in caplog.text)
+    assert all((tmp_path / name).is_fifo() for name in names)
     await process.close()
