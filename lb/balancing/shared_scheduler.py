@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from heapq import heappush
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.eligible_set import STARVING, EligibleSet, Waits, overtakes
@@ -738,7 +738,7 @@ class SharedScheduler(Scheduler):
         if shared is not None:
             del self._queue_keys[shared.own_entry.key]
         for load in self._loads.pop(model_queue, {}).values():
-            self._unshare(load)
+            _remove(self._shared, load)
 
     def _tenant_times(
         self, model_queue: ModelQueue, times: dict[int, TenantTimes], level: int
@@ -804,11 +804,6 @@ class SharedScheduler(Scheduler):
         if shared.counted_at is not model_backend:
             self._count_anew(shared, model_backend, now)
         return shared
-
-    def _unshare(self, load: SharedLoad) -> None:
-        """Count no more what others have at a model backend that is gone."""
-        if self._shared.get(load.own_entry.key) is load:  # else another one took its place
-            del self._shared[load.own_entry.key]
 
     def _limit(self, penalty: BackendPenalty, now: float) -> None:
         """Count what others have in flight at a backend, if it has a limit of its own."""
@@ -1011,14 +1006,11 @@ class SharedScheduler(Scheduler):
         for model_queue, loads in tuple(self._loads.items()):
             backends = model_queue.model_backends if model_queue in known else {}
             for backend in [each for each in loads if each not in backends]:
-                self._unshare(loads.pop(backend))
+                _remove(self._shared, loads.pop(backend))
             if model_queue not in known:
                 del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
-            limited = self._limits.pop(backend)
-            key = limited.own_entry.key
-            if self._limited.get(key) is limited:  # else another one took its place
-                del self._limited[key]
+            _remove(self._limited, self._limits.pop(backend))
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)
@@ -1044,6 +1036,13 @@ def _names(backend: Backend) -> tuple[bytes, bytes]:
     has."""
     spec = backend.spec
     return spec.name.encode(), spec.server.encode("utf-8", "surrogateescape")
+
+
+def _remove(known: dict[int, Any], shared: SharedLoad | _SharedBackend) -> None:
+    """Count no more what others have in flight at something that is gone."""
+    key = shared.own_entry.key
+    if known.get(key) is shared:  # else another one took its place
+        del known[key]
 
 
 def _set_key(eligible_set: EligibleSet) -> int:

@@ -66,8 +66,8 @@ def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, in
 def _ready_backends(
     tables: frozenset[tuple[frozenset[Version], int]], most: int
 ) -> list[tuple[str, int]]:
-    """The same for tables of models and how many backends have each: nearly always the same as for
-    the last page."""
+    """How many backends have each model, by how many have each table of models. Mostly no table has
+    changed since the last page."""
     counts: Counter[bytes] = Counter()
     for ready, backends in tables:
         for name in _names(ready):
@@ -77,7 +77,7 @@ def _ready_backends(
 
 @lru_cache(maxsize=16)
 def _names(ready: frozenset[Version]) -> frozenset[bytes]:
-    """The models that a backend has ready: nearly always the same as most others, and as before."""
+    """The models of a table. Most backends have the same one, and have had it for long."""
     return frozenset([name for name, _ in ready])
 
 
