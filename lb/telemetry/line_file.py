@@ -36,6 +36,8 @@ class LineFile:
         self._path = target if isinstance(target, Path) else None
         self._fd = target if isinstance(target, int) else _open(target)
         self._is_line_cut = False
+        self._is_failing = False
+        """Whether the device did not take all of the last write, which is told once."""
 
     def reopen(self) -> None:
         """Open the file anew, for log rotation. Does nothing for a descriptor."""
@@ -63,10 +65,12 @@ class LineFile:
         try:
             os.close(self._fd)
         except OSError as error:
-            _log.error(
-                "log file has lost lines",
-                extra={"log": self._name, "path": str(self._path), "error": error.strerror},
-            )
+            self._tell_lost(error)
+
+    def _tell_lost(self, error: OSError) -> None:
+        path = "-" if self._path is None else str(self._path)
+        fields = {"log": self._name, "path": path, "error": error.strerror}
+        _log.error("log file has lost lines", extra=fields)
 
     def write(self, lines: bytes, gives_up: Callable[[], bool]) -> int:
         """Write lines. May wait as long as the device, or the reader of a pipe, takes.
@@ -95,8 +99,13 @@ class LineFile:
             except BlockingIOError:
                 if not self._await_reader(gives_up):
                     break
-            except OSError:
+            except OSError as error:
+                if not self._is_failing:
+                    self._is_failing = True
+                    self._tell_lost(error)
                 break
+        else:
+            self._is_failing = False
         return len(data) - len(rest)
 
     def _await_reader(self, gives_up: Callable[[], bool]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lb.telemetry.line_file import LineFile
 from lb.telemetry.line_writer import LineWriter
 from tests.fakes.waiting import wait_until
 
@@ -122,12 +123,34 @@ def test_every_line_is_either_written_or_counted() -> None:
     assert lines == sorted(lines)
 
 
-def test_a_full_disk_drops_lines_and_counts_them() -> None:
+def test_a_full_disk_drops_lines_and_counts_them_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     writer = LineWriter(Path("/dev/full"), name="test")
     for line in LINES[:100]:
         writer.write(line)
     writer.close()
     assert writer.dropped == 100
+    (told,) = caplog.records
+    expected = {"log": "test", "path": "/dev/full", "error": "No space left on device"}
+    assert told.getMessage() == "log file has lost lines"
+    assert expected.items() <= vars(told).items()
+
+
+def test_a_disk_that_is_full_again_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    file = LineFile(path, "test")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (2, 2, before[0], 8, 8):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            file.write(b"line\n", lambda: True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    file.close()
+    assert [each.getMessage() for each in caplog.records] == ["log file has lost lines"] * 2
 
 
 def test_a_reader_that_left_drops_lines_and_counts_them() -> None:
