@@ -15,14 +15,14 @@ from lb.balancing.tuning import TUNING
 _NETWORK_S: Final = TUNING.network_s
 
 
-class IdleInstance:
-    """An idle instance that could execute some rows."""
+class BatchTime:
+    """How long an instance would take for some rows of a batch."""
 
     __slots__ = ("base_s", "row_s")
 
     def __init__(self, base_s: float, row_s: float) -> None:
         self.base_s = base_s
-        """Seconds that an execution takes at least."""
+        """Seconds that it takes at least, until it is idle included."""
         self.row_s = row_s
         """Seconds that each row adds; above 0."""
 
@@ -32,7 +32,7 @@ class IdleInstance:
 
 
 def divide(
-    shares: Sequence[IdleInstance],
+    times: Sequence[BatchTime],
     rows: int,
     limit: int,
     most: int,
@@ -47,12 +47,12 @@ def divide(
     would take the fastest.
 
     Args:
-        shares: who could execute parts.
+        times: of each instance that could execute a part.
         rows: of the batch.
         limit: rows of one part at most.
         most: parts at most.
         whole_s: seconds until the answer if it is not cut; inf: it must be.
-        spare_s: if parts take longer, one of the shares stays idle: for requests that are shorter.
+        spare_s: if parts take longer, one of the instances stays idle: for shorter requests.
         preferred: the numbers of rows that the model executes best, if any.
 
     Returns:
@@ -61,7 +61,7 @@ def divide(
     """
     best: tuple[int, ...] = ()
     best_s = whole_s
-    ranked = sorted(shares, key=lambda share: share.takes_s(1))
+    ranked = sorted(times, key=lambda each: each.takes_s(1))
     for count in range(1 if whole_s == inf else 2, min(len(ranked), rows, most) + 1):
         if count * limit < rows:
             continue
@@ -71,7 +71,7 @@ def divide(
             parts = _preferred(parts, limit, preferred)
         if not parts[-1]:
             break  # the slowest is too slow even for one row
-        took_s = max(share.takes_s(part) for share, part in zip(used, parts, strict=True))
+        took_s = max(each.takes_s(part) for each, part in zip(used, parts, strict=True))
         if count == len(ranked) and took_s > spare_s:
             break
         last = used[-1]
@@ -82,21 +82,20 @@ def divide(
     return tuple(sorted(best, reverse=True))
 
 
-def _in_proportion(shares: Sequence[IdleInstance], rows: int, limit: int) -> list[int]:
-    """Rows for each share, so that all end at about the same time."""
-    parts = [0] * len(shares)
+def _in_proportion(times: Sequence[BatchTime], rows: int, limit: int) -> list[int]:
+    """Rows for each instance, so that all end at about the same time."""
+    parts = [0] * len(times)
     left = rows
     # Whoever is at its limit, or is slower than the others together, takes no part in the others'
     # division; each turn finds one at least.
-    open_at = list(range(len(shares)))
+    open_at = list(range(len(times)))
     while open_at:
         speed = base_rows = 0.0
         for at in open_at:
-            share = shares[at]
-            speed += 1.0 / share.row_s
-            base_rows += share.base_s / share.row_s
+            speed += 1.0 / times[at].row_s
+            base_rows += times[at].base_s / times[at].row_s
         end_s = (left + base_rows) / speed
-        wanted = {at: (end_s - shares[at].base_s) / shares[at].row_s for at in open_at}
+        wanted = {at: (end_s - times[at].base_s) / times[at].row_s for at in open_at}
         full = [at for at in open_at if wanted[at] >= limit]
         slow = [at for at in open_at if wanted[at] <= 0]
         for at in full:
@@ -109,8 +108,8 @@ def _in_proportion(shares: Sequence[IdleInstance], rows: int, limit: int) -> lis
         open_at = [at for at in open_at if at not in full and at not in slow]
     for _ in range(rows - sum(parts)):
         least = min(
-            (at for at in range(len(shares)) if parts[at] < limit),
-            key=lambda at: shares[at].takes_s(parts[at] + 1),
+            (at for at in range(len(times)) if parts[at] < limit),
+            key=lambda at: times[at].takes_s(parts[at] + 1),
         )
         parts[least] += 1
     return parts

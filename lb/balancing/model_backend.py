@@ -14,7 +14,7 @@ from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT, CapacityRule, capacity_rule
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
-from lb.balancing.division import IdleInstance
+from lb.balancing.division import BatchTime
 from lb.balancing.estimate import Estimate
 from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
@@ -347,7 +347,7 @@ class ModelBackend:
             took *= self.external_load.slower(now)
         return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
 
-    def share(self, rows: int, size: int, now: float, *, as_idle: bool) -> IdleInstance:
+    def batch_time(self, rows: int, size: int, now: float, *, as_idle: bool) -> BatchTime:
         """Describe how long it would take for some rows of a batch, by what was learnt.
 
         Args:
@@ -364,7 +364,7 @@ class ModelBackend:
             slower *= self.penalty.factor_now(now)
         if self.external_load is not None:
             slower *= self.external_load.slower(now)
-        return IdleInstance(wait_s + slower * base_s, slower * row_s)
+        return BatchTime(wait_s + slower * base_s, slower * row_s)
 
     @property
     def idle_instances(self) -> int:

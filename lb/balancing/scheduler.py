@@ -19,7 +19,7 @@ from typing import Final
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES
-from lb.balancing.division import IdleInstance, divide
+from lb.balancing.division import BatchTime, divide
 from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
@@ -339,8 +339,8 @@ class Scheduler:
             return ()
         spare_s = 2 * eligible_set.stats.usual.mean_s
         rows = ticket.rows
-        shares = [each.share(rows, ticket.size, now, as_idle=False) for each in candidates]
-        return _divided(candidates, shares, idle, rows, limit, most, spare_s, preferred)
+        times = [each.batch_time(rows, ticket.size, now, as_idle=False) for each in candidates]
+        return _divided(candidates, times, idle, rows, limit, most, spare_s, preferred)
 
     def may_divide(
         self, ticket: Ticket, now: float, limit: int, most: int, preferred: Sequence[int] = ()
@@ -362,8 +362,8 @@ class Scheduler:
         instances = [each.instances for each in candidates]
         spare_s = 2 * eligible_set.stats.usual.mean_s
         rows = ticket.rows
-        shares = [each.share(rows, ticket.size, now, as_idle=True) for each in candidates]
-        return bool(_divided(candidates, shares, instances, rows, limit, most, spare_s, preferred))
+        times = [each.batch_time(rows, ticket.size, now, as_idle=True) for each in candidates]
+        return bool(_divided(candidates, times, instances, rows, limit, most, spare_s, preferred))
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """Count the end of the attempt of a ticket that began.
@@ -1020,7 +1020,7 @@ def _why(model_backend: ModelBackend | None, *, is_reserved: bool) -> Wait:
 
 def _divided(
     candidates: Sequence[ModelBackend],
-    shares: Sequence[IdleInstance],
+    times: Sequence[BatchTime],
     free: Sequence[int],
     rows: int,
     limit: int,
@@ -1032,7 +1032,7 @@ def _divided(
 
     Args:
         candidates: that could take it whole.
-        shares: how long each takes.
+        times: how long an instance of each takes.
         free: instances of each that could take a part.
         rows: of the batch.
         limit: rows of one part at most.
@@ -1041,10 +1041,10 @@ def _divided(
         preferred: the numbers of rows that the model executes best, if any.
     """
     whole_s = inf
-    usable: list[IdleInstance] = []
-    for model_backend, share, count in zip(candidates, shares, free, strict=True):
+    usable: list[BatchTime] = []
+    for model_backend, time, count in zip(candidates, times, free, strict=True):
         if rows <= limit:
-            whole_s = min(whole_s, share.takes_s(rows))
-        if share.row_s and not model_backend.is_shut():
-            usable += [share] * count
+            whole_s = min(whole_s, time.takes_s(rows))
+        if time.row_s and not model_backend.is_shut():
+            usable += [time] * count
     return divide(usable, rows, limit, most, whole_s, spare_s, preferred)

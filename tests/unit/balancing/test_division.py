@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.balancing.division import IdleInstance, divide
+from lb.balancing.division import BatchTime, divide
 
-FAST = IdleInstance(0.005, 0.002)
-SLOW = IdleInstance(0.020, 0.008)
+FAST = BatchTime(0.005, 0.002)
+SLOW = BatchTime(0.020, 0.008)
 
 
 def parts_of(
-    shares: list[IdleInstance],
+    times: list[BatchTime],
     rows: int = 64,
     *,
     limit: int = 64,
@@ -25,7 +25,7 @@ def parts_of(
     most: int = 100,
 ) -> tuple[int, ...]:
     whole_s = FAST.takes_s(rows) if whole_s is None else whole_s
-    return divide(shares, rows, limit, most, whole_s, spare_s, preferred)
+    return divide(times, rows, limit, most, whole_s, spare_s, preferred)
 
 
 def test_a_batch_is_divided_among_all_that_help() -> None:
@@ -42,7 +42,7 @@ def test_parts_are_in_proportion_to_speed() -> None:
 
 
 def test_one_that_is_too_slow_gets_nothing() -> None:
-    assert parts_of([FAST, FAST, IdleInstance(0.1, 0.1)]) == (32, 32)
+    assert parts_of([FAST, FAST, BatchTime(0.1, 0.1)]) == (32, 32)
 
 
 def test_a_share_stays_idle_where_parts_take_long() -> None:
@@ -71,14 +71,14 @@ def test_preferred_sizes_are_kept() -> None:
 def test_every_row_is_in_one_part(
     speeds: list[tuple[float, float]], rows: int, limit: int, must: bool, preferred: list[int]
 ) -> None:
-    shares = [IdleInstance(*each) for each in speeds]
-    whole_s = inf if must else min((share.takes_s(rows) for share in shares), default=1.0)
-    parts = divide(shares, rows, limit, 4, whole_s, inf, preferred)
+    times = [BatchTime(*each) for each in speeds]
+    whole_s = inf if must else min((share.takes_s(rows) for share in times), default=1.0)
+    parts = divide(times, rows, limit, 4, whole_s, inf, preferred)
     assert not parts or (sum(parts) == rows and 0 < min(parts) <= max(parts) <= limit)
-    assert len(parts) <= min(4, len(shares))
+    assert len(parts) <= min(4, len(times))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_equal_shares_get_about_the_same(count: int) -> None:
-    parts = parts_of([IdleInstance(0.0, 0.01)] * count, 61, whole_s=1.0)
+    parts = parts_of([BatchTime(0.0, 0.01)] * count, 61, whole_s=1.0)
     assert max(parts) - min(parts) <= 1
