@@ -19,13 +19,13 @@ _LEFT_AFTER_SUCCESS: Final = TUNING.penalty_after_success
 class BackendPenalty:
     """A backend, and by how much it counts as slower because requests failed there."""
 
-    __slots__ = ("_factor_at", "backend", "due", "factor", "measured")
+    __slots__ = ("_factor_at", "backend", "factor", "measured", "uncounted")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.due = 0
-        """Requests that count toward the backend's limit beside `in_flight`: tickets that are to
-        begin here and that the caller does not count yet, and requests of other workers."""
+        self.uncounted = 0
+        """Requests that count toward the backend's limit beside `Backend.in_flight`: tickets that
+        are to begin here, which the caller does not count yet, and requests of other workers."""
         self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
         """How long executions take as it has measured them, by model and version."""
         self.factor = 1.0

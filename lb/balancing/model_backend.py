@@ -443,7 +443,7 @@ class ModelBackend:
     def is_shut(self) -> bool:
         """Whether the backend is at its own limit, which counts requests of all models."""
         limit = self.backend.max_in_flight
-        return bool(limit) and self.backend.in_flight + self.penalty.due >= limit
+        return bool(limit) and self.backend.in_flight + self.penalty.uncounted >= limit
 
     def free_times(self, now: float) -> tuple[float, float]:
         """Predict when an instance is free for one more request. All instances must be busy.

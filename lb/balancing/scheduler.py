@@ -497,15 +497,15 @@ class Scheduler:
         if model_backend is None:
             self._confirm_dispatch(ticket)
         else:
-            model_backend.penalty.due -= 1  # `_confirm_dispatch` is written out
+            model_backend.penalty.uncounted -= 1  # `_confirm_dispatch` is written out
         return ticket
 
     def _confirm_dispatch(self, ticket: Ticket) -> None:
         """From now on the caller counts a ticket that was due."""
         assert ticket.backend is not None
         penalty = self._penalties.get(ticket.backend)
-        if penalty is not None and penalty.due:
-            penalty.due -= 1
+        if penalty is not None and penalty.uncounted:
+            penalty.uncounted -= 1
 
     def next_refused(self, now: float) -> Ticket | None:
         """Give the next queued request that is not run, with `ticket.refused`. It is not queued any
@@ -748,7 +748,7 @@ class Scheduler:
         if model_backend.is_watched:
             model_queue.began(ticket, model_backend, now)
         self._began.append(ticket)
-        model_backend.penalty.due += 1
+        model_backend.penalty.uncounted += 1
 
     def _begin(
         self,

@@ -63,14 +63,14 @@ class _SharedBackend:
     def __init__(self, penalty: BackendPenalty) -> None:
         self.penalty = penalty
         self.count = 0
-        """Requests of other workers that `penalty.due` contains."""
+        """Requests of other workers that `penalty.uncounted` contains."""
         self.own_entry = Entry(key_of(b"limit", *_names(penalty.backend)))
 
     @property
     def own_count(self) -> int:
         """Requests of this worker that count, with those that are to begin."""
         backend = self.penalty.backend
-        return backend.in_flight - backend.set_aside + self.penalty.due - self.count
+        return backend.in_flight - backend.set_aside + self.penalty.uncounted - self.count
 
 
 class _SharedQueue:
@@ -634,7 +634,7 @@ class SharedScheduler(Scheduler):
         limited = self._limited.get(key)
         if limited is not None:
             limited.count += change
-            limited.penalty.due += change
+            limited.penalty.uncounted += change
             if change < 0 and self._waiting:
                 self._mark_ready(self._model_queues.values(), now)
                 self.on_room()
@@ -833,7 +833,7 @@ class SharedScheduler(Scheduler):
         if count > model_backend.limit and model_backend.is_exact and not is_trial:
             return True
         limit = backend.max_in_flight
-        return bool(limit) and backend.in_flight + self._penalties[backend].due >= limit
+        return bool(limit) and backend.in_flight + self._penalties[backend].uncounted >= limit
 
     def _tell_limited(self, limited: _SharedBackend, beginning: int) -> None:
         """Tell the others what this worker has in flight at a backend, and begins now."""

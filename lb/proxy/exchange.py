@@ -323,8 +323,8 @@ class Exchange(RequestRecord):
         return self.held_for or (ticket.wait.value if ticket is not None else "")
 
     @property
-    def due(self) -> float:
-        """When its answer is due, in monotonic seconds."""
+    def deadline(self) -> float:
+        """Until when its client waits for the answer, in monotonic seconds; inf: for ever."""
         return inf
 
     def hint(self, _name: bytes) -> bytes:

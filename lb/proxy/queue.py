@@ -300,7 +300,9 @@ class Queue:
         # without a search for how long they waited; and nothing says how urgent they are. `_began`
         # and `_name_urgency` are the reference.
         size = hints.size or exchange.bytes_in
-        ticket = Ticket(request_class, now, hints.rows, size, exchange.due, request_class.priority)
+        ticket = Ticket(
+            request_class, now, hints.rows, size, exchange.deadline, request_class.priority
+        )
         if exchange.tried:
             ticket.tried = exchange.tried
         if hints.priority or request_class.is_urgency_named:

@@ -310,7 +310,7 @@ class RerunLimits:
             return suspect.since + _DOUBT_S
         takes_s = self._took_s.get(suspect.exchange.model, 0.0)
         patience_s = min(max(_PATIENCE_S, _TIMES * takes_s), _LONGEST_S)
-        return min(suspect.since + patience_s, suspect.exchange.due - takes_s)
+        return min(suspect.since + patience_s, suspect.exchange.deadline - takes_s)
 
     def _has_room(self, exchange: Exchange, at_once: int) -> bool:
         """Whether a backend that it was not at has few of those that go again."""

@@ -411,7 +411,7 @@ class Http1Exchange(Exchange):
         return self.plan.context
 
     @property
-    def due(self) -> float:
+    def deadline(self) -> float:
         """See `Exchange`."""
         options = self.relay.options if self.server is None else self.server.options
         timeout_s, own_s = self.plan.timeout_s, options.request_timeout_s

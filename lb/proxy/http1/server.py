@@ -464,8 +464,8 @@ class Http1ServerConnection(ClientSide):
             self.state = _BODY
             self._decoder = decoder
             self._deadline_timer.expire_by(now + options.body_timeout_s)
-        if exchange.due < inf:
-            self._deadline_timer.expire_by(exchange.due)
+        if exchange.deadline < inf:
+            self._deadline_timer.expire_by(exchange.deadline)
         answer = self._own_answer(exchange)
         if answer is None and self._turn is not None and self._turn.answer is not None:
             answer = self._turn.answer()
@@ -849,8 +849,8 @@ class Http1ServerConnection(ClientSide):
             self._note_progress(self.transport)
         if self._unsent:
             yield self._unsent_since + options.body_timeout_s, self._give_client_up
-        if self.exchange is not None and self.exchange.due < inf:
-            yield self.exchange.due, self._end_late_exchange
+        if self.exchange is not None and self.exchange.deadline < inf:
+            yield self.exchange.deadline, self._end_late_exchange
         match self.state:
             case State.READY:
                 idle_s = options.client_idle_s if self.served else options.head_timeout_s

@@ -228,7 +228,7 @@ class VariantHandler:
             shadows.forget(exchange)
             return
         now, reason = exchange.relay.clock(), exchange.reason
-        took_s = variant.ended(exchange, reason, exchange.due, now)
+        took_s = variant.ended(exchange, reason, exchange.deadline, now)
         if took_s is not None:
             shadows.answered(exchange.plan.model, took_s)
         if reason is not None:

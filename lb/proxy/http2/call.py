@@ -761,7 +761,7 @@ class Call(Exchange):
         return self.head.context
 
     @property
-    def due(self) -> float:
+    def deadline(self) -> float:
         """See `Exchange`."""
         if self.timer is None:
             return inf

@@ -130,9 +130,9 @@ class GrpcPart(Exchange):
         return self.span
 
     @property
-    def due(self) -> float:
+    def deadline(self) -> float:
         """See `Exchange`."""
-        return self.session.call.due
+        return self.session.call.deadline
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""

@@ -30,9 +30,8 @@ async def test_work_that_a_busy_thread_would_do_later_is_withdrawn() -> None:
     loop, may_end = asyncio.get_running_loop(), threading.Event()
     busy = loop.run_in_executor(None, may_end.wait)
     called: list[int] = []
-    with no_further_thread():
-        with pytest.raises(NoThread):
-            await in_thread(called.append, 1)
+    with no_further_thread(), pytest.raises(NoThread):
+        await in_thread(called.append, 1)
     may_end.set()
     await busy
     await in_thread(called.append, 2)

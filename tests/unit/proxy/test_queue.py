@@ -42,14 +42,14 @@ class Waiting(Exchange):
         self.bench = bench
         self.model = model
         self.refused: RequestRefused | None = None
-        self.deadline = inf
+        self.until = inf
         self.fields: dict[bytes, bytes] = {}
         if model == b"m":
             self.hints = RoutingHints(rows=1)
 
     @property
-    def due(self) -> float:
-        return self.deadline
+    def deadline(self) -> float:
+        return self.until
 
     def hint(self, name: bytes) -> bytes:
         return self.fields.get(name, b"")
@@ -172,7 +172,7 @@ def test_what_a_backend_cannot_take_waits_for_its_turn() -> None:
 def test_one_that_cannot_make_its_deadline_is_refused() -> None:
     bench = Bench()
     first = bench.come()
-    late = bench.come(deadline=bench.loop.time() + 0.5)
+    late = bench.come(until=bench.loop.time() + 0.5)
     bench.turn(0.6)
     bench.turn()
     assert late.refused is not None
@@ -188,7 +188,7 @@ def test_those_that_expire_together_leave_others_their_turn_of_the_loop(
 ) -> None:
     bench = Bench(max_waiting=5000, **rules)
     first = bench.come()
-    late = [bench.come(deadline=bench.loop.time() + deadline_s) for _ in range(2000)]
+    late = [bench.come(until=bench.loop.time() + deadline_s) for _ in range(2000)]
     bench.turn()
     assert len(bench.queue) == 2000
     most = 0

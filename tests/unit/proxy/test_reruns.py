@@ -168,7 +168,7 @@ class Due(Exchange):
     at = 0.0
 
     @property
-    def due(self) -> float:
+    def deadline(self) -> float:
         return self.at
 
 

@@ -29,7 +29,7 @@ async def test_the_shorter_time_ends_a_call_that_has_two(
     (exchange,) = (
         pipe.owner for connection in relay.connections for pipe in connection.streams.values()
     )
-    assert exchange.due - exchange.started_at == 2.0
+    assert exchange.deadline - exchange.started_at == 2.0
     relay.loop.advance(1.9)
     assert relay.outcomes.seen == []
     relay.loop.advance(0.2)
