@@ -625,6 +625,7 @@ class ModelQueue:
                 )
             if not self.check_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
                 estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+                # Also where the decision counted less of the execution: see decision 0051.
                 score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
                 is_in_time = estimate.ends_at < ticket.deadline
                 if is_in_time and eligible_set.before(score, model_backend, now) <= place:
