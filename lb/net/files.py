@@ -1,4 +1,4 @@
-"""Reading regular files only, and seeing that a file has changed.
+"""Reading and replacing regular files only, and seeing that a file has changed.
 
 All this works on every file system and through symbolic links, as Kubernetes replaces files.
 """
@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Final, TypeVar, cast
@@ -169,7 +170,26 @@ def open_regular(path: str, flags: int) -> int:
     raise _not_regular(path, mode)
 
 
-def check_replaceable(path: str) -> None:
+def replace_text(path: str, text: str) -> None:
+    """Write a file as a whole: who reads it meanwhile gets the old or the new text. It may be new,
+    and it must be no device, of which a file would take the place.
+
+    Raises:
+        OSError: it cannot be written, or something has its name that is no regular file.
+    """
+    fresh = f"{path}.{os.getpid()}"
+    with touching(path):
+        _check_replaceable(path)
+        try:
+            with open(fresh, "w", encoding="utf-8", opener=open_regular) as file:
+                file.write(text)
+            os.replace(fresh, path)
+        except OSError:
+            Path(fresh).unlink(missing_ok=True)
+            raise
+
+
+def _check_replaceable(path: str) -> None:
     """See that another file may get this name: a device such as `/dev/null` would be gone.
 
     Raises:

@@ -12,11 +12,10 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from lb.domain.errors import LoadBalancerError
-from lb.net.files import check_replaceable, read_text, touching
+from lb.net.files import read_text, replace_text
 
 _HELD: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -74,12 +73,8 @@ def write_pid(path: str, pid: int) -> None:
     Raises:
         PidFileError: it cannot be written.
     """
-    fresh = Path(f"{path}.{os.getpid()}")
     try:
-        with touching(path):
-            check_replaceable(path)
-            fresh.write_text(f"{pid}\n")
-            fresh.replace(path)
+        replace_text(path, f"{pid}\n")
     except OSError as error:
         raise PidFileError(f"cannot write the PID file {path}: {error.strerror}") from error
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import Any, Final
 
-from lb.net.files import answer_of, check_replaceable, open_regular, read_text
+from lb.net.files import answer_of, read_text, replace_text
 from lb.net.tasks import TaskOwner
 from lb.net.threads import in_thread
 from lb.net.timers import TimerWheel
@@ -79,7 +78,7 @@ class VariantState:
         """Write the file; if that fails, the next look tries again."""
         path = self._path
         try:
-            await in_thread(_replace, path, json.dumps({_KEY: state}, indent=1) + "\n")
+            await in_thread(replace_text, path, json.dumps({_KEY: state}, indent=1) + "\n")
         except OSError as error:
             why = error.strerror or str(error)
             if why != self._why:
@@ -99,12 +98,3 @@ def _lasting(state: dict[str, Any]) -> dict[str, Any]:
     if state["ramp_s"] is None:
         return state
     return {"changed": state["changed"], "why": state["why"]}
-
-
-def _replace(path: str, text: str) -> None:
-    """Write a file as a whole."""
-    check_replaceable(path)
-    temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8", opener=open_regular) as file:
-        file.write(text)
-    os.replace(temporary, path)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 from pathlib import Path
 
 import pytest
 
-from lb.net.files import TOUCHED, answer_of, check_appendable, print_of, read_text, touching
+from lb.net.files import (
+    TOUCHED,
+    answer_of,
+    check_appendable,
+    print_of,
+    read_text,
+    replace_text,
+    touching,
+)
 
 
 def test_a_file_that_is_left_alone_keeps_its_print(tmp_path: Path) -> None:
@@ -117,3 +126,19 @@ def test_checking_a_log_file_makes_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="a FIFO that nobody reads"):
         check_appendable(str(tmp_path / "fifo"))
+
+
+def test_a_text_that_cannot_be_written_as_a_whole_replaces_nothing_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a"
+    replace_text(str(file), "old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            replace_text(str(file), "newer")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
