@@ -17,9 +17,12 @@ from lb.wire.http2.fields import Field, encode_field, passed_on
 from lb.wire.http2.frames import HEADERS, ErrorCode, Malformed
 from lb.wire.trace_context import TraceContext
 
-is_base64: Final = re.compile(rb"[0-9A-Za-z+/]*=*(?:[ \t]*,[ \t]*[0-9A-Za-z+/]*=*)*").fullmatch
+is_base64: Final = re.compile(
+    rb"[0-9A-Za-z+/]*+=*+(?:[ \t]*+,[ \t]*+[0-9A-Za-z+/]*+=*+)*+"
+).fullmatch
 """What the value of a `-bin` field can be by "gRPC over HTTP2": values in base64, padded or not,
-with commas between them; None for anything else. Servers may take less."""
+with commas between them; None for anything else. Servers may take less. Nothing is tried twice: a
+blank between two commas could else belong to either, and time doubled with each."""
 GRPC_TYPE: Final = b"application/grpc"
 BAD_BINARY: Final = "malformed binary metadata: a field ending in -bin is not base64"
 BAD_TIMEOUT: Final = "malformed grpc-timeout"
