@@ -116,6 +116,8 @@ class Membership:
         self._configured: tuple[BackendSettings, ...] = ()
         self._found: dict[str, tuple[BackendSettings, ...] | None] = {}
         """By source, in their order; None: it has not said anything yet."""
+        self._unfinished: set[str] = set()
+        """Sources that have said a part of what they have found so far."""
         self._most_applied = most
         self._members: dict[str, tuple[BackendSettings, Member]] = {}
         """By name: what its settings mean, which takes a while to find out."""
@@ -155,12 +157,28 @@ class Membership:
         if health != self._health:
             self._members.clear()
         self._configured, self._health, self._found = tuple(entries), health, found
+        self._unfinished.intersection_update(found)
         self._apply()
 
-    def found(self, source: str, entries: Sequence[BackendSettings]) -> None:
+    def found(
+        self, source: str, entries: Sequence[BackendSettings], more_follow: bool = False
+    ) -> None:
         """A source has found these, and no others any more. Ignored when it has been taken out of
-        the configuration."""
-        if source in self._found and self._found[source] != tuple(entries):
+        the configuration.
+
+        Args:
+            source: its name.
+            entries: what it has found.
+            more_follow: it has found others besides, which it says in a moment.
+        """
+        if source not in self._found:
+            return
+        was_unfinished = source in self._unfinished
+        if more_follow:
+            self._unfinished.add(source)
+        else:
+            self._unfinished.discard(source)
+        if self._found[source] != tuple(entries) or was_unfinished != more_follow:
             self._found[source] = tuple(entries)
             self._apply()
 
@@ -252,6 +270,11 @@ class Membership:
             for entry in entries or ():
                 yield source, entry
 
+    @property
+    def _are_all_named(self) -> bool:
+        """Whether all sources have said all that they have found."""
+        return not self._unfinished and None not in self._found.values()
+
     def _wanted(self) -> Iterator[tuple[str, BackendSettings]]:
         """All backends that the pool should have, each name once."""
         seen: set[str] = set()
@@ -279,7 +302,7 @@ class Membership:
         named = set[str]()
         if self._removed or self._added:
             named = {name_of(entry) for _, entry in self._named()}
-        if None not in self._found.values():
+        if self._are_all_named:
             self._removed &= named
         for name in [each for each in self._added if each in named - self._removed]:
             del self._added[name]
@@ -316,5 +339,5 @@ class Membership:
             for model in sorted(record.drained_models ^ word.drained_models):
                 is_drained = model in word.drained_models
                 self._directory.drain_model(name, model, is_drained=is_drained, now=now)
-        if None not in self._found.values():
+        if self._are_all_named:
             self._words.clear()  # nobody names those

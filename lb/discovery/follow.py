@@ -24,7 +24,8 @@ _OTHERS_TIME: Final = 4.0
 """After those the event loop has this multiple of their time for everything else, so that a source
 whose addresses are new at each look takes a fifth of it."""
 
-Found = Callable[[str, Entries], None]
+Found = Callable[[str, Entries, bool], None]
+"""The name of the source, a set, and whether the next step of the same set follows."""
 
 
 class _Followed:
@@ -33,22 +34,22 @@ class _Followed:
     __slots__ = (
         "answered",
         "backends",
-        "entries",
         "error",
         "failures",
         "found_at",
         "source",
         "task",
+        "told",
         "updates",
     )
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, told: Entries = ()) -> None:
         self.source = source
         self.task: asyncio.Task[None] | None = None
         self.answered = asyncio.Event()
         """It has yielded a set, or has failed to."""
-        self.entries: Entries = ()
-        """The last set."""
+        self.told = told
+        """The set that was told last, perhaps by the source before this one."""
         self.backends = 0
         self.updates = 0
         self.failures = 0
@@ -60,8 +61,7 @@ class Followers:
     """Runs the sources that are configured."""
 
     def __init__(self, found: Found, *, clock: Callable[[], float] = monotonic) -> None:
-        """Tell `found` the name of the source and the set, for every set. One with very many new
-        backends is told in steps."""
+        """Tell `found` every set. One with very many new backends is told in steps."""
         self.most = _MOST
         """Backends of a set that matter; only so many are told in steps."""
         self._found = found
@@ -70,14 +70,16 @@ class Followers:
         self._followed: dict[str, _Followed] = {}
 
     def use(self, sources: Sequence[Source]) -> None:
-        """Follow these and no others; those that are the same as before are not disturbed."""
+        """Follow these and no others; those that are the same as before are not disturbed. Where
+        another one has the same name, what it finds is compared with what that one has found."""
         before, self._followed = self._followed, {}
         for source in sources:
             known = before.get(source.name)
             if known is not None and known.source.config == source.config:
                 self._followed[source.name] = before.pop(source.name)
             else:
-                self._followed[source.name] = _Followed(source)
+                told = () if known is None else known.told
+                self._followed[source.name] = _Followed(source, told)
         for left in before.values():
             if left.task is not None:
                 left.task.cancel()
@@ -142,13 +144,14 @@ class Followers:
         followed.backends = len(entries)
         followed.updates += 1
         followed.found_at = self._clock()
-        for some in _in_steps(followed.entries, entries, self.most):
+        for some in _in_steps(followed.told, entries, self.most):
             began = self._clock()
-            self._found(followed.source.name, some)
-            if some is not entries:
+            more_follow = some is not entries
+            followed.told = some
+            self._found(followed.source.name, some, more_follow)
+            if more_follow:
                 took_s = self._clock() - began
                 await asyncio.sleep(0.0 if is_first else _OTHERS_TIME * took_s)
-        followed.entries = entries
         followed.answered.set()
 
     def _failed(self, followed: _Followed, why: str) -> None:

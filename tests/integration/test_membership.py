@@ -215,6 +215,29 @@ def test_a_file_is_followed_and_a_bad_one_refused(
         running.until(two="up")
 
 
+def test_many_backends_of_a_file_stay_as_they_are_when_a_listener_changes(tmp_path: Path) -> None:
+    listed = tmp_path / "backends.yaml"
+    entries = [{"name": f"g{number}", "http": f"127.1.0.{number}:1"} for number in range(1, 61)]
+    listed.write_text(json.dumps({"backends": entries}))
+    config = {"discovery": {"files": [str(listed)]}}
+    with serving(tmp_path, **config) as balancer:
+        wait_until(lambda: len(balancer.backends()) == 60, timeout_s=30, what="all are found")
+        assert balancer.run("disable", "g50") == balancer.run("remove", "g55") == 0
+        balancer.serving.until_logged("backend removed", 1)
+        added = balancer.log.count("backend added")
+        balancer.reload(listen={**LISTEN, "metrics": "127.0.0.1:0"}, **config)
+        wait_until(
+            lambda: balancer.log.count("source has found backends") == 2,
+            timeout_s=30,
+            what="the file is read again",
+        )
+        states = balancer.backends()
+        assert len(states) == 59
+        assert states["g50"] == "disabled"
+        assert balancer.log.count("backend added") == added
+        assert balancer.log.count("backend removed") == 1
+
+
 @pytest.fixture
 def server() -> Iterator[DnsServer]:
     """A DNS server in a thread of its own."""

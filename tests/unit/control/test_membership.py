@@ -12,6 +12,7 @@ from lb.control.membership import (
     Membership,
     MembershipError,
     RuntimeChanges,
+    Word,
     member_of,
 )
 from lb.control.record import Member
@@ -36,8 +37,8 @@ class Bench:
     def configure(self, *names: str, sources: tuple[str, ...] = ()) -> None:
         self.membership.configure([entry(name) for name in names], HealthSettings(), sources)
 
-    def found(self, source: str, *names: str) -> None:
-        self.membership.found(source, [entry(name) for name in names])
+    def found(self, source: str, *names: str, more_follow: bool = False) -> None:
+        self.membership.found(source, [entry(name) for name in names], more_follow)
 
     @property
     def names(self) -> list[str]:
@@ -245,6 +246,22 @@ def test_what_was_said_of_a_backend_that_no_source_names_any_more_is_forgotten()
     assert second.membership.runtime_changes == RuntimeChanges()
     second.found("dns", "d", "e")
     assert second.directory.find("d").admin is AdminState.ENABLED
+
+
+def test_a_part_of_what_a_source_has_found_makes_nobody_forget_what_the_operator_said() -> None:
+    said = RuntimeChanges((), frozenset("fg"), {name: Word(AdminState.DRAINING) for name in "eh"})
+    bench = Bench(sources=("dns",))
+    bench.membership.resume(said)
+    bench.found("dns", "d", more_follow=True)
+    assert bench.membership.runtime_changes == said
+    bench.found("dns", "d", "e", "f")
+    assert bench.names == ["d", "e"]
+    # What no source names is forgotten once all have said everything.
+    expected = RuntimeChanges((), frozenset("f"), {"e": Word(AdminState.DRAINING)})
+    assert bench.membership.runtime_changes == expected
+    bench.found("dns", "d", more_follow=True)
+    bench.found("dns", "d")
+    assert bench.membership.runtime_changes == RuntimeChanges()
 
 
 def test_settings_of_probes_are_the_common_ones_where_a_backend_has_none_of_its_own() -> None:

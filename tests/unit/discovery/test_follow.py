@@ -43,13 +43,17 @@ class Bench:
     def __init__(self) -> None:
         self.now = 100.0
         self.found: dict[str, list[str]] = {}
+        self.more_follow: list[bool] = []
+        self.sizes: list[int] = []
         self.times: list[float] = []
         """When something was found, by the event loop's clock."""
         self.took_s = 0.0
         """What it takes to hear of that."""
         self.followers = Followers(self._found, clock=lambda: self.now)
 
-    def _found(self, source: str, found: Entries) -> None:
+    def _found(self, source: str, found: Entries, more_follow: bool) -> None:
+        self.more_follow.append(more_follow)
+        self.sizes.append(len(found))
         self.found[source] = [entry.spec().name for entry in found]
         self.times.append(asyncio.get_running_loop().time())
         self.now += self.took_s
@@ -100,6 +104,45 @@ async def test_very_many_new_backends_join_over_several_turns_of_the_loop(bench:
         assert set(bench.found["dns"]) >= {f"b{number}" for number in range(10)}
         sizes.add(len(bench.found["dns"]))
     assert sizes - {1000} == {*range(10 + NEW_AT_ONCE, 160, NEW_AT_ONCE), 1010}
+
+
+async def test_what_is_told_in_steps_says_so(bench: Bench) -> None:
+    source = Told("dns")
+    bench.followers.use([source])
+    source.news.put_nowait(entries(*(f"b{number}" for number in range(2 * NEW_AT_ONCE + 1))))
+    await eventually(lambda: len(bench.more_follow) == 3)
+    assert bench.more_follow == [True, True, False]
+
+
+async def test_a_source_with_other_settings_takes_nobody_out_that_it_still_finds(
+    bench: Bench,
+) -> None:
+    many = entries(*(f"b{number}" for number in range(4 * NEW_AT_ONCE)))
+    first, second = Told("dns"), Told("dns", config="other")
+    bench.followers.use([first])
+    await bench.say(first, many)
+    bench.more_follow.clear()
+    bench.followers.use([second])
+    await bench.say(second, many)
+    assert bench.more_follow == [False]
+    assert len(bench.found["dns"]) == len(many)
+
+
+async def test_a_source_that_was_replaced_amid_its_steps_is_followed_from_there(
+    bench: Bench,
+) -> None:
+    many = entries(*(f"b{number}" for number in range(4 * NEW_AT_ONCE)))
+    first, second = Told("dns"), Told("dns", config="other")
+    bench.followers.use([first])
+    await bench.say(first, many[: 2 * NEW_AT_ONCE])
+    bench.took_s = 60.0  # so it does not come to its second step
+    await bench.say(first, many)
+    told = len(bench.found["dns"])
+    assert told == 3 * NEW_AT_ONCE
+    bench.sizes.clear()
+    bench.followers.use([second])
+    await bench.say(second, many)
+    assert bench.sizes == [len(many)]
 
 
 async def test_backends_that_join_later_leave_most_of_the_time_to_others(bench: Bench) -> None:
