@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.wire.tls.certificate import CertificateError, read_certificate
-from lb.wire.tls.hello import ClientHello, HelloError, read_hello
+from lb.wire.tls.hello import ClientHello, HelloError, HelloReader
 from lb.wire.tls.identity import format_subject
 from tests.fakes.certificates import Authority
 from tests.fakes.hello import hello_with, make_hello
@@ -29,14 +29,14 @@ def mutated(data: bytes, changes: list[tuple[int, int]]) -> bytes:
 
 
 def test_every_beginning_of_a_hello_is_incomplete() -> None:
-    assert [read_hello(HELLO[:at]) for at in range(len(HELLO))] == [None] * len(HELLO)
-    assert read_hello(HELLO) == ClientHello("a.example", (b"h2", b"http/1.1"))
+    assert [HelloReader().take(HELLO[:at]) for at in range(len(HELLO))] == [None] * len(HELLO)
+    assert HelloReader().take(HELLO) == ClientHello("a.example", (b"h2", b"http/1.1"))
 
 
 @given(st.binary(max_size=200) | MUTATIONS.map(lambda m: mutated(HELLO, m)))
 def test_a_hello_is_read_or_refused_but_never_anything_else(data: bytes) -> None:
     try:
-        assert isinstance(read_hello(data), ClientHello | None)
+        assert isinstance(HelloReader().take(data), ClientHello | None)
     except HelloError:
         pass
 
@@ -44,7 +44,7 @@ def test_a_hello_is_read_or_refused_but_never_anything_else(data: bytes) -> None
 @given(st.binary(max_size=100))
 def test_extensions_are_read_or_refused(extensions: bytes) -> None:
     try:
-        assert isinstance(read_hello(hello_with(extensions)), ClientHello)
+        assert isinstance(HelloReader().take(hello_with(extensions)), ClientHello)
     except HelloError:
         pass
 

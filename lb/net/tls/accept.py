@@ -21,8 +21,8 @@ from lb.wire.tls.hello import (
     NO_APPLICATION_PROTOCOL,
     ClientHello,
     HelloError,
+    HelloReader,
     alert,
-    read_hello,
 )
 from lb.wire.tls.identity import format_subject
 
@@ -83,13 +83,13 @@ class TlsAcceptor:
 class AcceptedTls(TlsTransport):
     """One connection of a client."""
 
-    __slots__ = ("_acceptor", "_address", "_hello", "_peer", "_received", "_timer")
+    __slots__ = ("_acceptor", "_address", "_hello", "_peer", "_reader", "_timer")
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
         super().__init__(acceptor.iteration)
         self._acceptor = acceptor
-        self._received = b""
-        """Of the hello."""
+        self._reader: HelloReader | None = HelloReader()
+        """Of the hello; None once it was read."""
         self._hello = ClientHello()
         self._timer: Timer | None = None
         self._peer: object = None
@@ -125,9 +125,10 @@ class AcceptedTls(TlsTransport):
 
     def greeted(self, data: bytes) -> None:
         """Read the hello, and choose by it."""
-        self._received += data
+        reader = self._reader
+        assert reader is not None
         try:
-            hello = read_hello(self._received)
+            hello = reader.take(data)
         except HelloError as error:
             self._refuse(DECODE_ERROR, error)
             return
@@ -139,12 +140,13 @@ class AcceptedTls(TlsTransport):
             # RFC 7301 3.2; the library would go on without a protocol.
             self._refuse(NO_APPLICATION_PROTOCOL, HelloError("no protocol in common"))
             return
-        received, self._received = self._received, b""
+        self._reader = None
         context = tls.context(hello.server_name)
-        self.start(self.make_object(context, server_side=True), received)
+        self.start(self.make_object(context, server_side=True), bytes(reader.received))
 
     def _refuse(self, description: int, error: HelloError) -> None:
-        if self._raw is not None and self._received.startswith(b"\x16"):
+        received = b"" if self._reader is None else self._reader.received
+        if self._raw is not None and received.startswith(b"\x16"):
             self._raw.write(alert(description))
         self.give_up(error)
 

@@ -13,6 +13,10 @@ from typing import Final
 MAX_HELLO: Final = 64 * 1024
 """Bytes that a hello may take. With post-quantum keys they are 2 KiB; the library takes 128."""
 
+MAX_RECORDS: Final = 64
+"""Records that a hello may be spread over. The longest one needs five; reading many small ones is
+work without proportion to what was sent."""
+
 DECODE_ERROR: Final = 50
 NO_APPLICATION_PROTOCOL: Final = 120
 """Alert descriptions (RFC 8446 6.2)."""
@@ -20,6 +24,8 @@ NO_APPLICATION_PROTOCOL: Final = 120
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 _MAX_RECORD: Final = 1 << 14
+_RECORD_HEAD: Final = 5
+_MESSAGE_HEAD: Final = 4
 _SERVER_NAME: Final = 0
 _ALPN: Final = 16
 _HOST_NAME: Final = 0
@@ -44,41 +50,69 @@ class ClientHello:
         return self.server_name or "-"
 
 
-def read_hello(data: bytes) -> ClientHello | None:
-    """Read the hello that a connection begins with; None while it is incomplete.
+class HelloReader:
+    """Reads the hello that a connection begins with. Each byte is looked at once, however many
+    reads bring them."""
 
-    Raises:
-        HelloError: these are no bytes of a ClientHello, or it is too long.
-    """
-    message = _join_records(data)
-    if message and message[0] != _CLIENT_HELLO:
-        raise HelloError("not a ClientHello")
-    size = int.from_bytes(message[1:4], "big")
-    if len(message) >= 4 and size > MAX_HELLO:
-        raise HelloError("ClientHello too long")
-    if len(message) < 4 + size or len(message) < 4:
+    __slots__ = ("_at", "_left", "_message", "_records", "received")
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        """All that has come, records and what follows."""
+        self._at = 0
+        """What is before that in `received` was read."""
+        self._left = 0
+        """Bytes of the present record that are not read."""
+        self._records = 0
+        self._message = bytearray()
+        """What the records contain."""
+
+    def take(self, data: bytes) -> ClientHello | None:
+        """Read what has come; None while the hello is incomplete.
+
+        Raises:
+            HelloError: these are no bytes of a ClientHello, or it is too long.
+        """
+        self.received += data
+        message = self._message
+        while self._at < len(self.received):
+            if not self._left and not self._begin_record():
+                return None
+            part = self.received[self._at : self._at + self._left]
+            self._at += len(part)
+            self._left -= len(part)
+            message += part
+            if message and message[0] != _CLIENT_HELLO:
+                raise HelloError("not a ClientHello")
+            if len(message) < _MESSAGE_HEAD:
+                continue
+            end = _MESSAGE_HEAD + int.from_bytes(message[1:_MESSAGE_HEAD], "big")
+            if end - _MESSAGE_HEAD > MAX_HELLO:
+                raise HelloError("ClientHello too long")
+            if len(message) >= end:
+                return _read_body(_Reader(bytes(message[_MESSAGE_HEAD:end])))
         return None
-    return _read_body(_Reader(message[4 : 4 + size]))
+
+    def _begin_record(self) -> bool:
+        """Read the head of the next record; False while it is incomplete."""
+        head = bytes(self.received[self._at : self._at + _RECORD_HEAD])
+        if head[0] != _HANDSHAKE or head[1:2] not in (b"", b"\x03"):
+            raise HelloError("not TLS")
+        if len(head) < _RECORD_HEAD:
+            return False
+        self._left = int.from_bytes(head[3:], "big")
+        if not 0 < self._left <= _MAX_RECORD:
+            raise HelloError("bad record length")
+        self._records += 1
+        if self._records > MAX_RECORDS:
+            raise HelloError("ClientHello in too many records")
+        self._at += _RECORD_HEAD
+        return True
 
 
 def alert(description: int) -> bytes:
     """A fatal alert in a record of its own, for a connection without keys."""
     return bytes((21, 3, 3, 0, 2, 2, description))
-
-
-def _join_records(data: bytes) -> bytes:
-    """The handshake bytes of all records so far, the last of which may be incomplete."""
-    parts = []
-    at = 0
-    while at < len(data):
-        if data[at] != _HANDSHAKE or data[at + 1 : at + 2] not in (b"", b"\x03"):
-            raise HelloError("not TLS")
-        size = int.from_bytes(data[at + 3 : at + 5], "big")
-        if len(data) - at >= 5 and not 0 < size <= _MAX_RECORD:
-            raise HelloError("bad record length")
-        parts.append(data[at + 5 : at + 5 + size])
-        at += 5 + size
-    return b"".join(parts)
 
 
 class _Reader:

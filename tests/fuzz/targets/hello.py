@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from lb.wire.tls.hello import MAX_HELLO, ClientHello, HelloError, read_hello
+from lb.wire.tls.hello import MAX_HELLO, ClientHello, HelloError, HelloReader
 from tests.fakes.hello import extension, hello_with, records
 from tests.fuzz.target import Target, stored_seeds
 
@@ -30,7 +30,7 @@ def _check(data: bytes) -> None:
 def _read(data: bytes) -> ClientHello | bool | None:
     """False for a refusal."""
     try:
-        return read_hello(data)
+        return HelloReader().take(data)
     except HelloError:
         return False
 

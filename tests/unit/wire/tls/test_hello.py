@@ -7,10 +7,11 @@ import pytest
 from lb.wire.tls.hello import (
     DECODE_ERROR,
     MAX_HELLO,
+    MAX_RECORDS,
     ClientHello,
     HelloError,
+    HelloReader,
     alert,
-    read_hello,
 )
 from tests.fakes.hello import extension, hello_with, make_hello, records
 
@@ -21,30 +22,48 @@ def name_extension(name: bytes, kind: int = 0) -> bytes:
 
 
 def test_name_and_protocols_are_read() -> None:
-    hello = read_hello(make_hello("A.example", ("h2", "http/1.1")))
+    hello = HelloReader().take(make_hello("A.example", ("h2", "http/1.1")))
     assert hello == ClientHello("a.example", (b"h2", b"http/1.1"))
     assert hello.shown_name == "a.example"
 
 
 def test_both_may_be_missing() -> None:
-    hello = read_hello(make_hello(None))
+    hello = HelloReader().take(make_hello(None))
     assert hello == ClientHello("", ())
     assert hello.shown_name == "-"
-    assert read_hello(hello_with(b"")) == ClientHello()
+    assert HelloReader().take(hello_with(b"")) == ClientHello()
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_hello_may_be_spread_over_records(size: int) -> None:
+def test_a_hello_may_be_spread_over_reads_and_some_records(size: int) -> None:
     message = make_hello("a.example", ("h2",))[5:]
-    assert read_hello(records(message, size)) == ClientHello("a.example", (b"h2",))
+    data = records(message[:40], size) + records(message[40:], 100)
+    assert HelloReader().take(data) == ClientHello("a.example", (b"h2",))
+    reader = HelloReader()
+    found = [reader.take(data[at : at + 1]) for at in range(len(data))]
+    assert found == [None] * (len(data) - 1) + [ClientHello("a.example", (b"h2",))]
+    assert reader.received == data
+
+
+def test_what_follows_a_hello_is_not_looked_at() -> None:
+    reader = HelloReader()
+    assert reader.take(make_hello("a.example") + b"early data") == ClientHello("a.example")
+    assert reader.received.endswith(b"early data")
+
+
+def test_a_hello_in_very_many_records_is_refused() -> None:
+    hello = hello_with(extension(21, bytes(8000)))[5:]
+    assert HelloReader().take(records(hello, len(hello) // MAX_RECORDS + 1)) == ClientHello()
+    with pytest.raises(HelloError, match="too many records"):
+        HelloReader().take(records(hello, len(hello) // MAX_RECORDS - 1))
 
 
 def test_a_final_dot_is_not_a_part_of_the_name() -> None:
-    assert read_hello(hello_with(name_extension(b"a.example."))) == ClientHello("a.example")
+    assert HelloReader().take(hello_with(name_extension(b"a.example."))) == ClientHello("a.example")
 
 
 def test_names_that_are_no_host_names_are_passed_over() -> None:
-    assert read_hello(hello_with(name_extension(b"x", kind=1))) == ClientHello()
+    assert HelloReader().take(hello_with(name_extension(b"x", kind=1))) == ClientHello()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +88,7 @@ def test_names_that_are_no_host_names_are_passed_over() -> None:
 )
 def test_what_is_no_hello_is_refused(data: bytes) -> None:
     with pytest.raises(HelloError):
-        read_hello(data)
+        HelloReader().take(data)
 
 
 def test_an_alert_is_one_record() -> None:
