@@ -116,6 +116,9 @@ class Membership:
         self._configured: tuple[BackendSettings, ...] = ()
         self._found: dict[str, tuple[BackendSettings, ...] | None] = {}
         """By source, in their order; None: it has not said anything yet."""
+        self._replaced: dict[str, tuple[BackendSettings, ...]] = {}
+        """What sources have found that are not configured any more, until those that are have said
+        what they find: a source that only got another name must not empty the pool."""
         self._unfinished: set[str] = set()
         """Sources that have said a part of what they have found so far."""
         self._most_applied = most
@@ -146,7 +149,8 @@ class Membership:
         Args:
             entries: its backends.
             health: its common settings of probes.
-            sources: names of its sources, in order. What others have found is forgotten.
+            sources: names of its sources, in order. What others have found is forgotten once these
+                have said what they find.
         """
         found = {name: self._found.get(name) for name in sources}
         # The order of sources decides who keeps a name.
@@ -156,6 +160,10 @@ class Membership:
             return
         if health != self._health:
             self._members.clear()
+        before = {**self._replaced, **self._found}
+        self._replaced = {
+            name: known for name, known in before.items() if known and name not in found
+        }
         self._configured, self._health, self._found = tuple(entries), health, found
         self._unfinished.intersection_update(found)
         self._apply()
@@ -269,6 +277,9 @@ class Membership:
         for source, entries in self._found.items():
             for entry in entries or ():
                 yield source, entry
+        for source, replaced in self._replaced.items():
+            for entry in replaced:
+                yield source, entry
 
     @property
     def _are_all_named(self) -> bool:
@@ -299,6 +310,8 @@ class Membership:
 
     def _apply(self) -> None:
         """Bring the directory in line with what is wanted."""
+        if self._are_all_named:
+            self._replaced.clear()
         named = set[str]()
         if self._removed or self._added:
             named = {name_of(entry) for _, entry in self._named()}

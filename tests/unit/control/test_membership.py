@@ -264,6 +264,20 @@ def test_a_part_of_what_a_source_has_found_makes_nobody_forget_what_the_operator
     assert bench.membership.runtime_changes == RuntimeChanges()
 
 
+def test_backends_of_a_source_that_got_another_name_stay_until_it_says_what_it_finds() -> None:
+    bench = Bench("a", sources=("old", "dns"))
+    bench.found("old", "b", "c")
+    bench.found("dns", "d")
+    bench.configure("a", sources=("new", "dns"))
+    assert bench.names == ["a", "d", "b", "c"]
+    bench.found("new", "c", more_follow=True)
+    assert bench.names == ["a", "c", "d", "b"]
+    bench.found("new", "c", "e")
+    assert bench.names == ["a", "c", "e", "d"]
+    bench.configure("a", sources=("dns",))
+    assert bench.names == ["a", "d"], "all that is configured has said what it finds"
+
+
 def test_settings_of_probes_are_the_common_ones_where_a_backend_has_none_of_its_own() -> None:
     health = HealthSettings.model_validate({"interval": "3s", "fall": 5, "probe": "tcp"})
     member = member_of(entry("a", health={"fall": 7}), health, "dns")
