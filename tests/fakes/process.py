@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from tests.fakes import preloaded
 
 REPOSITORY = Path(__file__).parents[2]
@@ -156,6 +158,14 @@ def _port_locks() -> int:
     """The file of the locks, open as long as this process lives: closing it would free them all."""
     path = Path(tempfile.gettempdir()) / f"triton-lb-test-ports-{os.getuid()}"
     return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only its parent has not heard of it yet."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until(

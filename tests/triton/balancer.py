@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import psutil
 import yaml
 
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ChildProcess, free_ports, has_ended, wait_until
 from tests.triton.server import REPOSITORY
 from tests.triton.target import Target, http_status
 
@@ -112,7 +112,7 @@ class RunningBalancer:
         old.send_signal(signal.SIGUSR2)
         wait_until(lambda: self._pid() != old.pid, timeout_s=START_TIMEOUT_S, what="it took over")
         wait_until(
-            lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE,
+            lambda: has_ended(old.pid),
             timeout_s=START_TIMEOUT_S,
             what="the old process has ended",
         )

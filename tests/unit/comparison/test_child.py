@@ -22,6 +22,7 @@ from lb.comparison.worker import NO_NUMPY
 from lb.net.tasks import TaskOwner
 from lb.runtime.interpreter import loop_factory
 from lb.wire.memory_budget import MemoryBudget
+from tests.fakes.process import has_ended
 from tests.wire.waiting import eventually
 
 WAIT_S = 30.0
@@ -65,13 +66,6 @@ class World:
     @property
     def compared(self) -> int:
         return sum(each.compared for each in self.found.values())
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def examples_in(folder: Path) -> list[str]:
