@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -40,6 +40,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import OnDemand, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
 from lb.health.configurations import ConfigurationBook
+from lb.health.models import Version
 from lb.health.port import LEAVING_S, Finding
 from lb.health.ramp import NO_RAMP, Ramps
 from lb.probes.probe import ProbeResult
@@ -60,6 +61,8 @@ _SEARCH_S: Final = 1.0
 _ROUTED: Final = SERVING_STATES | {BackendState.UNREADY}
 """In these a backend is in some tier."""
 _GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
+_MISSED: Final = (AdminState.ENABLED, AdminState.DRAINING, AdminState.DISABLED)
+"""Whoever is in one of these belongs to the pool, and may serve its models again."""
 _UNASKED: Final = (AdminState.DISABLED, AdminState.REMOVING)
 REMOVAL_S: Final = 300.0
 """Unless told otherwise."""
@@ -121,6 +124,10 @@ class BackendDirectory:
         """All sets of names of models, by what they are: kept, so that no other is the same."""
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
+        self._missed_sets: dict[int, frozenset[Version]] = {}
+        """What backends had ready that get no requests now, by what it is."""
+        self._missed: frozenset[bytes] = frozenset()
+        """The names in them."""
         self._routes = RouteBuilder(policy)
         self._drains = ModelDrains()
         self._on_demand: OnDemands = {}
@@ -815,7 +822,10 @@ class BackendDirectory:
         passive = self.passive
         if not passive.is_quiet:
             tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
-        routing = self._routes.build(tiers, self._names, self._facts)
+        names, missed = self._names, self._missed_models(known)
+        if missed:
+            names |= missed
+        routing = self._routes.build(tiers, names, self._facts, missed)
         drained, trials = self._drained(), passive.trials
         if drained and trials:
             trials = {
@@ -830,6 +840,19 @@ class BackendDirectory:
         return self._trials.put(
             self._drains.put(self._narrowing.put(routing), drained, on_demand, served), trials
         )
+
+    def _missed_models(self, known: Collection[BackendRecord]) -> frozenset[bytes]:
+        """Names of the models that backends had ready which are no candidates now."""
+        sets: dict[int, frozenset[Version]] = {}
+        for record in self._records.values():
+            if record.admin in _MISSED and record not in known:
+                ready = record.models.ready or record.models.had
+                if ready:
+                    sets[id(ready)] = ready  # most backends share one
+        if sets != self._missed_sets:
+            self._missed_sets = sets
+            self._missed = frozenset(name for ready in sets.values() for name, _ in ready)
+        return self._missed
 
     def _drained(self) -> Drained:
         found: dict[bytes, frozenset[Backend]] = {}

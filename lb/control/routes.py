@@ -94,8 +94,9 @@ class RouteBuilder:
         self._shape: object = None
         """All that routes follow from beside patterns and facts; None: begin anew."""
         self._views: tuple[_View, ...] = ()
-        self._shared: dict[tuple[Pattern, ModelFacts, QueuePlan | None], ModelRoute] = {}
+        self._shared: dict[tuple[Pattern, ModelFacts, QueuePlan | None, bool], ModelRoute] = {}
         self._names: AbstractSet[bytes] = frozenset()
+        self._missed: AbstractSet[bytes] = frozenset()
         self._facts: Mapping[bytes, ModelFacts] = {}
         self._routes: dict[bytes, ModelRoute] = {}
         """Never changed any more, as it was given away."""
@@ -110,6 +111,7 @@ class RouteBuilder:
         tiers: Sequence[Tiers],
         names: AbstractSet[bytes],
         facts: Mapping[bytes, ModelFacts],
+        missed: AbstractSet[bytes] = frozenset(),
     ) -> Routing:
         """Make the routing of both protocols.
 
@@ -117,6 +119,9 @@ class RouteBuilder:
             tiers: by protocol. What a backend has ready is the same in both.
             names: all models that any backend lists.
             facts: what is known of them; neither may change afterwards.
+            missed: of `names`, those that backends had ready which get no requests now. Where no
+                candidate has one of them its requests find no backend: a candidate would say that
+                there is no such model.
 
         Returns:
             Its `routes` are the same object as before exactly when none of them has changed.
@@ -133,8 +138,9 @@ class RouteBuilder:
         changed |= names - self._names
         if facts is not self._facts:
             changed |= _changed_facts(self._facts, facts)
-        self._replace_routes(changed & names, names, facts, general, no_regions=not owners)
-        self._names, self._facts = names, facts
+        changed |= missed ^ self._missed
+        self._names, self._facts, self._missed = names, facts, missed
+        self._replace_routes(changed & names, general, no_regions=not owners)
         regions = {
             region: (self._placed(AppProtocol.HTTP, http), self._placed(AppProtocol.GRPC, grpc))
             for region, (http, grpc) in owners.items()
@@ -169,18 +175,19 @@ class RouteBuilder:
     def _replace_routes(
         self,
         changed: AbstractSet[bytes],
-        names: AbstractSet[bytes],
-        facts: Mapping[bytes, ModelFacts],
         general: Placements,
         *,
         no_regions: bool,
     ) -> None:
+        names, facts, missed = self._names, self._facts, self._missed
         before, patterns, shared = self._routes, self._holders.patterns, self._shared
         news: dict[bytes, ModelRoute] = {}
         same: dict[tuple[int, int], bool] = {}
         for name in changed:
             known = facts.get(name, NO_FACTS)
-            key = (patterns.get(name, ()), known, self.planner.plan(name, known))
+            pattern = patterns.get(name, ())
+            is_missed = not pattern and name in missed
+            key = (pattern, known, self.planner.plan(name, known), is_missed)
             route = shared.get(key)
             if route is None:
                 route = shared[key] = _route(*key, self._views, general, no_regions)
@@ -303,6 +310,7 @@ def _route(
     pattern: Pattern,
     facts: ModelFacts,
     plan: QueuePlan | None,
+    is_missed: bool,
     views: Sequence[_View],
     general: Placements,
     no_regions: bool,
@@ -310,7 +318,11 @@ def _route(
     holders = 0
     for _, each in pattern:
         holders |= each
-    placements = _special((views[0].of(holders), views[1].of(holders)), general)
+    found = views[0].of(holders), views[1].of(holders)
+    if is_missed:
+        nobody = Placement((), None, general[0].policy)
+        found = found[0] or nobody, found[1] or nobody
+    placements = _special(found, general)
     usual = placements or general
     versions = {}
     for version, each in pattern:

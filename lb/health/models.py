@@ -55,19 +55,22 @@ class ModelTable:
     """The models of one backend. Times are monotonic seconds."""
 
     __slots__ = (
-        "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "cold", "lists", "names",
-        "ready", "times_forgotten",
+        "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "cold", "had", "lists",
+        "names", "ready", "times_forgotten",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.had: frozenset[Version] = _NONE
+        """What it had ready when it was last known, until it lists its models again."""
         self.times_forgotten = 0
         """How often the process was taken to be another one. A list that was asked for before the
         last time says nothing."""
         self._clear()
 
     def forget(self) -> None:
-        """Know nothing again: the process may be another one."""
+        """Know nothing again but what it had: the process may be another one."""
         self.times_forgotten += 1
+        self.had = self._listed_ready or self.had
         self._clear()
 
     def _clear(self) -> None:
@@ -120,6 +123,7 @@ class ModelTable:
             self.cannot_list()
             return _NONE
         before = self._listed_ready
+        self.had = _NONE
         self.lists = True
         self._list = models
         self.names = models.names
@@ -137,6 +141,7 @@ class ModelTable:
     def cannot_list(self) -> None:
         """It has no list, or gives it to nobody like us: it may have any model."""
         self._clear()
+        self.had = _NONE
         self.lists = False
 
     def contradicted(self, version: Version, now: float) -> bool:

@@ -624,6 +624,39 @@ def test_a_backend_that_has_no_version_of_a_model_gets_no_requests_for_it() -> N
     assert where(directory, "m") == ["a", "b"]
 
 
+@pytest.mark.parametrize("state", [AdminState.DISABLED, AdminState.DRAINING, None])
+def test_a_model_whose_only_backend_gets_no_requests_is_not_asked_of_others(
+    state: AdminState | None,
+) -> None:
+    directory = make_directory("a", "b", "c")
+    for name, models in {"a": "mn", "b": "n", "c": "n"}.items():
+        lists(directory, name, *models)
+    if state is not None:
+        directory.set_admin("a", state, 110.0)
+    else:
+        for port in directory.find("a").ports:
+            found(directory, port, Finding.REFUSED, 110.0)
+    assert (where(directory, "m"), where(directory, "n")) == ([], ["b", "c"])
+    assert directory.ref.current.is_served(b"m", b"", HTTP) is False
+    if state is not None:
+        directory.set_admin("a", AdminState.ENABLED, 120.0)
+        assert where(directory, "m") == ["a"]
+    else:
+        for _ in range(3):
+            for port in directory.find("a").ports:
+                found(directory, port, READY, 120.0)
+        lists(directory, "a", "n", now=120.0)
+        assert b"m" not in directory.ref.current.routes, "it has been unloaded"
+
+
+def test_a_model_whose_only_backend_was_removed_is_unknown() -> None:
+    directory = make_directory("a", "b")
+    lists(directory, "a", "m")
+    lists(directory, "b", "n")
+    directory.replace([Member(make_spec("b"))], 110.0)
+    assert b"m" not in directory.ref.current.routes
+
+
 def test_an_answer_that_contradicts_the_list_routes_around_it_and_asks_again() -> None:
     directory = make_directory("a", "b")
     for name in "ab":

@@ -272,3 +272,17 @@ def test_a_scheduled_model_is_uniform_and_not_plain() -> None:
     builder.planner = Planner()
     builder.forget_pickers()
     assert builder.build([both, both], names, facts).routes[b"m"].is_plain
+
+
+def test_a_model_that_nobody_has_who_gets_requests_is_not_asked_of_others() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    names = missed = frozenset({b"m", b"n"})
+    one = tiers(having(A, "n"))
+    routing = builder.build([one, one], names, {}, missed)
+    assert (where(routing, b"m"), where(routing, b"n")) == ("", "a")
+    assert builder.build([one, one], names, {}, missed).routes is routing.routes
+    routing = builder.build([one, one], names, {})
+    assert (where(routing, b"m"), where(routing, b"n")) == ("a", "a"), "nobody had it"
+    any_model = tiers(having(A, "n"), Candidate(B, None))
+    routing = builder.build([any_model, any_model], names, {}, missed)
+    assert where(routing, b"m") == "b", "it may have it"
