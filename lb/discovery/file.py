@@ -37,6 +37,8 @@ class _Looked:
     entries: Entries = ()
     problem: str = ""
     """Why it cannot be used; empty if it can."""
+    may_pass: bool = False
+    """The problem may go away without a change of the file."""
 
 
 class FileSource:
@@ -71,7 +73,10 @@ class FileSource:
         self._entries: Entries = ()
         """The last usable ones."""
         self._is_doubtful = False
-        """It did not do, which may be because it is being written: it is looked at once more."""
+        """It is read at the next look, even if it has not changed: it did not answer, could not be
+        read, or was perhaps being written."""
+        self._problem = ""
+        """The one that was told last, if the file has had it ever since."""
 
     @property
     def name(self) -> str:
@@ -93,16 +98,19 @@ class FileSource:
             try:
                 looked = await self._files.run(self, partial(self._look, known, self._entries))
             except FileStalled as stalled:
+                self._is_doubtful, self._problem = True, ""
                 raise SourceError(str(stalled)) from stalled
             if looked is None:
                 continue
             is_new = self._print not in (_UNREAD, looked.print)
             self._print = looked.print
-            self._is_doubtful = is_new and bool(looked.problem)
+            self._is_doubtful = looked.may_pass or (is_new and bool(looked.problem))
             if not looked.problem:
+                self._problem = ""
                 self._entries = looked.entries
                 return looked.entries
-            if not is_new:
+            if not is_new and looked.problem != self._problem:
+                self._problem = looked.problem
                 raise SourceError(looked.problem)
 
     def _look(self, known: FilePrint | Literal["unread"], before: Entries) -> _Looked | None:
@@ -121,7 +129,7 @@ class FileSource:
         try:
             entries = self._read(self._path)
         except (SettingsError, OSError, UnicodeDecodeError) as error:
-            return _Looked(now, problem=_reasons(error))
+            return _Looked(now, problem=_reasons(error), may_pass=isinstance(error, OSError))
         return _Looked(now, taken_over(before, entries))
 
 

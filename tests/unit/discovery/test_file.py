@@ -1,19 +1,45 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from lb.discovery.file import FileSource
 from lb.discovery.source import Entries, SourceError
-from lb.net.file_thread import FileThread
+from lb.net.file_thread import FileStalled, FileThread
 from lb.settings.listed import read_backends
+
+_T = TypeVar("_T")
 
 
 def read(path: str) -> Entries:
     return read_backends(Path(path).read_text(), str, {}, 1000)
+
+
+class StallingFiles(FileThread):
+    """Files that hang at the next few looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hanging = 0
+        """Looks that end without an answer from now on."""
+
+    async def run(
+        self,
+        key: Hashable,
+        work: Callable[[], _T],
+        *,
+        discard: Callable[[_T], None] | None = None,
+    ) -> _T:
+        if self.hanging:
+            self.hanging -= 1
+            raise FileStalled("it does not answer")
+        return await super().run(key, work, discard=discard)
 
 
 class Bench:
@@ -24,10 +50,16 @@ class Bench:
         if text is not None:
             self.put(text)
         self.reads = 0
-        self.source = FileSource(str(self.path), self._read, FileThread(), interval_s=0.005)
+        self.unreadable = 0
+        """Reads that fail from now on."""
+        self.files = StallingFiles()
+        self.source = FileSource(str(self.path), self._read, self.files, interval_s=0.005)
 
     def _read(self, path: str) -> Entries:
         self.reads += 1
+        if self.unreadable:
+            self.unreadable -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
         return read(path)
 
     def put(self, text: str) -> None:
@@ -114,6 +146,42 @@ async def test_a_file_that_is_missing_or_no_text_is_a_failure(tmp_path: Path) ->
     bench.path.unlink()
     with pytest.raises(SourceError, match="No such file"):
         await bench.names()
+
+
+async def test_a_file_that_answers_again_is_good_even_if_it_has_not_changed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "- http: a:1\n")
+    assert await bench.names() == ["a:1"]
+    bench.files.hanging = 2
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"^it does not answer$"):
+            await bench.names()
+    assert await bench.names() == ["a:1"]
+    assert await bench.is_quiet()
+
+
+async def test_a_bad_file_that_answers_again_is_still_bad(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "- name: x\n")
+    with pytest.raises(SourceError) as bad:
+        await bench.names()
+    bench.files.hanging = 1
+    with pytest.raises(SourceError, match=r"^it does not answer$"):
+        await bench.names()
+    with pytest.raises(SourceError) as again:
+        await bench.names()
+    assert str(again.value) == str(bad.value)
+    assert await bench.is_quiet()
+
+
+async def test_a_file_that_could_not_be_read_for_a_while_is_good_once_it_can(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, "- http: a:1\n")
+    await bench.names()
+    bench.put("- http: b:1\n")
+    bench.unreadable = 3
+    with pytest.raises(SourceError, match=r"^cannot be read: Too many open files$"):
+        await bench.names()
+    assert await bench.names() == ["b:1"], "and its reason was told once"
 
 
 async def test_of_very_many_problems_the_first_are_told(tmp_path: Path) -> None:
