@@ -149,7 +149,10 @@ class Standby(View):
         description="Why it was last activated: `no_backend`, `latency`, `operator` or `found` "
         "(its server ran when this process began); empty: it was not."
     )
-    error: str = Field(description="Why its last activation failed; empty: it did not.")
+    error: str = Field(
+        description="Why its last activation failed, or what its last release left loaded or "
+        "running; empty: neither."
+    )
     failures: Count = Field(description="Failed activations in a row.")
     retry_in_s: Amount | None = Field(
         description="Seconds until it may be activated again; null: now."

@@ -49,11 +49,11 @@ _WORST_FIRST: Final = (
 
 def _why_standby(status: StandbyStatus | None) -> str:
     """Why a standby backend does not serve."""
-    if status is None or (status.phase is StandbyPhase.STANDBY and not status.error):
+    if status is not None and status.phase is not StandbyPhase.STANDBY:
+        return status.phase.value
+    if status is None or not status.error:
         return "not needed now"
-    if status.phase is StandbyPhase.STANDBY:
-        return f"activation failed: {status.error}"
-    return status.phase.value
+    return f"{'activation failed' if status.failures else 'not needed now'}: {status.error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,9 +415,9 @@ class StandbyControl:
         except (CommandError, _NotActivatedError, UpstreamError, TimeoutError) as error:
             why = str(error) or f"it was not ready after {rule.start_limit_s:g} s"
             _log.warning("standby backend not activated", extra={**fields, "error": why})
-            await self._stop(standby)
+            problems = await self._stop(standby)
             standby.task = None
-            self._fail(standby, why, self._clock())
+            self._fail(standby, "; ".join((why, *problems)), self._clock())
             standby.enter(StandbyPhase.STANDBY, self._clock())
         else:
             now = self._clock()
@@ -462,27 +462,40 @@ class StandbyControl:
         await self._watch.refreshed([record])
 
     async def _stop_released(self, standby: _Standby) -> None:
-        await self._stop(standby)
+        standby.error = "; ".join(await self._stop(standby))
         standby.task = None
         standby.enter(StandbyPhase.STANDBY, self._clock())
         fields = {"backend": standby.record.backend.name}
         _log.info("standby backend released", extra=fields)
         self._woken.set()
 
-    async def _stop(self, standby: _Standby) -> None:
-        """Unload the models of a backend, or stop its server."""
+    async def _stop(self, standby: _Standby) -> list[str]:
+        """Unload the models of a backend, and stop its server. What fails keeps nothing else from
+        being done. Returns what is still loaded or runs, and why."""
         rule, record = standby.rule, standby.record
-        fields = {"backend": record.backend.name}
-        try:
-            for model in rule.load if record.answers else ():
-                reply = await self._questions.unload(record, model)
-                if not reply.is_ok:
-                    why = reply.detail or f"status {reply.status}"
-                    _log.warning("standby backend not unloaded", extra={**fields, "why": why})
-            if rule.stop:
+        problems: list[str] = []
+        for model in rule.load if record.answers else ():
+            why = await self._unload(record, model)
+            if why:
+                fields = {"backend": record.backend.name, "model": readable(model), "why": why}
+                _log.warning("standby backend not unloaded", extra=fields)
+                problems.append(f"{readable(model)} not unloaded: {why}")
+        if rule.stop:
+            try:
                 await self._command(record.backend, rule.stop, rule.stop_limit_s)
-        except (CommandError, UpstreamError) as error:
-            _log.warning("standby backend not stopped", extra={**fields, "why": str(error)})
+            except CommandError as error:
+                fields = {"backend": record.backend.name, "why": str(error)}
+                _log.warning("standby backend not stopped", extra=fields)
+                problems.append(f"not stopped: {error}")
+        return problems
+
+    async def _unload(self, record: BackendRecord, model: bytes) -> str:
+        """Unload a model. Returns why it is not unloaded; empty when it is."""
+        try:
+            reply = await self._questions.unload(record, model)
+        except UpstreamError as error:
+            return str(error)
+        return "" if reply.is_ok else reply.detail or f"status {reply.status}"
 
     @staticmethod
     async def _command(backend: Backend, command: tuple[str, ...], limit_s: float) -> None:

@@ -62,7 +62,8 @@ class StandbyStatus:
     cause: str = ""
     """Why it was activated last; empty: it was not."""
     error: str = ""
-    """Why its last activation failed; empty: it did not."""
+    """Why its last activation failed, or what its last release left loaded or running; empty:
+    neither."""
     failures: int = 0
     """Activations in a row that failed."""
     retry_at: float = 0.0

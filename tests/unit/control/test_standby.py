@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from time import monotonic
 
@@ -40,14 +42,14 @@ def idle() -> LoadSample:
 class Bench:
     """`always` serves, and `spare` once it has loaded model m, and warmed up what both have."""
 
-    def __init__(self, spare: FakeTriton) -> None:
+    def __init__(self, spare: FakeTriton, rule: StandbyRule) -> None:
         self.always = FakeTriton()
         self.spare = spare
         self.ahead_s = 0.0
         """Seconds that the clock is ahead."""
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.directory.replace(
-            [Member(make_spec("always")), Member(make_spec("spare"), standby=RULE)], 100.0
+            [Member(make_spec("always")), Member(make_spec("spare"), standby=rule)], 100.0
         )
         questions = Questions(FakeTritons(always=self.always, spare=spare))
         self.watch = ModelWatch(
@@ -98,8 +100,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving(**triton: object) -> AsyncIterator[Bench]:
-    bench = Bench(FakeTriton(models={"m": "UNAVAILABLE"}, **triton))  # type: ignore[arg-type]
+async def serving(rule: StandbyRule = RULE, **triton: object) -> AsyncIterator[Bench]:
+    models = {model.decode(): "UNAVAILABLE" for model in rule.load}
+    bench = Bench(FakeTriton(models=models, **triton), rule)  # type: ignore[arg-type]
     bench.watch.start()
     for port in bench.directory.ports():
         for _ in range(3):
@@ -255,3 +258,46 @@ async def test_one_whose_models_cannot_be_unloaded_is_released_all_the_same(
         bench.order(is_active=False)
         await bench.becomes(StandbyPhase.STANDBY)
         assert "standby backend not unloaded" in caplog.messages
+
+
+def also_stopped(marker: Path) -> StandbyRule:
+    """Two models are unloaded, and the command that stops the server leaves a file."""
+    command = ("touch", str(marker))
+    return replace(RULE, load=(b"m", b"n"), stop=command, stop_limit_s=30.0)
+
+
+async def test_an_unload_without_an_answer_keeps_nothing_else_from_being_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(also_stopped(tmp_path / "stopped")) as bench:
+        await bench.activate()
+        bench.spare.deaf = {"/v2/repository/models/m/unload"}
+        bench.order(is_active=False)
+        await bench.becomes(StandbyPhase.STANDBY)
+        assert bench.spare.models == {"m": "READY", "n": "UNAVAILABLE"}
+        assert (tmp_path / "stopped").exists()
+        assert caplog.messages.count("standby backend not unloaded") == 1
+        assert bench.record.why == "not needed now: m not unloaded: no answer"
+        await bench.activate()
+        assert bench.error == ""
+
+
+async def test_a_failed_activation_unloads_and_stops_all_that_it_can(tmp_path: Path) -> None:
+    rule = also_stopped(tmp_path / "stopped")
+    async with serving(rule, unloadable=frozenset({"n"})) as bench:
+        bench.spare.deaf = {"/v2/repository/models/m/unload"}
+        bench.order(is_active=True)
+        await eventually(lambda: bench.error)
+        assert (tmp_path / "stopped").exists()
+        assert bench.record.why.startswith("activation failed: n cannot be loaded")
+        assert bench.record.why.endswith("; m not unloaded: no answer")
+
+
+async def test_what_a_release_leaves_running_is_shown() -> None:
+    rule = replace(RULE, stop=("/nowhere/stop",))
+    async with serving(rule) as bench:
+        await bench.activate()
+        bench.order(is_active=False)
+        await bench.becomes(StandbyPhase.STANDBY)
+        assert bench.spare.models["m"] == "UNAVAILABLE"
+        assert bench.record.why.startswith("not needed now: not stopped: /nowhere/stop")
