@@ -286,8 +286,13 @@ class Questions:
         )
 
     async def register(self, record: BackendRecord, region: Region) -> Reply:
-        """Register a region of system shared memory."""
-        name = region.name.encode("utf-8", "surrogatepass")
+        """Register a region of system shared memory.
+
+        Raises:
+            UpstreamError: there was no answer.
+            ValueError: no message can hold its key.
+        """
+        name = region.name.encode()
         path = b"/v2/systemsharedmemory/region/%b/register" % name
         content = {"key": region.key, "offset": region.offset, "byte_size": region.byte_size}
         request = pb.SystemSharedMemoryRegisterRequest(

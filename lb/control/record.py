@@ -265,7 +265,7 @@ class BackendRecord:
         before = self.regions
         self.setup = setup
         names = {region.name for region in setup.regions} | setup.cuda
-        self.regions = frozenset(name.encode("utf-8", "surrogatepass") for name in names)
+        self.regions = frozenset(name.encode() for name in names)
         return self.regions != before
 
     def settle(self, now: float) -> None:

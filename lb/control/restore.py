@@ -383,6 +383,8 @@ class Restorer:
         except UpstreamError as error:
             self._count(record, kind, what, error.detail)
             return None
+        except ValueError as error:  # no message can hold it, now or later
+            reply = Reply(AppProtocol.HTTP, 0, b"", str(error))
         if reply.refuses_control:
             return reply
         is_done = reply.is_ok or bool(fine and fine in reply.detail)

@@ -26,6 +26,7 @@ _MODELS: Final = 1
 _REASON_LENGTH: Final = 1024
 _DECODER: Final = json.JSONDecoder()
 _GAP: Final = re.compile(r"[ \t\n\r]*")
+_U64: Final = 2**64 - 1
 _STATES: Final = {state.name: state for state in ModelState}
 
 
@@ -102,17 +103,33 @@ def _entry(name: str, version: str, state: str, reason: str) -> ModelEntry | Non
 def regions_from_json(body: bytes) -> tuple[Region, ...]:
     """Read the answer to `GET v2/systemsharedmemory/status`, or of CUDA without keys.
 
+    A region whose name is no text is left out: no request can name it. A region whose key is no
+    text is kept: requests may name it, although it can be registered nowhere else.
+
     Raises:
         ValueError: it is no list of regions.
     """
     regions = []
-    for item in _array(body):
+    for item in _items(body):
         name, key = _text_fields(item, "name", "key")
         offset, size = (item.get(field) or 0 for field in ("offset", "byte_size"))
-        if not (isinstance(offset, int) and isinstance(size, int)):
-            raise ValueError("a region's offset and size must be numbers")
-        regions.append(Region(name, key, offset, size))
+        if not (_is_u64(offset) and _is_u64(size)):
+            raise ValueError("a region's offset and size must be numbers of 64 bits")
+        if _is_text(name):
+            regions.append(Region(name, key, offset, size))
     return tuple(regions)
+
+
+def _is_u64(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _U64
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def cuda_regions_from_message(message: bytes) -> tuple[Region, ...]:
@@ -139,20 +156,6 @@ def regions_from_message(message: bytes) -> tuple[Region, ...]:
     except DecodeError as error:
         raise ValueError(f"not a list of regions: {error}") from error
     return tuple(Region(r.name, r.key, r.offset, r.byte_size) for r in regions.values())
-
-
-def _array(body: bytes) -> list[dict[str, Any]]:
-    content = _json(body)
-    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        raise ValueError("expected an array of objects")
-    return content
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
 
 
 def _items(body: bytes) -> Iterator[dict[str, Any]]:

@@ -213,6 +213,31 @@ async def test_what_cannot_be_loaded_does_not_keep_the_rest_away() -> None:
         await eventually(lambda: bench.restored().get(("model", "failed")) == 1)
 
 
+def odd() -> FakeTriton:
+    """A Triton with what no message can hold."""
+    triton = full()
+    triton.regions["odd"] = {"key": "/\ud800", "offset": 0, "byte_size": 64}
+    triton.log["log_verbose_level"] = -1
+    return triton
+
+
+async def test_what_no_message_can_hold_keeps_nothing_else_away_and_is_not_tried_again() -> None:
+    async with restoring(a=odd(), b=odd()) as bench:
+        await bench.restart("b", empty())
+        b = bench.tritons["b"]
+        await eventually(lambda: ("trace", "restored") in bench.restored())
+        await eventually(lambda: not bench.restorer._joining)
+        assert b.models == full().models
+        assert b.regions == full().regions
+        assert bench.restored() == {
+            ("trace", "restored"): 1,
+            ("log", "failed"): 1,
+            ("region", "failed"): 1,
+            ("region", "restored"): 1,
+            ("model", "restored"): 2,
+        }
+
+
 async def test_a_call_without_an_answer_keeps_nothing_else_away_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -112,3 +112,24 @@ def test_regions_are_read_from_both_forms() -> None:
 def test_a_region_of_no_size_is_refused() -> None:
     with pytest.raises(ValueError, match="numbers"):
         regions_from_json(b'[{"name": "r", "key": "/k", "byte_size": "8"}]')
+
+
+@pytest.mark.parametrize("number", [-1, 2**64])
+@pytest.mark.parametrize("field", ["offset", "byte_size"])
+def test_a_region_of_no_possible_size_is_refused(field: str, number: int) -> None:
+    with pytest.raises(ValueError, match="numbers"):
+        regions_from_json(b'[{"name": "r", "key": "/k", "%b": %d}]' % (field.encode(), number))
+
+
+@pytest.mark.parametrize("no_text", [b"\xff", b"\xed\xa0\x80", rb"\ud800"])
+def test_a_region_that_is_no_text_spoils_no_other_one(no_text: bytes) -> None:
+    """A Triton keeps names and keys byte by byte."""
+    others = b'{"name": "a", "key": "/a"}, {"name": "%b", "key": "/b"}'
+    body = b'[%b, {"name": "k", "key": "%b"}]' % (others % no_text, no_text)
+    assert [region.name for region in regions_from_json(body)] == ["a", "k"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html>", b"[1]", b'[{"name": 5}]', b"[" * 100_000])
+def test_what_is_no_list_of_regions_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"expected|not JSON"):
+        regions_from_json(body)
