@@ -159,8 +159,10 @@ class Restorer:
         """Not settled: nobody is compared with them. And who brings them in line."""
         self._round = asyncio.Lock()
         """Held while all backends are read."""
-        self._rounds = 0
-        """How often that has begun."""
+        self._begun = 0
+        """Rounds that have begun, numbered from 1."""
+        self._ended = 0
+        """Number of the last round that has ended, not counting those that were cancelled."""
         self._sharing: frozenset[Backend] = frozenset()
         """Backends that shared memory with our clients at the last round."""
         self.counts: dict[tuple[str, str], int] = {}
@@ -238,14 +240,15 @@ class Restorer:
         Hundreds of backends may come back at the same time. Each needs a round that begins from
         now on; there is one round at a time, and those that wait for it go on one by one.
         """
-        before = self._rounds
+        before = self._begun
         async with self._round:
-            if self._rounds > before:
+            if self._ended > before:
                 return
-            self._rounds += 1
+            self._begun += 1
             await self._watch.refreshed(self._directory.records)
             reached = concerned(self._directory.roster(), _REGISTER)
             self._sharing = frozenset(reach.backend for reach in reached)
+            self._ended = self._begun
 
     def _others(self) -> list[BackendRecord]:
         return [each for each in self._directory.records if self._is_settled(each)]

@@ -492,3 +492,35 @@ async def test_many_that_come_back_at_once_share_rounds_and_go_on_one_by_one() -
         await eventually(lambda: len(compared) == count - 1)
         assert len(rounds) <= 3, "each needs one that begins from when it joins"
         assert max(Counter(compared).values()) <= 2
+
+
+async def test_a_round_that_is_cancelled_is_begun_again_for_those_that_wait_for_it() -> None:
+    async with restoring(a=full(), x=full(), h=full(), w=full()) as bench:
+        rounds: list[asyncio.Event] = []
+        waiting = 0
+        refreshed, all_refreshed = bench.watch.refreshed, bench.restorer._all_refreshed
+
+        async def hold_round(records: Iterable[BackendRecord]) -> None:
+            rounds.append(asyncio.Event())
+            if len(rounds) <= 2:
+                await rounds[-1].wait()
+            await refreshed(records)
+
+        async def count_waiting() -> None:
+            nonlocal waiting
+            waiting += 1
+            await all_refreshed()
+
+        bench.watch.refreshed = hold_round  # type: ignore[method-assign]
+        bench.restorer._all_refreshed = count_waiting  # type: ignore[method-assign]
+        for count, name in enumerate("xhw", 1):
+            await bench.restart(name, full())
+            await eventually(lambda count=count: waiting == count)
+        rounds[0].set()
+        await eventually(lambda: len(rounds) == 2)  # the one of h, for w as well
+        for name in "ax":  # through another balancer
+            bench.tritons[name].log["log_verbose_level"] = 7
+        bench.directory.replace([Member(make_spec(name)) for name in "axw"], 200.0)
+        await eventually(lambda: not bench.restorer._joining)
+        assert bench.tritons["w"].log["log_verbose_level"] == 7
+        assert len(rounds) == 3
