@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lb.kserve.merge.counters import BATCHES, LAST, RESPONSES, Counters, ModelKey, Path
+from lb.kserve.merge.steps import Pace, Steps
 
 MAX_COUNTERS: Final = 250_000
 """Numbers that are kept of all models: about 30 MB. Three backends with a thousand models each have
@@ -16,6 +17,8 @@ _ROWS: Final = frozenset({BATCHES, RESPONSES})
 _U64: Final = 2**64 - 1
 _ENTRY: Final = 8
 """What an entry costs beside its numbers, in numbers: its name, and the objects that hold it."""
+_NUMBER_WORK: Final = 2
+"""What it costs to add a number, in bytes that a step may read."""
 _MAX_BACKENDS: Final = 256
 """Backends whose counters are kept apart, per model, if not more than half as many are asked. The
 ones that were heard of longest ago are added up beyond that."""
@@ -34,23 +37,30 @@ class _Row:
 class _Model:
     """What is kept of one version of a model."""
 
-    __slots__ = ("base", "rows")
+    __slots__ = ("base", "rows", "size")
 
     def __init__(self) -> None:
         self.base: Counters = {}
         """Sum of what was counted by those who began anew."""
         self.rows: dict[str, _Row] = {}
         """By backend, the one that spoke longest ago first."""
-
-    @property
-    def size(self) -> int:
+        self.size = _ENTRY
         """Numbers that are kept, and what holds them."""
-        return _ENTRY + len(self.base) + sum(_ENTRY + len(e.counters) for e in self.rows.values())
+
+    def put(self, backend: str, row: _Row) -> None:
+        """Keep what `backend` says instead of what it said before."""
+        before = self.rows.pop(backend, None)
+        if before is not None:
+            self.size -= _ENTRY + len(before.counters)
+        self.rows[backend] = row
+        self.size += _ENTRY + len(row.counters)
 
     def fold(self, backend: str) -> None:
         """Keep what `backend` counted, and begin anew with it."""
         newest = self.rows.pop(backend).counters
-        self.base = _bounded(added(self.base, newest), newest)
+        base = _bounded(added(self.base, newest), newest)
+        self.size += len(base) - len(self.base) - _ENTRY - len(newest)
+        self.base = base
 
 
 class StatisticsMemory:
@@ -100,20 +110,23 @@ class StatisticsMemory:
             if asked_at < row.answered_at:
                 return  # an older answer that came later
             model.fold(backend)
-        model.rows.pop(backend, None)
-        model.rows[backend] = _Row(counters, answered_at)
+        model.put(backend, _Row(counters, answered_at))
         if len(model.rows) > max(_MAX_BACKENDS, 2 * self.asked):
             model.fold(next(iter(model.rows)))
         self._size += model.size - before
 
-    def total(self, key: ModelKey) -> Counters:
-        """The sum over all backends that were ever heard of."""
+    def total(self, key: ModelKey) -> Steps[Counters]:
+        """The sum over all backends that were ever heard of. What is taken between its steps is not
+        in it."""
         model = self._models.get(key)
         if model is None:
             return {}
-        total = model.base
-        for row in model.rows.values():
-            total = added(total, row.counters)
+        total = dict(model.base)
+        pace = Pace()
+        for row in tuple(model.rows.values()):
+            _add(total, row.counters)
+            if pace.count(_NUMBER_WORK * (_ENTRY + len(row.counters))):
+                yield
         return total
 
     def trim(self) -> None:
@@ -129,10 +142,14 @@ class StatisticsMemory:
 def added(one: Counters, other: Counters) -> Counters:
     """The sum of both, which are left alone; of `last_inference` the later."""
     total = dict(one)
+    _add(total, other)
+    return total
+
+
+def _add(total: Counters, other: Counters) -> None:
     for path, value in other.items():
         known = total.get(path, 0)
         total[path] = max(known, value) if path == (LAST,) else known + value
-    return total
 
 
 def _has_fallen(before: Counters, now: Counters, is_whole: bool) -> bool:

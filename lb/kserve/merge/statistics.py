@@ -152,7 +152,7 @@ class HttpStatistics:
                     _add_usage(whole, entry)
                 if pace.count(span[1] - span[0] + _ENTRY_WORK):
                     yield
-            total = self._memory.total(key)
+            total = yield from self._memory.total(key)
             self._memory.trim()
             if whole is not None:
                 if len(total) > _MANY:
@@ -226,7 +226,7 @@ class GrpcStatistics:
                     _add_message_usage(whole, entry)
                 if pace.count(span[1] - span[0] + _ENTRY_WORK):
                     yield
-            total = self._memory.total(key)
+            total = yield from self._memory.total(key)
             self._memory.trim()
             if whole is not None:
                 if len(total) > _MANY:

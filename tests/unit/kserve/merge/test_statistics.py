@@ -14,6 +14,7 @@ from lb.kserve.merge.memory import MAX_BASE, StatisticsMemory
 from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics
 from lb.kserve.merge.steps import STEP_BYTES, finish
 from tests.fakes.merges import AtOnce
+from tests.fakes.work import instructions
 
 SIMPLE = (
     b'{"name":"simple","version":"1","last_inference":1795259527273,"inference_count":1,'
@@ -225,6 +226,23 @@ def test_many_models_are_merged_in_steps_that_are_bounded() -> None:
     answer = finish(merge.read(body))
     assert len(list(merge.combine([("a", answer), ("b", answer)]))) >= len(body) // STEP_BYTES
     assert http(body) == body
+
+
+@pytest.mark.parametrize("is_grpc", [False, True])
+def test_a_model_of_many_backends_is_summed_in_steps_that_are_bounded(is_grpc: bool) -> None:
+    memory = StatisticsMemory()
+    memory.asked = 300
+    said = {("response_stats", str(at), "success", "count"): 1 for at in range(200)}
+    for at in range(memory.asked):
+        memory.take(f"gone{at}", ("simple", "1"), said, 0.0, 1.0)
+    merge = (GrpcStatistics if is_grpc else HttpStatistics)(memory)
+    work = merge.combine([("here", finish(merge.read(MESSAGE if is_grpc else ONE)))])
+    over: list[bool | None] = [None]
+    steps: list[int] = []
+    while not over[-1]:
+        steps.append(instructions(lambda: over.append(next(work, True))))
+    assert max(steps) < 200_000
+    assert sum(steps) > 5 * 300 * 200
 
 
 @pytest.mark.parametrize(
