@@ -243,16 +243,22 @@ class BackendDirectory:
 
         What the operator said about a name stays, even when its addresses change.
         """
-        before = {name: record.admin for name, record in self._records.items()}
+        before = {
+            # A backend that the operator has dismissed is let go and taken back by nobody else.
+            record: (record.admin, "operator" if record.is_dismissed else "its source")
+            for record in self._records.values()
+        }
         self._registry.replace(members, now, self.removal_s)
         for name, record in self._records.items():
-            if name not in before:
+            if record not in before:
                 added = StateChange(
                     now, name, "", "", record.state.value, f"added: {record.member.origin}"
                 )
                 self.changes.add(added)
-            elif record.admin is not before[name]:
-                self._note_admin(record, before[name], "its source", now)
+                continue
+            admin, why = before[record]
+            if record.admin is not admin:
+                self._note_admin(record, admin, why, now)
         gone = self._registry.remove_finished(now)
         self._publish(now)
         self._forget(gone, now)

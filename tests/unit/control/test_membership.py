@@ -172,6 +172,40 @@ def test_another_backend_can_be_added_under_a_name_that_was_removed() -> None:
     assert bench.directory.find("a").backend.spec.weight == 1
 
 
+def changes(bench: Bench) -> list[tuple[str, str, str, str]]:
+    """What has changed of whole backends, the oldest change first."""
+    newest_first = bench.directory.changes.newest_first()
+    return [(each.backend, each.before, each.after, each.why) for each in newest_first][::-1]
+
+
+def test_the_changes_say_whether_the_operator_or_a_source_lets_a_backend_go_and_back() -> None:
+    bench = Bench("a", "b")
+    for name in ("a", "b"):
+        bench.directory.find(name).backend.in_flight = 1
+    before = len(changes(bench))
+    bench.membership.remove("a")
+    bench.membership.take_back("a")
+    bench.configure("a")
+    bench.configure("a", "b")
+    assert changes(bench)[before:] == [
+        ("a", "enabled", "removing", "operator"),
+        ("a", "removing", "enabled", "operator"),
+        ("b", "enabled", "removing", "its source"),
+        ("b", "removing", "enabled", "its source"),
+    ]
+
+
+def test_the_changes_show_both_backends_of_a_name_whose_address_changes() -> None:
+    bench = Bench("a")
+    bench.directory.find("a").backend.in_flight = 1
+    before = len(changes(bench))
+    bench.membership.configure([entry("a", http="elsewhere:8000")], HealthSettings())
+    assert changes(bench)[before:] == [
+        ("a", "", "starting", "added: configuration"),
+        ("a~1", "enabled", "removing", "its source"),
+    ]
+
+
 def test_only_what_was_removed_can_be_taken_back() -> None:
     with pytest.raises(MembershipError, match="no backend 'x' was removed"):
         Bench("a").membership.take_back("x")
