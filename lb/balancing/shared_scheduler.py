@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from heapq import heappush
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.eligible_set import STARVING, EligibleSet, Waits, overtakes
@@ -816,6 +816,18 @@ class SharedScheduler(Scheduler):
         key = limited.own_entry.key
         self._limited[key] = limited
         self._apply_again(key, now)
+        limited.own_entry.count = limited.own_count
+        self._board.write(limited.own_entry)  # others may have a count of another record
+
+    def _share_no_more(self, limited: _SharedBackend) -> None:
+        """Tell others no more what this worker has in flight at a backend, and do not count what
+        they have."""
+        del self._limits[limited.penalty.backend]
+        entry = limited.own_entry
+        if self._limited.get(entry.key) is limited:
+            del self._limited[entry.key]
+            entry.count = 0
+            self._board.write(entry)
 
     def _recheck_limits(self, ticket: Ticket, backend: Backend, now: float) -> bool:
         """Hear what the other workers have begun meanwhile. Returns whether a request that begins
@@ -836,11 +848,13 @@ class SharedScheduler(Scheduler):
         return bool(limit) and backend.in_flight + self._penalties[backend].uncounted >= limit
 
     def _tell_limited(self, limited: _SharedBackend, beginning: int) -> None:
-        """Tell the others what this worker has in flight at a backend, and begins now."""
+        """Tell the others what this worker has in flight at a backend, and begins now. Of several
+        records of a backend, others are told of the newest."""
         count = limited.own_count + beginning
-        if count != limited.own_entry.count:
-            limited.own_entry.count = count
-            self._board.write(limited.own_entry)
+        entry = limited.own_entry
+        if count != entry.count and self._limited.get(entry.key) is limited:
+            entry.count = count
+            self._board.write(entry)
 
     def tell(self, now: float) -> None:
         """Tell the others what has changed here, and ring for one that waits for what has ended.
@@ -1010,7 +1024,8 @@ class SharedScheduler(Scheduler):
             if model_queue not in known:
                 del self._loads[model_queue]
         for backend in self._limits.keys() - self._penalties.keys():
-            _remove(self._limited, self._limits.pop(backend))
+            if not backend.in_flight:  # otherwise others are still told of it
+                self._share_no_more(self._limits[backend])
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self._untold_queues = self._queues.copy()
         self.tell(now)
@@ -1038,7 +1053,7 @@ def _names(backend: Backend) -> tuple[bytes, bytes]:
     return spec.name.encode(), spec.server.encode("utf-8", "surrogateescape")
 
 
-def _remove(known: dict[int, Any], shared: SharedLoad | _SharedBackend) -> None:
+def _remove(known: dict[int, SharedLoad], shared: SharedLoad) -> None:
     """Count no more what others have in flight at something that is gone."""
     key = shared.own_entry.key
     if known.get(key) is shared:  # else another one took its place

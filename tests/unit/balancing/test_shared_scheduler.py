@@ -86,6 +86,12 @@ class Worker:
             found.append(ticket)
         return found
 
+    def follow(self, backends: tuple[Backend, ...], now: float) -> None:
+        """Another snapshot has come, with these backends."""
+        self.backends = backends
+        self.request_class = RequestClass(b"model", b"", self.plan, backends)
+        assert self.scheduler.follow(lambda _: (self.plan, backends), now) == []
+
     def learn(self, now: float = 0.0, took_s: float = 1.0) -> None:
         """Find out how long executions take at each backend."""
         for _ in range(4 * len(self.backends)):
@@ -435,13 +441,8 @@ def test_a_backend_with_another_address_is_not_the_one_that_finishes_under_its_n
     spec = replace(make_spec("a", max_in_flight=most), http=Address("127.0.0.2", 8000))
     moved = {worker: Backend(spec) for worker in (one, two)}
 
-    def follow(worker: Worker, backends: tuple[Backend, ...], now: float) -> None:
-        worker.backends = backends
-        worker.request_class = RequestClass(b"model", b"", worker.plan, backends)
-        assert worker.scheduler.follow(lambda _: (worker.plan, backends), now) == []
-
     for worker, backend in moved.items():
-        follow(worker, (backend, worker.backends[1]), 0.1)
+        worker.follow((backend, worker.backends[1]), 0.1)
     ours = one.begin(0.2)
     assert ours.backend is moved[one], "it has room, and the one before has none"
     queued = two.queue(0.3)
@@ -449,7 +450,7 @@ def test_a_backend_with_another_address_is_not_the_one_that_finishes_under_its_n
         one.complete(ticket, 1.0)
     assert two.due(1.0) == [queued]
     for worker, backend in moved.items():
-        follow(worker, (backend,), 1.1)  # the one before is gone
+        worker.follow((backend,), 1.1)  # the one before is gone
     one.complete(ours, 2.0)
     assert two.begin(2.0).backend is moved[two]
     one.queue(2.1)  # it knows that
@@ -461,21 +462,60 @@ def test_the_limit_of_a_backend_holds_after_another_record_of_it_is_gone() -> No
     old = one.begin(0.0)
     again = (Backend(make_spec("a", max_in_flight=1)),)
 
-    def follow(backends: tuple[Backend, ...], now: float) -> None:
-        one.backends = backends
-        one.request_class = RequestClass(b"model", b"", one.plan, backends)
-        assert one.scheduler.follow(lambda _: (one.plan, backends), now) == []
-
-    follow(again, 0.1)
+    one.follow(again, 0.1)
     one.complete(one.begin(0.2), 0.3)
     one.complete(old, 1.0)
     one.scheduler.forget(first)
-    follow(again, 1.1)
+    one.follow(again, 1.1)
     running = two.begin(2.0)
     one.request_class = RequestClass(b"other", b"", one.plan, again)
     queued = one.queue(2.1)
     two.complete(running, 3.0)
     assert one.due(3.0) == [queued]
+
+
+def test_requests_that_were_cut_with_their_backend_take_no_place_when_it_is_back() -> None:
+    machine = Machine(names=("a",), plan=Capacity(5), most=2)
+    for worker in machine.workers:
+        worker.complete(worker.begin(0.0), 0.1)
+        worker.backends[0].in_flight = 2  # of models that are not scheduled
+    machine.tick(0.2)
+    for worker in machine.workers:
+        worker.backends[0].in_flight = 0
+        worker.scheduler.forget(worker.backends[0])
+        worker.follow((), 0.3)
+    for worker in machine.workers:
+        worker.follow((make_backend("a", max_in_flight=2),), 0.4)
+    for worker in machine.workers:
+        worker.complete(worker.begin(0.5), 0.6)
+
+
+def test_requests_that_outlast_their_model_take_their_place_until_they_end() -> None:
+    machine = Machine(names=("a",), plan=Capacity(5), most=2)
+    one, two = machine.workers
+    one.complete(one.begin(0.0), 0.1)
+    [backend] = one.backends
+    backend.in_flight = 2  # of models that are not scheduled
+    machine.tick(0.2)
+    one.scheduler.forget(backend)
+    one.follow(one.backends, 0.3)
+    queued = two.queue(0.4)
+    backend.in_flight = 0
+    machine.tick(0.5)
+    assert two.due(0.5) == [queued]
+
+
+def test_the_end_of_a_request_leaves_those_at_the_next_record_of_its_backend_in_their_places() -> (
+    None
+):
+    one, two = Machine(names=("a",), plan=Capacity(5), most=1).workers
+    old = one.begin(0.0)
+    one.follow((make_backend("a", max_in_flight=1),), 0.1)
+    running = one.begin(0.2)
+    one.complete(old, 1.0)
+    queued = two.queue(1.1)
+    one.complete(running, 2.0)
+    assert two.due(2.0) == [queued]
 
 
 def test_records_of_one_backend_may_go_in_any_order() -> None:
