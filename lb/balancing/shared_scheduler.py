@@ -1027,8 +1027,13 @@ class SharedScheduler(Scheduler):
             if not backend.in_flight:  # otherwise others are still told of it
                 self._share_no_more(self._limits[backend])
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
-        self._untold_queues = self._queues.copy()
         self.tell(now)
+        return gone
+
+    def follow_rest(self, now: float) -> list[Ticket]:
+        """Go on with the last `follow`; see `Scheduler`. Others are told by the next `tell`."""
+        gone = super().follow_rest(now)
+        self._untold_queues = self._queues.copy()
         return gone
 
     def in_flight_by_model(self, backend: Backend) -> dict[bytes, int]:

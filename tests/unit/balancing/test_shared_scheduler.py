@@ -423,6 +423,28 @@ def test_a_request_that_a_new_snapshot_has_moved_is_told_of() -> None:
     assert two.due(0.7) == [later]
 
 
+@pytest.mark.interpreted("a constant")
+def test_a_request_that_is_moved_later_than_others_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler, "_RENEWED_AT_ONCE", 1)
+    machine = Machine()
+    one, two = machine.workers
+    running = [two.begin(0.0), two.begin(0.0)]
+    other = RequestClass(b"other", b"", one.plan, one.backends)
+    for backend in one.backends:
+        one.scheduler.start(Ticket(other, 0.0), backend, 0.0)
+    one.scheduler.offer(Ticket(other, 0.1), 0.1)
+    queued = one.queue(0.1)
+    one.scheduler.follow(lambda ticket: (ticket.plan, ticket.eligible), 0.2)
+    machine.tick(0.2)
+    one.scheduler.follow_rest(0.2)
+    machine.tick(0.3)
+    two.complete(running[0], 0.4)
+    assert one.rung == 1
+    assert one.due(0.4) == [queued]
+
+
 def test_an_end_at_a_backend_that_a_new_snapshot_has_no_more_is_told_of() -> None:
     one, two = Machine().workers
     one.scheduler.on_untold = lambda: None  # this iteration of its loop goes on
