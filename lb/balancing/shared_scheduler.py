@@ -823,6 +823,7 @@ class SharedScheduler(Scheduler):
         """Tell others no more what this worker has in flight at a backend, and do not count what
         they have."""
         del self._limits[limited.penalty.backend]
+        limited.penalty.uncounted -= limited.count
         entry = limited.own_entry
         if self._limited.get(entry.key) is limited:
             del self._limited[entry.key]
@@ -1023,9 +1024,13 @@ class SharedScheduler(Scheduler):
                 _remove(self._shared, loads.pop(backend))
             if model_queue not in known:
                 del self._loads[model_queue]
-        for backend in self._limits.keys() - self._penalties.keys():
-            if not backend.in_flight:  # otherwise others are still told of it
-                self._share_no_more(self._limits[backend])
+        for backend, limited in tuple(self._limits.items()):
+            # Others are told of what is in flight at a backend that is gone until it has ended.
+            is_over = backend not in self._penalties and not backend.in_flight
+            if is_over or not backend.max_in_flight:
+                self._share_no_more(limited)
+        for penalty in self._penalties.values():
+            self._limit(penalty, now)
         self._ended = {each: shared for each, shared in self._queues.items() if shared.ended}
         self.tell(now)
         return gone

@@ -540,6 +540,29 @@ def test_the_end_of_a_request_leaves_those_at_the_next_record_of_its_backend_in_
     assert two.due(2.0) == [queued]
 
 
+def test_a_limit_that_known_backends_get_later_holds_over_all_workers() -> None:
+    machine = Machine(names=("a",), plan=Capacity(5))
+
+    def limit(most: int, now: float) -> None:
+        for worker in machine.workers:
+            worker.backends[0].apply(make_spec("a", max_in_flight=most))
+            worker.follow(worker.backends, now)
+
+    one, two = machine.workers
+    one.learn(0.0, 0.01)
+    two.learn(1.0, 0.01)
+    running = one.begin(2.0)
+    limit(1, 3.0)
+    queued = two.queue(3.0)
+    limit(0, 4.0)
+    assert two.due(4.0) == [queued]
+    two.complete(queued, 5.0)
+    limit(1, 6.0)
+    queued = two.queue(6.0)
+    one.complete(running, 7.0)
+    assert two.due(7.0) == [queued]
+
+
 def test_records_of_one_backend_may_go_in_any_order() -> None:
     for first in (0, 1, None):
         [one] = Machine(1, names=("a",), plan=Capacity(5), most=1).workers
