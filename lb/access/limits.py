@@ -36,8 +36,8 @@ class _Usage:
 
     __slots__ = ("due", "open", "shared")
 
-    def __init__(self, now: float, shared: ClientUsage | None) -> None:
-        self.due = now
+    def __init__(self, due: float, shared: ClientUsage | None) -> None:
+        self.due = due
         """When its bucket will be empty."""
         self.open = 0
         """Its requests under way."""
@@ -114,10 +114,11 @@ class Limit:
         if not self._interval_s:
             return 0.0
         usage = self._clients.get(client)
-        due = 0.0 if usage is None else usage.due
         shared = self._shared(client)
-        if shared is not None:
-            due = max(due, shared.due())
+        if usage is None:
+            due = 0.0 if shared is None else shared.latest()
+        else:
+            due = usage.due if shared is None else max(usage.due, shared.due())
         return max(0.0, due - now - self._depth_s)
 
     def take(self, client: bytes, now: float) -> None:
@@ -125,7 +126,9 @@ class Limit:
         usage = self._clients.pop(client, None)
         if usage is None:
             self._make_room(now)
-            usage = _Usage(now, self._shared(client))
+            shared = self._shared(client)
+            # What this worker wrote before it forgot the client, or its predecessor, counts too.
+            usage = _Usage(now if shared is None else shared.latest(), shared)
         self._clients[client] = usage
         usage.open += 1
         shared = usage.shared

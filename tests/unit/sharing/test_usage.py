@@ -79,6 +79,24 @@ def test_a_killed_worker_has_nothing_open_and_what_it_let_through_counts() -> No
     assert again.wait_s(A, 2.0) == pytest.approx(1.0)
 
 
+def test_what_a_dead_worker_let_through_counts_in_the_one_that_takes_its_place() -> None:
+    memory, (first, second) = tables(2)
+    one, two = limits((first, second), rate=1.0, burst=3.0)
+    assert [passes(one, A, 1.0) for _ in range(4)] == [True, True, True, False]
+    (again,) = limits([UsageTable(memory, 0, 2)], rate=1.0, burst=3.0)
+    assert again.wait_s(A, 1.0) == pytest.approx(1.0)
+    assert [passes(again, A, 2.1) for _ in range(2)] == [True, False]
+    assert not passes(two, A, 2.1)
+
+
+def test_a_client_that_a_worker_has_forgotten_keeps_to_its_rate() -> None:
+    [table] = tables(1)[1]
+    limit = Limit(rate=1.0, max_clients=1, table=table, name=b"limit")
+    assert passes(limit, A, 1.0)
+    assert passes(limit, B, 1.0)
+    assert not passes(limit, A, 1.0)
+
+
 def test_slots_of_clients_that_are_quiet_are_used_again() -> None:
     one, two = limits(tables(2)[1], rate=100.0)
     for number in range(40_000):
