@@ -192,7 +192,7 @@ class RelayRole:
         once = max(limits.retained_body_bytes, limits.stream_window_max_bytes)
         self.memory_budget.relayed_at_most = 2 * once
         self.meter.configure(settings.metrics)
-        self._limit_connections(settings.limits.max_connections_per_client)
+        self.connection_limiter.limit = limits.max_connections_per_client
         self.backend_client.configure(settings.timeouts)
         self._copier.configure(settings.timeouts)
         self.payload_log.configure(payload_rules(settings.payload_log), payloads)
@@ -211,12 +211,6 @@ class RelayRole:
         self.attempt_timeout.configure(attempt_times(settings))
         self.hedger.configure(hedge_rules(settings))
         self.monitor.wake()
-
-    def _limit_connections(self, limit: int) -> None:
-        if self.connection_limiter.limit != limit:
-            present = [server.client.address for server in self.http1.servers]
-            present += [server.client.address for server in self.http2.servers]
-            self.connection_limiter.resize(limit, present)
 
     # What the control role asks for: see `RelaySide`
 

@@ -16,15 +16,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
+from lb.domain.errors import Reason
 from lb.runtime.limits import Budget
+from lb.settings.model import Settings
 from lb.simulator.process import Ports
 from tests.fakes.balancer import running_balancer
 from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.proxy_headers import binary_header, text_header
 from tests.fakes.tls import World
-from tests.wire.http1 import GET, Peer, post, raw_client, reply, scripted_backend
+from tests.wire.http1 import GET, Peer, post, raw_client, reply, scripted_backend, serve_ok
 from tests.wire.waiting import eventually
 
 
@@ -270,6 +273,36 @@ def test_one_client_with_too_many_connections_loses_the_newest(
             client.close()
     finally:
         balancer.close()
+
+
+@pytest.mark.parametrize("before", [0, 4])
+async def test_a_limit_that_a_reload_sets_counts_connections_that_have_said_nothing_yet(
+    before: int,
+) -> None:
+    async with (
+        asyncio.timeout(_LIMIT_S),
+        scripted_backend(serve_ok) as backend,
+        AsyncExitStack() as stack,
+    ):
+        [port] = free_ports(1)
+        tree = {
+            "listen": {"http": f"127.0.0.1:{port}", "grpc": f"127.0.0.1:{port}"},
+            "backends": [{"name": "only", "http": backend.target}],
+            "limits": {"max_connections_per_client": before},
+        }
+        balancer = await stack.enter_async_context(running_balancer(tree))
+        clients = [await stack.enter_async_context(raw_client(port)) for _ in range(2)]
+        await clients[0].send(GET)
+        assert (await clients[0].answer()).status == 200
+        await eventually(lambda: balancer.listener_set.clients == len(clients))
+        more = {**tree, "limits": {"max_connections_per_client": 2}}
+        balancer.product.configure(Settings.model_validate(more))
+        await clients[1].send(GET)
+        assert (await clients[1].answer()).status == 200
+        too_many = await stack.enter_async_context(raw_client(port))
+        assert await too_many.is_closed()
+        errors = [each.connection_errors for each in balancer.product.relay.meter.traffic]
+        assert Reason.TOO_MANY_CONNECTIONS in errors[0] | errors[1]
 
 
 _FEW: Final = Budget(clients=4, all=8)

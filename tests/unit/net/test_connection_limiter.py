@@ -7,11 +7,19 @@ from lb.net.connection_limiter import ConnectionLimiter
 _ONE, _OTHER = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 
 
-def test_without_a_limit_nothing_is_counted() -> None:
+def test_without_a_limit_all_may_enter() -> None:
     connection_limiter = ConnectionLimiter()
     assert all(connection_limiter.enter(_ONE) for _ in range(1000))
-    assert len(connection_limiter) == 0
-    connection_limiter.leave(_ONE)
+
+
+def test_connections_from_before_a_limit_was_set_count_toward_it() -> None:
+    connection_limiter = ConnectionLimiter()
+    assert [connection_limiter.enter(_ONE) for _ in range(3)] == [True, True, True]
+    connection_limiter.limit = 2
+    assert not connection_limiter.enter(_ONE)
+    for _ in range(3):
+        connection_limiter.leave(_ONE)
+    assert [connection_limiter.enter(_ONE) for _ in range(2)] == [True, False]
 
 
 def test_one_too_many_is_told() -> None:

@@ -20,7 +20,7 @@ def _look(server: Http1ServerConnection) -> None:
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     sides = Sides()
-    sides.relay.parts.connection_limiter.resize(1, ())
+    sides.relay.parts.connection_limiter.limit = 1
     _, first = sides.client()
     server, second = sides.client()
     assert (first.ended, second.ended) == ("", "abort")

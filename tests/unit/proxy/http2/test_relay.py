@@ -73,7 +73,7 @@ async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: 
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     relay = PaperRelay()
-    relay.relay.parts.connection_limiter.resize(1, ())
+    relay.relay.parts.connection_limiter.limit = 1
     first, second = relay.client(), relay.client(b"")
     assert (first.transport.aborted, second.transport.aborted) == (False, True)
     assert second.transport.written == b""
