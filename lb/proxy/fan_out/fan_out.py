@@ -242,17 +242,17 @@ class BackendFanOut:
         results: Sequence[Result],
         began: float,
     ) -> None:
-        asked = {result.backend.name for result in results if not result.is_unreached}
+        asked = {result.backend for result in results if not result.is_unreached}
         failed = [
             f"{result.backend.name}: {result.detail}"
             for result in results
             if not (result.is_ok or result.is_unreached or result.is_loop)
         ]
-        down = [reach.backend.name for reach in roster if reach.backend.name not in asked]
+        down = [reach.backend.name for reach in roster if reach.backend not in asked]
         extra: dict[str, object] = {
             "operation": question.operation.name,
             "subject": about.decode(errors="replace"),
-            "backends": ", ".join(sorted(asked)),
+            "backends": ", ".join(sorted(backend.name for backend in asked)),
             "took_ms": round((self._clock() - began) * 1000),
         }
         if down:
@@ -271,11 +271,12 @@ class BackendFanOut:
         account: AnswerAccount,
     ) -> list[Result]:
         """Ask all at once; results in the order of `targets`."""
-        results: dict[str, Result] = {}
+        # By backend and not by name: a successor may take the name over while a call runs.
+        results: dict[Backend, Result] = {}
 
         async def put(reach: Reach) -> None:
             result = await self._calls.put(question, reach, timeout_s, account.keep)
-            results[reach.backend.name] = result
+            results[reach.backend] = result
 
         waiting: dict[asyncio.Task[None], Reach] = {}
         try:
@@ -294,7 +295,7 @@ class BackendFanOut:
         finally:
             for task in waiting:
                 task.cancel()
-        found = [results.get(reach.backend.name) or gave_up(reach, question) for reach in targets]
+        found = [results.get(reach.backend) or gave_up(reach, question) for reach in targets]
         for result in found:
             self.own_calls.count(question.operation.name, result.backend, result.label)
         return found
@@ -303,9 +304,9 @@ class BackendFanOut:
         """Wait no longer for backends that have gone down meanwhile."""
         if not waiting:
             return
-        alive = {reach.backend.name for reach in self._roster() if reach.is_reachable}
+        alive = {reach.backend for reach in self._roster() if reach.is_reachable}
         for task, reach in waiting.items():
-            if reach.backend.name not in alive:
+            if reach.backend not in alive:
                 task.cancel()
 
 

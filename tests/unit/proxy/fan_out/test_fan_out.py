@@ -138,6 +138,47 @@ async def test_a_backend_that_goes_down_is_not_waited_for() -> None:
     assert len(stage.tasks) == 0
 
 
+async def test_an_answer_counts_although_a_successor_takes_its_name_over_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "lb")
+    stage, may_answer = Stage(), asyncio.Event()
+
+    async def late(peer: Peer) -> None:
+        await peer.request()
+        await may_answer.wait()
+        await peer.send(reply(b"", b"Content-Type: application/json\r\n", b"200 OK"))
+
+    async with (
+        scripted_backend(serving(b"")) as old,
+        scripted_backend(late) as b,
+        scripted_backend(serving(b"")) as new,
+    ):
+        before = stage.add(backend_at("a", old.target))
+        stage.add(backend_at("b", b.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(old.requests) == len(b.requests) == 1)
+        before.name = "a~1"
+        stage.roster[0] = replace(stage.roster[0], backend=backend_at("a", new.target))
+        may_answer.set()
+        answer = await asking
+    assert (answer.status, answer.backends) == (200, ("a~1", "b", "a"))
+    assert len(new.requests) == 1  # it is told as well
+    (record,) = [each for each in caplog.records if each.getMessage() == "control call"]
+    assert record.__dict__["backends"] == "a, a~1, b"
+
+
+async def test_a_backend_that_leaves_is_not_waited_for_because_of_its_successor() -> None:
+    stage = Stage()
+    async with scripted_backend(silent) as old, scripted_backend(serving(b"")) as new:
+        stage.add(backend_at("a", old.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(old.requests) == 1)
+        stage.roster[0] = replace(stage.roster[0], backend=backend_at("a", new.target))
+        answer = await asking
+    assert error_of(answer).endswith("went down before it answered")
+
+
 async def test_rolling_asks_one_after_the_other_and_stops_at_a_failure() -> None:
     stage = Stage(FanOutOptions(rolling=True))
     bad = serving((500, b'{"error":"bad"}'))
