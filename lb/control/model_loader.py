@@ -101,9 +101,10 @@ class ModelLoader:
         """Asked before and after changes."""
         self.leave_streams: Callable[[Backend, bytes], None] = _no_streams
         """Ends streams at a backend that is to unload a model."""
-        self._loading: dict[str, tuple[bytes, float]] = {}
-        """By backend: the model that it loads, and since when."""
-        self._overdue: set[str] = set()
+        self._loading: dict[BackendRecord, tuple[bytes, float]] = {}
+        """By backend: the model that it loads, and since when. Its name may pass to a successor
+        meanwhile."""
+        self._overdue: set[BackendRecord] = set()
         """Backends whose load takes too long to wait for."""
         self._loads: Counter[str] = Counter()
         self._load_counts = [0] * (len(LOAD_BOUNDS_S) + 1)
@@ -119,19 +120,20 @@ class ModelLoader:
             evictions=dict(self._evictions),
         )
 
-    def check_overdue(self, backend: str) -> bool:
+    def check_overdue(self, record: BackendRecord) -> bool:
         """Note if a backend takes too long to load a model; see `ModelPlanner.overdue_s`. The load
         goes on, and counts when it succeeds after all. Returns whether it takes too long."""
-        loading = self._loading.get(backend)
-        if loading is None or backend in self._overdue:
+        loading = self._loading.get(record)
+        if loading is None or record in self._overdue:
             return loading is not None
         model, since = loading
         took_s = self._clock() - since
         if took_s < self._planner.overdue_s(model):
             return False
-        self._overdue.add(backend)
+        self._overdue.add(record)
         self._loads["overdue"] += 1
-        fields = {"backend": backend, "model": readable(model), "seconds": round(took_s, 3)}
+        name = record.backend.name
+        fields = {"backend": name, "model": readable(model), "seconds": round(took_s, 3)}
         _log.warning("model load is overdue: other backends may load the model", extra=fields)
         return True
 
@@ -265,7 +267,7 @@ class ModelLoader:
         fields = {"backend": record.backend.name, "model": readable(model)}
         began = self._clock()
         why, kind = "", FailureKind.REFUSED
-        self._loading[record.backend.name] = model, began
+        self._loading[record] = model, began
         try:
             reply = await self._questions.load(record, model, LOAD_S)
             if not reply.is_ok:
@@ -277,8 +279,8 @@ class ModelLoader:
             elif error.outcome is Outcome.LOST and not await self._lives(record):
                 kind = FailureKind.DIED
         finally:
-            self._loading.pop(record.backend.name, None)
-            self._overdue.discard(record.backend.name)
+            self._loading.pop(record, None)
+            self._overdue.discard(record)
         now = self._clock()
         took_s = now - began
         if why:

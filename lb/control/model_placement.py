@@ -458,7 +458,7 @@ class ModelPlacement:
             new = {*step.before, step.model}
             taken |= new
             is_late = not leaving.isdisjoint(step.evict)
-            if self.loader.check_overdue(record.backend.name) or is_late:
+            if self.loader.check_overdue(record) or is_late:
                 overdue = frozenset(new) - self._ready(record)
         return Host(
             name=record.backend.name,

@@ -18,7 +18,7 @@ from lb.control.model_placement import ModelPlacement, PlacementError
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import Address, AppProtocol, Backend
 from lb.domain.model import ModelUse
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome
@@ -66,7 +66,8 @@ class Bench:
         self.sizes: dict[str, int] = {}
         """Memory that models take; empty: backends tell none."""
         self.unreturned = 0
-        questions = Questions(FakeTritons(**tritons))
+        self._fakes = FakeTritons(**tritons)
+        questions = Questions(self._fakes)
         self.watch = ModelWatch(
             self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
         )
@@ -111,12 +112,25 @@ class Bench:
 
     async def start(self) -> None:
         self.watch.start()
+        await self.come_up()
+        self.placement.start()
+        await soon(self.placement.first_round(30.0))
+
+    async def come_up(self) -> None:
+        """All Tritons answer probes, and say what they have."""
         for port in self.directory.ports():
             for _ in range(3):
                 found(self.directory, port, Finding.READY, 100.0)
         await soon(self.watch.refreshed(self.directory.records))
-        self.placement.start()
-        await soon(self.placement.first_round(30.0))
+
+    def move(self, name: str, successor: FakeTriton) -> None:
+        """The name of a Triton passes to another one at another address, which does not answer
+        yet."""
+        self.tritons[name] = self._fakes.tritons[name] = successor
+        address = Address(host="127.0.0.1", port=2)
+        spec = make_spec(name, http=address, grpc=address)
+        others = [each.member for each in self.directory.records if each.backend.name != name]
+        self.directory.replace([Member(spec), *others], 100.0)
 
     def ready(self) -> dict[str, str]:
         return {
@@ -793,6 +807,25 @@ async def test_a_load_that_hangs_is_made_elsewhere_and_may_end_later(
         hangs.set()
         await eventually(lambda: sorted(bench.serving("n")) == ["a", "b"])
         assert bench.placement.counts().loads == {"overdue": 1, "loaded": 2}
+
+
+async def test_a_load_at_an_old_address_is_not_overdue_at_a_new_one() -> None:
+    gate = asyncio.Event()
+    async with placing(a=triton(slow={"n": gate})) as bench:
+        bench.ask(b"n")
+        await eventually(lambda: any("Load" in path for path in bench.tritons["a"].asked))
+        bench.move("a", triton("m"))
+        gate.set()
+        await eventually(lambda: bench.placement.counts().loads == {"loaded": 1})
+        bench.now += MIN_OVERDUE_S
+        bench.busy.add(("a", b"m"))  # there is no load before it has made room
+        await bench.come_up()
+        await bench.looked()
+        bench.ask(b"o")
+        bench.now += IN_USE_S
+        await eventually(lambda: bench.directory.find("a").evicted == {b"m"})
+        await bench.looked()
+        assert bench.placement.counts().loads == {"loaded": 1}
 
 
 async def test_a_model_makes_room_as_soon_as_it_is_old_enough(
