@@ -154,14 +154,15 @@ class ModelLoader:
                 if not await self.evict(record, model, why, is_needed):
                     return  # planned anew at the next look
         except NotUnloadedError as error:
+            name = record.backend.name  # that of the step may be a successor's by now
             _log.warning(
                 "model not evicted",
-                extra={"backend": step.backend, "model": readable(model), "why": str(error)},
+                extra={"backend": name, "model": readable(model), "why": str(error)},
             )
             # An idle model that cannot be unloaded is not asked for again and again, either.
             failed = step.model or model
             told = f"no room could be made: {error}"
-            self._planner.failed(failed, step.backend, told, self._clock(), error.kind)
+            self._planner.failed(failed, name, told, self._clock(), error.kind)
             return
         finally:
             self._directory.evict(record, frozenset())
@@ -169,14 +170,14 @@ class ModelLoader:
             return
         for model in (*step.before, step.model):
             if not is_needed():
-                fields = {"backend": step.backend, "model": readable(step.model)}
+                fields = {"backend": record.backend.name, "model": readable(step.model)}
                 _log.info("model is not loaded: all clients have left", extra=fields)
                 return
             if failure := await self._load(record, model):
                 if model != step.model:
                     told = f"{readable(model)}, which it calls, was not loaded: {failure.error}"
                     self._planner.failed(
-                        step.model, step.backend, told, self._clock(), failure.kind
+                        step.model, record.backend.name, told, self._clock(), failure.kind
                     )
                 return
 

@@ -686,6 +686,25 @@ async def test_a_model_fails_with_what_it_calls() -> None:
         assert route.error == "n, which it calls, was not loaded: failed to load 'n'"
 
 
+@pytest.mark.parametrize("is_evicted", [True, False])
+async def test_what_fails_at_an_old_address_is_no_failure_at_a_new_one(is_evicted: bool) -> None:
+    gate, loaded = asyncio.Event(), ("o",) if is_evicted else ()
+    old = triton(*loaded, slow={"n": gate}, unloadable=frozenset({"n"}))
+    async with placing(a=old) as bench:
+        bench.configure({"max_models": 2}, m={"calls": ["n"]})
+        if is_evicted:
+            old.is_explicit, old.frozen = False, gate  # it has said before that it evicts
+        bench.ask(b"m")
+        call = "models/o/unload" if is_evicted else "RepositoryModelLoad"
+        await eventually(lambda: old.asked[-1].endswith(call))
+        bench.move("a", triton())
+        await bench.come_up()
+        await bench.want("m")
+        gate.set()
+        await eventually(lambda: not bench.placement.status().steps)
+        assert [each for each in bench.placement.status().failures if each[1] == "a"] == []
+
+
 async def test_a_busy_model_gets_another_copy() -> None:
     async with placing(a=triton("m"), b=triton()) as bench:
         (record, _) = bench.directory.records
