@@ -11,7 +11,8 @@ from lb.domain.pool import ModelRoute, Placement, Placements
 from lb.settings.model import Settings
 
 Narrow = Mapping[tuple[bytes, bytes], frozenset[str]]
-"""Names of backends by model and version; an empty version is all versions."""
+"""Names of backends by model and version; an empty version is all versions. Names are those of the
+configuration: a backend goes by another one while it stands in for its successor."""
 
 
 def narrow_rules(settings: Settings) -> Narrow:
@@ -82,6 +83,6 @@ def _only(placements: Placements, names: frozenset[str]) -> Placements:
 
 
 def _of(placement: Placement, names: frozenset[str]) -> Placement:
-    rest = tuple(each for each in placement.eligible if each.name in names)
+    rest = tuple(each for each in placement.eligible if each.spec.name in names)
     picker = placement.policy.build(rest) if rest else None
     return Placement(rest, picker, placement.policy)

@@ -919,6 +919,17 @@ def test_those_that_leave_stand_in_until_one_newcomer_has_been_up() -> None:
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == []
 
 
+def test_a_backend_that_stands_in_for_its_successor_serves_what_only_its_name_may_serve() -> None:
+    directory = make_directory("a")
+    lists(directory, "a", "m", "n")
+    directory.narrow({(b"m", b""): frozenset({"a"}), (b"n", b"1"): frozenset({"b"})}, 105.0)
+    address = Address(host="127.0.0.1", port=2)
+    directory.replace([Member(make_spec("a", http=address, grpc=address))], 105.0)
+    assert where(directory, "m") == eligible(directory, HTTP) == ["a~1"]
+    assert directory.ref.current.is_served(b"m", b"", HTTP)
+    assert not directory.ref.current.is_served(b"n", b"1", HTTP)
+
+
 def test_nobody_stands_in_for_none_or_for_those_that_were_up() -> None:
     directory = make_directory("a", "b")
     directory.replace([Member(make_spec("b"))], 105.0)
