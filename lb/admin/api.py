@@ -380,7 +380,7 @@ class AdminApi:
     async def _add_backend(self, request: web.Request) -> Backend:
         """Add a backend, or take back the one that was removed under a name."""
         try:
-            entry = await request.json()
+            entry = json.loads(await _text_of(request))
         except (ValueError, RecursionError) as error:  # JSON, or its text, cannot be decoded
             raise refused(400, "the body is not JSON") from error
         if not isinstance(entry, dict):
@@ -471,7 +471,7 @@ class AdminApi:
 
     async def _change_log_level(self, request: web.Request) -> LogLevelInForce:
         try:
-            wanted = LogLevelChange.model_validate_json(await request.text())
+            wanted = LogLevelChange.model_validate_json(await _text_of(request))
             if wanted.level not in list(LogLevel):
                 raise ValueError(f"level: expected {', '.join(LogLevel)}, got {wanted.level!r}")
             level = LogLevel(wanted.level)
@@ -513,6 +513,19 @@ def _model_of(request: web.Request) -> bytes:
     return request.match_info["model"].encode("utf-8", "surrogatepass")
 
 
+async def _text_of(request: web.Request) -> str:
+    """The body of a request as text.
+
+    Raises:
+        Refused: its charset is unknown.
+        ValueError: it is no text in that charset.
+    """
+    try:
+        return await request.text()
+    except LookupError as error:
+        raise refused(400, f"Content-Type: unknown charset {request.charset!r}") from error
+
+
 async def _body_of(request: web.Request, model: type[_ModelT]) -> _ModelT:
     """The JSON of a request.
 
@@ -520,7 +533,7 @@ async def _body_of(request: web.Request, model: type[_ModelT]) -> _ModelT:
         Refused: it is not what was expected.
     """
     try:
-        return model.model_validate_json(await request.text())
+        return model.model_validate_json(await _text_of(request))
     except (ValidationError, ValueError) as error:
         what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise refused(400, f"body: {what}") from error

@@ -17,6 +17,7 @@ from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.domain.backend import Address
+from lb.proxy.variants import NameRules, VariantBook, VariantOptions, VariantRules
 from lb.settings.backends import BackendSettings, HealthSettings
 from lb.telemetry.collector import SourceStatus
 from tests.unit.admin.schema import problems
@@ -39,9 +40,13 @@ class Bench:
             [BackendSettings.model_validate({"name": n, "http": f"{n}:1"}) for n in ("a", "b")],
             HealthSettings(),
         )
+        variants = VariantBook(self.directory.ref, lambda: 111.0)
+        rules = NameRules(variants=(VariantRules(name="stable", model=b"m", weight=1.0),))
+        variants.configure(VariantOptions(names={b"m": rules}))
         app = make_admin_app(
             self.directory,
             self.membership,
+            variants=variants,
             version="1.2.3",
             clock=lambda: 111.0,
             own_addresses=lambda: {"listen.http": Address("127.0.0.1", 8000)},
@@ -122,6 +127,17 @@ async def test_a_body_that_is_not_json_is_refused(bench: Bench, data: bytes) -> 
     headers = {"Content-Type": "application/json"}
     response = await bench.client.post(BACKENDS, data=data, headers=headers)
     assert (response.status, await response.json()) == (400, {"error": "the body is not JSON"})
+
+
+@pytest.mark.parametrize("path", [BACKENDS, "/api/v1/log-level", "/api/v1/variants/m/shares"])
+@pytest.mark.parametrize("charset", ["foo", "hex"])  # the second is an encoding, but none of text
+async def test_a_body_in_an_unknown_charset_is_refused(
+    bench: Bench, path: str, charset: str
+) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    response = await bench.client.post(path, data=b"{}", headers=headers)
+    error = f"Content-Type: unknown charset '{charset}'"
+    assert (response.status, await response.json()) == (400, {"error": error})
 
 
 async def test_a_body_that_would_take_long_to_judge_is_refused(bench: Bench) -> None:
