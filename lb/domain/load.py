@@ -81,7 +81,7 @@ class LoadSample(NamedTuple):
     seconds: float
     """How long all of them took together."""
     refused: int
-    """Requests that found no backend, or no room."""
+    """Inferences that found no backend, or no room."""
     open: int
     """Requests under way, those that wait included."""
     weight: float

@@ -386,7 +386,7 @@ def load_sample(
             if usage.kind is OperationKind.INFERENCE:
                 count += sum(usage.durations.counts)
                 seconds += usage.durations.sum
-        for reason, times in tuple(traffic.reasons.items()):
+        for reason, times in tuple(traffic.inference_reasons.items()):
             if reason in _MENDED_BY_BACKENDS:
                 refused += times
     backends = set[Backend]()

@@ -123,7 +123,8 @@ class Traffic:
 
     __slots__ = (
         "_labels", "accepted", "answers", "bytes_in", "bytes_out", "connection_errors",
-        "connections", "models", "operations", "protocol", "reasons", "retries",
+        "connections", "inference_reasons", "models", "operations", "protocol", "reasons",
+        "retries",
     )  # fmt: skip
 
     def __init__(self, protocol: AppProtocol, labels: ModelLabels) -> None:
@@ -140,6 +141,8 @@ class Traffic:
         """Requests by the backend of their last attempt and by code."""
         self.reasons: dict[Reason, int] = {}
         """Requests that we answered with an error of our own, or cut short."""
+        self.inference_reasons: dict[Reason, int] = {}
+        """Inferences among them."""
         self.operations: dict[str, OperationUsage] = {}
         self.models: dict[bytes, ModelUsage] = {}
         self.retries = 0
@@ -149,6 +152,12 @@ class Traffic:
     def connection_failed(self, reason: Reason) -> None:
         """Count a connection that broke a rule where no request was there to be blamed."""
         self.connection_errors[reason] = self.connection_errors.get(reason, 0) + 1
+
+    def failed(self, reason: Reason, kind: OperationKind) -> None:
+        """Count a request that we answered with an error of our own, or cut short."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        if kind is OperationKind.INFERENCE:
+            self.inference_reasons[reason] = self.inference_reasons.get(reason, 0) + 1
 
     def usage_of(self, model: bytes, *, is_good: bool) -> ModelUsage:
         """Where requests for a model are counted. `is_good` as in `ModelLabels.of`."""
@@ -321,8 +330,7 @@ class Meter:
         if record.attempts > 1 and record.backend is not None:  # else it was put to all backends
             alike.retries += max(0, record.attempts - max(1, record.parts))
         if record.reason is not None:
-            reasons = self._traffic[protocol].reasons
-            reasons[record.reason] = reasons.get(record.reason, 0) + 1
+            self._traffic[protocol].failed(record.reason, record.operation.kind)
 
     def retain(self, backends: Collection[Backend]) -> None:
         """Forget the backends that are not among `backends`: their series end with them."""

@@ -119,6 +119,8 @@ def _traffic(
         yield ("errors", protocol, reason.value), count
     for reason, count in traffic.reasons.items():
         yield ("reasons", protocol, reason.value), count
+    for reason, count in traffic.inference_reasons.items():
+        yield ("inference reasons", protocol, reason.value), count
     for backend, codes in traffic.answers.items():
         found = _NOBODY if backend is None else number(backend)
         if found is None:
@@ -311,7 +313,10 @@ class Sums:
                 relay.spans.dropped[why] += int(change)
             case ("refused reruns", str(why)):
                 dispatcher.reruns.refused[why] += int(change)
-            case ("traffic" | "errors" | "reasons" | "answers" | "models", *_):
+            case (
+                "traffic" | "errors" | "reasons" | "inference reasons" | "answers" | "models",
+                *_,
+            ):
                 self._add_traffic(path, change)
             case ("backend" | "port", *_):
                 self._add_backend(path, change)
@@ -382,6 +387,8 @@ class Sums:
                 _count(traffic.connection_errors, Reason(reason), change)
             case ("reasons", _, str(reason)):
                 _count(traffic.reasons, Reason(reason), change)
+            case ("inference reasons", _, str(reason)):
+                _count(traffic.inference_reasons, Reason(reason), change)
             case ("answers", _, int(number), int(code)):
                 backend = None if number == _NOBODY else self._find(number)
                 if backend is not None or number == _NOBODY:

@@ -20,6 +20,8 @@ def test_inferences_count_and_those_that_more_backends_would_have_served() -> No
         record = grpc_record(reason=reason, grpc_status=status, started_at=1.0, ended_at=1.0)
         meter.finished(record)
     meter.finished(PlainRecord(operation=Operation("ServerReady", OperationKind.READ)))
+    for kind in (OperationKind.READ, OperationKind.CONTROL, OperationKind.STREAM):
+        meter.finished(PlainRecord(operation=Operation(kind.name, kind), reason=Reason.NO_BACKEND))
     ramping = make_backend("b", weight=2.0)
     ramping.set_share(0.5)
     snapshot = make_snapshot([make_backend("a"), ramping])

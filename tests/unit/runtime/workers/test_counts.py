@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import Reason
 from lb.proxy.role import RelayRole
 from lb.runtime.workers.counts import (
     Path,
@@ -104,6 +106,8 @@ async def test_each_number_that_a_worker_tells_is_added_up() -> None:
     async with running_balancer(config) as balancer:
         relay, lag = balancer.product.relay, LoopLag()
         [backend] = relay.dispatcher.pool.current.backends
+        for traffic in relay.meter.traffic:
+            traffic.failed(Reason.NO_BACKEND, OperationKind.INFERENCE)
 
         def read() -> dict[Path, Value]:
             counts = (*read_counts(relay, lag, lambda _: 0), *read_backend_counts(backend, 0))
@@ -113,3 +117,4 @@ async def test_each_number_that_a_worker_tells_is_added_up() -> None:
         sums = Sums(relay, lag, lambda _: backend)
         sums.take(0, [[list(path), 1] for path in before])
         assert read() == {path: value + 1 for path, value in before.items()}
+        assert relay.load_sample().refused == 4
