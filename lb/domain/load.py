@@ -83,7 +83,7 @@ class LoadSample(NamedTuple):
     refused: int
     """Inferences that found no backend, or no room."""
     open: int
-    """Requests under way, those that wait included."""
+    """Inferences under way, those that wait included."""
     weight: float
     """Of the backends that may get requests, as far as slow start lets them."""
     backends: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 
 from lb.access.gate import Gate
 from lb.balancing.scheduler import Scheduler
@@ -83,6 +84,8 @@ class RelayRole:
         """
         self._ceiling = ceiling
         self._pool = control.pool
+        self.worker_inferences = 0
+        """Gauge: open inferences that workers tell of."""
         self._backends: tuple[Backend, ...] = ()
         """The backends of the last snapshot."""
         self.meter = meter = Meter()
@@ -274,9 +277,16 @@ class RelayRole:
         return load_sample(
             self.meter,
             self._pool.current,
-            self.dispatcher.open_exchanges,
+            self.open_inferences(),
             len(queue) - queue.unplaced,
         )
+
+    def open_inferences(self) -> int:
+        """Count the inferences that are under way or wait; streams are none. That is asked now and
+        then, so it looks at all exchanges rather than count each of them as it begins and ends."""
+        exchanges = chain(self.http1.open_exchanges(), self.http2.open_exchanges())
+        own = sum([each.operation.kind is OperationKind.INFERENCE for each in exchanges])
+        return own + self.worker_inferences
 
     def _follow(self, snapshot: PoolSnapshot) -> None:
         """Forget backends that have left the pool, and know of which kinds the others are."""
@@ -377,7 +387,7 @@ class RelayRole:
 
 
 def load_sample(
-    meter: Meter, snapshot: PoolSnapshot, open_requests: int, queued: int = 0
+    meter: Meter, snapshot: PoolSnapshot, open_inferences: int, queued: int = 0
 ) -> LoadSample:
     """How much was asked, and who there is to answer."""
     count, seconds, refused = 0, 0.0, 0
@@ -400,7 +410,7 @@ def load_sample(
         answered=max(0, count - refused),
         seconds=seconds,
         refused=refused,
-        open=open_requests,
+        open=open_inferences,
         weight=weight,
         backends=len(backends),
         queued=queued,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
@@ -36,6 +37,13 @@ class Http1Relay(Http1Shared):
             for attempt in attempts
             if attempt is not None and attempt.exchange.attempt is attempt
         ]
+
+    def open_exchanges(self) -> Iterator[Exchange]:
+        """Requests that have begun and are not finished."""
+        for server in self.servers:
+            exchange = server.exchange
+            if exchange is not None and not exchange.finished:
+                yield exchange
 
     def owing(self) -> list[Http1ClientConnection]:
         """Connections to backends over which answers are to come."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -15,7 +15,7 @@ from lb.kserve.operations import MODEL_INFER, MODEL_STREAM_INFER
 from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
 from lb.proxy.http2.attempt import TO_CLIENT, GrpcAttempt, ResponseSink
-from lb.proxy.http2.call import Call
+from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.client import Http2ClientConnection
 from lb.proxy.http2.connection import Http2Connection
 from lb.proxy.http2.decisions import Decisions
@@ -253,6 +253,15 @@ class Http2Relay(Http2Shared):
         """Calls with an attempt that has not ended."""
         attempts = (attempt for pool in self.pools.values() for attempt in pool.attempts())
         return [each.exchange for each in attempts if each.exchange.attempt is each]
+
+    def open_exchanges(self) -> Iterator[Exchange]:
+        """Calls that have begun and are not finished."""
+        for server in self.servers:
+            for pipe in server.streams.values():
+                owner = pipe.owner
+                call = owner.call if isinstance(owner, CallPart) else owner
+                if call is not None and not call.finished:
+                    yield call
 
     def stuck(self) -> list[GrpcAttempt]:
         """Attempts under way on backends that are down because they are silent."""

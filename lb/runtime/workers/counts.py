@@ -72,6 +72,7 @@ def read_counts(
         relay.dispatcher.steps.table,
     )
     yield ("open",), dispatcher.open_exchanges
+    yield ("inferences", "open"), relay.open_inferences()
     yield ("held",), relay.memory_budget.held
     yield ("reruns", "count"), dispatcher.reruns.count
     yield ("hedges", "count"), relay.hedger.count
@@ -291,6 +292,8 @@ class Sums:
         match path:
             case ("open",):
                 dispatcher.accounts.open_exchanges += int(change)
+            case ("inferences", "open"):
+                relay.worker_inferences += int(change)
             case ("held",):
                 relay.memory_budget.held += int(change)
             case ("unkept",):

@@ -117,4 +117,6 @@ async def test_each_number_that_a_worker_tells_is_added_up() -> None:
         sums = Sums(relay, lag, lambda _: backend)
         sums.take(0, [[list(path), 1] for path in before])
         assert read() == {path: value + 1 for path, value in before.items()}
-        assert relay.load_sample().refused == 4
+        assert (relay.load_sample().refused, relay.load_sample().open) == (4, 1)
+        sums.end(0)
+        assert (relay.load_sample().refused, relay.load_sample().open) == (4, 0)
