@@ -843,6 +843,7 @@ class Http1Attempt(Attempt, AnswerSink):
         if (
             connection is not None
             and self.body.ended
+            and self.body.unsent is None
             and self.plan.is_inference
             and self.backend.spec.kind is BackendKind.TRITON
             and (connection.is_reading or not self._begun)

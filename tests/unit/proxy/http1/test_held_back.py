@@ -108,6 +108,18 @@ async def test_what_was_held_back_is_sent_in_portions() -> None:
     assert not bench.backend.ended
 
 
+async def test_no_triton_is_left_with_a_part_of_a_request_whose_time_is_up() -> None:
+    bench = Bench()
+    body = _body().replace(b'"sequence_id":7', b'"sequence_id":0')  # no sequence
+    bench.begin(len(body))
+    await bench.receive(body)
+    await bench.begins()
+    bench.server.exchange.deadline_passed()
+    assert bench.client.take().startswith(b"HTTP/1.1 504 ")
+    assert bench.backend.ended == "abort"
+    assert bench.is_clean
+
+
 @pytest.mark.parametrize("turns", [0, 2, 20])
 async def test_what_is_kept_is_sent_in_portions_again(turns: int) -> None:
     bench = Bench(kept=8 << 20, backends=2)
