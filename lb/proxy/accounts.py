@@ -222,8 +222,7 @@ class Accounts:
 
     def overtake(self, exchange: Exchange) -> None:
         """The attempt beside the first is the first to answer, and takes its place. The one that
-        was overtaken is to be ended before the exchange is placed again: its ticket is that of
-        the exchange."""
+        was overtaken may run on."""
         first = exchange.attempt
         assert first is not None
         exchange.tried = (*exchange.tried, first.backend)
@@ -232,8 +231,11 @@ class Accounts:
 
     def promote(self, exchange: Exchange) -> None:
         """The attempt beside the first takes its place."""
-        hedge = exchange.hedge
+        hedge, ticket = exchange.hedge, exchange.ticket
         assert hedge is not None
+        if ticket is not None:
+            # The first attempt may run on with its ticket, and the exchange be placed again.
+            exchange.ticket = hedge.ticket or ticket.hedge()
         exchange.attempt, exchange.hedge = hedge, None
         exchange.backend = hedge.backend
         exchange.attempts += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from tests.fakes import gated
-from tests.fakes.gated import Gated, Side, grpc_side, http_side, until
+from tests.fakes.clock import FakeLoop
+from tests.fakes.gated import Gated, HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.relay import (
     HedgeView,
     RunningRelay,
@@ -26,12 +27,14 @@ from tests.fakes.relay import (
     running_relay,
     snapshot_of,
 )
-from tests.wire.http1 import Peer, raw_client, reply, scripted_backend
+from tests.wire.http1 import Peer, RawClient, raw_client, reply, scripted_backend
 from tests.wire.waiting import eventually
 
 _LIMIT_S = 60.0
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _MESSAGE = b"\x0a\x01m"
+_NAMED_BODY = b'{"id":"7","model_name":"m","outputs":[]}'
+_NAMED = reply(_NAMED_BODY)
 
 
 class Slow(grpc.GenericRpcHandler):
@@ -422,6 +425,89 @@ async def test_a_request_that_is_faster_than_its_hedge_takes_that_ones_place_bac
         gate.release()
     await until(lambda: not any(lanes(side)), "nobody has a place any more")
     assert (hedges.count, hedges.won) == (1, 0)
+
+
+async def test_a_queued_request_that_its_hedge_answers_is_logged_as_queued(
+    scheduled: tuple[Side, HedgeView],
+) -> None:
+    side, hedges = scheduled
+    hedges.stop()
+    for name in ("a", "b", "c"):
+        await side.asked(name)
+    (ticket,) = side.queue.tickets()
+    for gate in side.gates:
+        gate.release()
+    await until(lambda: "c" in side.seen, "it has begun")
+    (first,) = (gate for gate in side.gates if "c" in gate.seen)
+    (second,) = (gate for gate in side.gates if gate is not first)
+    hedges = hedges_of(side.relay)
+    await until(lambda: "c" in second.seen, "it was sent twice")
+    second.release()
+    assert (await side.tasks[2]).code == side.ok
+    assert hedges.won == 1
+    (record,) = (each for each in side.records if each.attempts == 2)
+    assert (record.queue_position, record.queue_why) == (ticket.position, ticket.wait.value)
+    hedges.stop()
+
+
+@asynccontextmanager
+async def broken_off_by_its_hedge(
+    loop: FakeLoop,
+) -> AsyncIterator[tuple[HttpSide, RawClient, list[Peer]]]:
+    """A scheduled request that three backends may have. Its hedge was the first to answer, and was
+    lost before any of that had gone on: the client does not know yet what the model is called.
+    Gives the backends' ends of its attempts."""
+    asked: list[Peer] = []
+
+    async def serve(peer: Peer) -> None:
+        while await peer.request():
+            asked.append(peer)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(_LIMIT_S))
+        servers = [await stack.enter_async_context(scripted_backend(serve)) for _ in range(3)]
+        options = {"variant_names": frozenset({b"name"})}
+        relay = await stack.enter_async_context(
+            running_http1_relay(*[each.target for each in servers], options=options, loop=loop)
+        )
+        relay.use_variants(b"name", {"name": "stable", "model": b"m", "weight": 1})
+        side = HttpSide(relay, [])
+        side.schedule()
+        client = await stack.enter_async_context(raw_client(relay.port))
+        await client.send(b"POST /v2/models/name/infer HTTP/1.1\r\nHost: a\r\n")
+        await client.send(b"Content-Length: 2\r\n\r\n{}")
+        await until(lambda: len(asked) == 1, "the first has it")
+        hedges = hedges_of(relay)
+        loop.advance(0.2)
+        await until(lambda: len(asked) == 2, "the hedge is sent")
+        await asked[1].send(_NAMED[:-30])
+        await until(lambda: hedges.won == 1, "the hedge has won")
+        asked[1].writer.close()
+        await until(lambda: len(relay.outcomes.seen) == 1, "the hedge is lost")
+        yield side, client, asked
+        hedges.stop()
+        await until(relay.is_clean, "nothing is left")
+
+
+@pytest.mark.parametrize("when", ["beside the third", "after the third"])
+async def test_a_request_that_its_hedge_answered_in_part_runs_on_a_third_backend(when: str) -> None:
+    loop = FakeLoop()
+    async with broken_off_by_its_hedge(loop) as (side, client, asked):
+        loop.advance(0.2)
+        await until(lambda: len(asked) == 3, "the third has it")
+        if when == "beside the third":
+            await asked[0].send(_NAMED)
+            await until(lambda: side.relay.in_flight == 1, "the first is over")
+            assert sum(lanes(side)) == 1
+        await asked[2].send(_NAMED)
+        answer = await client.answer("POST")
+        assert (answer.status, answer.body) == (200, _NAMED_BODY.replace(b'"m"', b'"name"'))
+        if when == "after the third":
+            assert sum(lanes(side)) == 1, "a Triton computes on"
+            await asked[0].send(_NAMED)
+        await until(lambda: not side.relay.in_flight, "all are over")
+        assert not any(lanes(side))
+        assert [record.attempts for record in side.records] == [3]
 
 
 @pytest.mark.parametrize("make_side", [grpc_side, http_side])
