@@ -489,10 +489,13 @@ async def broken_off_by_its_hedge(
         await until(relay.is_clean, "nothing is left")
 
 
-@pytest.mark.parametrize("when", ["beside the third", "after the third"])
+@pytest.mark.parametrize("when", ["before the third", "beside the third", "after the third"])
 async def test_a_request_that_its_hedge_answered_in_part_runs_on_a_third_backend(when: str) -> None:
     loop = FakeLoop()
     async with broken_off_by_its_hedge(loop) as (side, client, asked):
+        if when == "before the third":
+            await asked[0].send(_NAMED)
+            await until(lambda: not side.relay.in_flight, "the first is over")
         loop.advance(0.2)
         await until(lambda: len(asked) == 3, "the third has it")
         if when == "beside the third":

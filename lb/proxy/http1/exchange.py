@@ -974,7 +974,11 @@ class Http1Attempt(Attempt, AnswerSink):
             owner.hedge = None
             return False
         owner.relay.accounts.overtake(owner)
+        own_body = self.body
         self.take_over()
+        if first.is_sent:
+            # It may run on, and the request may have to be sent again: each needs a body.
+            first.body = own_body
         first.leave(Outcome.OVERTAKEN)
         return True
 
@@ -988,6 +992,7 @@ class Http1Attempt(Attempt, AnswerSink):
         owner = self.owner
         self.client = owner.server
         self.body = owner.body
+        self.body.connection = self.connection
 
     def on_interim(self, head: ResponseHead) -> None:
         """Pass a 1xx answer on. 100 (Continue) is ours to give, HTTP/1.0 knows none of them."""
