@@ -86,16 +86,18 @@ def _overtake(attempt: GrpcAttempt) -> None:
 
 
 def _end_answered(attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> None:
-    """End a hedge that was answered with what is nothing for the client."""
+    """End a hedge that was answered with what is nothing for the client. If its response has ended,
+    there is nothing to wait for."""
+    code = None if end_stream and attempt.request.finished else ErrorCode.CANCEL
     if not head.is_answer or (end_stream and not head.grpc_status):
         # Not of gRPC, or status OK without a message.
-        attempt.give_up(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
+        attempt.give_up(Outcome.PROTOCOL_ERROR, code)
         return
     if head.grpc_status > 0:
         attempt.tell_of_error(head)
     if head.grpc_status >= 0:
         attempt.call.relay.accounts.attempt_ended(attempt, Outcome.ANSWERED, head.grpc_status)
-    attempt.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+    attempt.give_up(Outcome.OVERTAKEN, code)
 
 
 def make_hedge(call: Call, backend: Backend, port: Port, began_at: float) -> GrpcAttempt:

@@ -7,6 +7,7 @@ import pytest
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.options import Http2Options
+from lb.proxy.lost import UNSCHEDULED_S
 from tests.fakes.http2_connections import PaperRelay, Side
 from tests.wire.frames import (
     CANCEL,
@@ -134,19 +135,28 @@ async def test_the_slower_one_is_not_cancelled_where_tritons_are_not_told(first:
         headers(1, [(b":status", b"103")], end=True),
         rst(1, 2),
         data(1, b"early"),
+        headers(1, [*RESPONSE_FIELDS, (b"grpc-status", b"0")], end=True),
+        headers(1, [(b":status", b"502")], end=True),
     ],
-    ids=["error", "103 at the end", "reset", "data first"],
+    ids=["error", "103 at the end", "reset", "data first", "no message", "not of gRPC"],
 )
-async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes) -> None:
-    hedged = Hedged()
+@pytest.mark.parametrize("withholds", [False, True])
+async def test_what_is_no_answer_of_the_second_does_not_matter(
+    end: bytes, *, withholds: bool
+) -> None:
+    hedged = Hedged(options=Http2Options(withholds_cancellation=withholds))
     hedged.winner.sends(end)
     assert hedged.is_over
     assert not hedged.has_won
+    assert [backend.in_flight for backend in hedged.relay.backends] == [1, 0]
+    assert not hedged.winner.facts.streams
     assert hedged.client.gets() == []
     hedged.sides[0].sends(answer(1))
     (record,) = hedged.relay.finished.records
     assert (record.grpc_status, record.attempts) == (0, 1)
     assert hedged.relay.is_clean()
+    hedged.relay.loop.advance(2 * UNSCHEDULED_S)
+    assert hedged.relay.backends[1].lost_requests == 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
