@@ -1031,9 +1031,12 @@ class Http1Attempt(Attempt, AnswerSink):
                     if not head.is_error:
                         self.first_byte_at = self.owner.relay.clock()
                 self._bar_short_ways()
-                return
-            head, pieces = taken
-        elif form is not None and head is None and not self._begun:
+                if self.client is not None or not decoder.ended or self.outcome is not None:
+                    return
+                head = None  # the end of the answer made its batch give way: nobody wants it
+            else:
+                head, pieces = taken
+        if form is not None and self.client is None and head is None and not self._begun:
             # Its client has left within an answer of which nothing had gone on.
             held_head = self._held_answer.head
             if not held_head.is_error:

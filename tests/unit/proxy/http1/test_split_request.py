@@ -13,6 +13,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
+from lb.proxy.lost import UNSCHEDULED_S
 from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.work import instructions
@@ -270,6 +271,30 @@ async def test_a_batch_whose_answers_need_all_memory_gives_way_before_others_are
     assert bench.client.take().startswith(b"HTTP/1.1 503 ")
     assert sides.memory_budget.held == 0
     assert sides.memory_budget.shortages == 0, "nobody else was refused"
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
+@pytest.mark.parametrize("reads", [1, 2])
+async def test_an_answer_whose_end_makes_its_batch_give_way_is_over(
+    reads: int, status: bytes
+) -> None:
+    loop = FakeLoop()
+    bench = Bench(loop=loop)
+    sides = bench.sides
+    bench.asks(WHOLE)
+    asked = [await bench.part(number) for number in range(2)]
+    sides.memory_budget.relayed_at_most = sides.memory_budget.ceiling // 16
+    message = answer(long_reply(asked[0], sides.memory_budget.ceiling // 2), status)
+    cut = 200 if reads == 2 else 0
+    for read in filter(None, (message[:cut], message[cut:])):
+        bench.upstreams[0][0].data_received(read)
+    assert bench.client.take().startswith(b"HTTP/1.1 503 ")
+    assert sides.in_flight == 1, "the other part"
+    assert sides.idle_upstreams == 1
+    assert sides.backends[0].port(AppProtocol.HTTP).codes == {int(status[:3]): 1}
+    loop.advance(2 * UNSCHEDULED_S)
+    assert [each.lost_requests for each in sides.backends] == [0, 1]
+    assert sides.is_clean()
 
 
 async def test_a_second_batch_waits_for_room_for_its_answers() -> None:
