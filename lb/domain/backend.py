@@ -338,6 +338,11 @@ class Backend:
         self.deaths += 1
         self.open_sequences = 0
 
+    def has_left_since(self, at: float) -> bool:
+        """Whether the process is gone that had an attempt which began at a monotonic time, even
+        where another one answers in its place; see `Port.left_before`."""
+        return any(port is not None and at < port.left_before for port in self.ports)
+
     def port(self, protocol: AppProtocol) -> Port:
         """The counters of a port that exists; asking for one that does not is a bug."""
         port = self.ports[protocol]

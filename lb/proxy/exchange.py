@@ -123,16 +123,30 @@ class Loss(NamedTuple):
     backend: Backend | None
     """None: no connection was lost."""
     at: float
+    began_at: float = 0.0
+    """When the attempt began that was lost."""
+    deaths: int = 0
+    """How often the backend had died when it was lost."""
     doubted: Loss | None = None
     """One before it, of which nobody knew yet whether the server had died, too."""
-    left: tuple[Backend, ...] = ()
-    """Backends that took too long. They may still run it, and die of it."""
+    left: tuple[tuple[Backend, float], ...] = ()
+    """Backends that took too long, and when their attempts began. They may still run it, and die
+    of it."""
+
+    def was_fatal(self) -> bool:
+        """Whether the server has certainly died, even if another one is in its place by now."""
+        backend = self.backend
+        return backend is not None and (
+            backend.deaths != self.deaths or backend.has_left_since(self.began_at)
+        )
 
     def was_survived(self) -> bool:
-        """Whether the backend has certainly been there since: it said something, to anybody. True
+        """Whether the server has certainly been there since: it said something, to anybody. True
         also where no connection was lost."""
         if self.backend is None:
             return True
+        if self.was_fatal():
+            return False  # what was heard since came from its successor
         since = self.at + _READ_LATE_S
         ports = [port for port in self.backend.ports if port is not None]
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)

@@ -175,28 +175,30 @@ class RerunLimits:
         exchange = attempt.exchange
         before = exchange.loss
         if outcome in LOSSES:
-            left = () if before is None else before.left
-            exchange.loss = Loss(attempt.backend, now, before, left)
+            exchange.loss = _loss_of(attempt.backend, attempt.began_at, now, before, before)
         elif outcome is Outcome.LATE:
-            exchange.loss = _loss_once_left(before, attempt.backend, now)
+            exchange.loss = _loss_once_left(before, attempt.backend, attempt.began_at, now)
 
     def _next_loss(
         self, exchange: Exchange, outcome: Outcome, now: float, *, is_doubtful: bool
-    ) -> Loss:
+    ) -> Loss | None:
         """What is known of a request once another attempt has ended."""
-        before = exchange.loss
-        backend = exchange.backend
-        if outcome is Outcome.LATE and backend is not None:
-            return _loss_once_left(before, backend, now)
-        left = () if before is None else before.left
-        return Loss(backend, now, before if is_doubtful else None, left)
+        before, backend, began_at = exchange.loss, exchange.backend, _began_at(exchange)
+        if backend is None:
+            return before
+        if outcome is Outcome.LATE:
+            return _loss_once_left(before, backend, began_at, now)
+        return _loss_of(backend, began_at, now, before, before if is_doubtful else None)
 
     def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
         """Whether a server died of a request; None: that is not known yet."""
         usable = self._pool.current.usable(exchange.protocol)
-        for backend in loss.left:
-            if backend not in usable and not backend.port(exchange.protocol).is_hung:
+        for backend, began_at in loss.left:
+            is_gone = backend not in usable and not backend.port(exchange.protocol).is_hung
+            if is_gone or backend.has_left_since(began_at):
                 return True
+        if loss.was_fatal():
+            return True
         if loss.was_survived():
             return False
         return None if loss.backend in usable else True
@@ -324,11 +326,19 @@ class RerunLimits:
         return len(self._waiting)
 
 
-def _loss_once_left(before: Loss | None, backend: Backend, now: float) -> Loss:
+def _loss_of(
+    backend: Backend, began_at: float, now: float, before: Loss | None, doubted: Loss | None
+) -> Loss:
+    """What is known of a request once the connection of an attempt was lost, too."""
+    left = () if before is None else before.left
+    return Loss(backend, now, began_at, backend.deaths, doubted, left)
+
+
+def _loss_once_left(before: Loss | None, backend: Backend, began_at: float, now: float) -> Loss:
     """What is known of a request once it was given up at a backend too, which takes too long."""
     if before is None:
-        return Loss(None, now, None, (backend,))
-    return before._replace(left=(*before.left, backend))
+        return Loss(None, now, left=((backend, began_at),))
+    return before._replace(left=(*before.left, (backend, began_at)))
 
 
 def _began_at(exchange: Exchange) -> float:

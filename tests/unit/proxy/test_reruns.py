@@ -288,25 +288,76 @@ def test_a_server_that_was_heard_since_did_not_die(
     assert bench.reruns.take(bench.lost(), Outcome.LOST) is goes
 
 
+def is_replaced(backend: Backend, sign: str, at: float) -> None:
+    """A process has died, and another one has answered in its place since."""
+    for port in backend.ports:
+        assert port is not None
+        port.probed_at = at + 2.0
+        if sign == "refused":
+            port.left_before = at
+    if sign == "died":
+        backend.died()
+
+
+@pytest.mark.parametrize("sign", ["refused", "died", "cut"])
 @pytest.mark.parametrize("is_hedged", [False, True])
-@pytest.mark.parametrize("how", ["gone", "hung", "there"])
+def test_a_server_that_is_back_did_not_survive_the_request_that_it_died_of(
+    sign: str, is_hedged: bool
+) -> None:
+    bench = Bench()
+    first, second = bench.backends
+    one = bench.lost()
+    began = begins(one, first, bench.loop.time())
+    bench.loop.advance(5.0)
+    if is_hedged:
+        bench.reruns.ended_beside(began, Outcome.LOST, bench.loop.time())
+    else:
+        assert bench.reruns.take(one, Outcome.LOST)
+    is_replaced(first, sign, bench.loop.time())
+    begins(one, second, bench.loop.time())
+    bench.loop.advance(5.0)
+    goes = sign == "cut"
+    assert bench.reruns.take(one, Outcome.LOST) is goes
+    assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
+    assert bench.reruns.poison_models.blocked(bench.loop.time()) == ([] if goes else [b"m"])
+
+
+def test_a_server_that_died_before_it_had_the_request_did_not_die_of_it() -> None:
+    bench = Bench()
+    first, second = bench.backends
+    is_replaced(first, "refused", bench.loop.time())
+    first.died()
+    bench.loop.advance(2.0)
+    one = bench.lost()
+    begins(one, first, bench.loop.time())
+    assert bench.reruns.take(one, Outcome.LOST)
+    bench.loop.advance(1.0)
+    first.port(AppProtocol.GRPC).last_byte_at = bench.loop.time()
+    begins(one, second, bench.loop.time())
+    assert bench.reruns.take(one, Outcome.LOST)
+
+
+@pytest.mark.parametrize("is_hedged", [False, True])
+@pytest.mark.parametrize("how", ["gone", "replaced", "hung", "there"])
 def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str, is_hedged: bool) -> None:
     bench = Bench()
-    backend = bench.backends[1] if how == "there" else bench.gone
+    backend = bench.backends[1] if how in ("there", "replaced") else bench.gone
     backend.port(AppProtocol.GRPC).is_hung = how == "hung"
     one = bench.lost()
-    one.backend = backend
+    late = begins(one, backend, bench.loop.time() - 0.1)
     if is_hedged:
-        late = begins(one, backend, bench.loop.time() - 0.1)
         bench.reruns.ended_beside(late, Outcome.LATE, bench.loop.time())
     else:
         assert bench.reruns.take(one, Outcome.LATE)
-    one.backend = bench.backends[0]
+    if how == "replaced":
+        is_replaced(backend, "refused", bench.loop.time())
+    begins(one, bench.backends[0], bench.loop.time())
     bench.loop.advance(0.2)
-    assert bench.reruns.take(one, Outcome.LATE) is (how != "gone")
-    assert bench.reruns.refused == ({"lost_twice": 1} if how == "gone" else {})
+    goes = how in ("hung", "there")
+    assert bench.reruns.take(one, Outcome.LATE) is goes
+    assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
     bench.loop.advance(1.0)
-    assert bench.reruns.take(bench.lost(), Outcome.LATE) is (how != "gone")
+    assert bench.reruns.take(bench.lost(), Outcome.LATE) is goes
 
 
 def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None:
