@@ -12,9 +12,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
@@ -86,6 +86,18 @@ class _Suspect:
         )
 
 
+class _Doubt(NamedTuple):
+    """It is still to be seen whether a request that goes nowhere any more took a second server
+    with it."""
+
+    doubted: Loss
+    at: float
+    """When the second one was lost."""
+    protocol: AppProtocol
+    models: Collection[bytes]
+    until: float
+
+
 class RerunLimits:
     """The limits of one process. To be used from its event loop."""
 
@@ -120,6 +132,7 @@ class RerunLimits:
         """Requests that went again."""
         self._waiting: list[_Suspect] = []
         self._running: list[_Suspect] = []
+        self._doubts: list[_Doubt] = []
         self._took_s: dict[bytes, float] = {}
         """How long those that were lost had been under way at most, by model: requests take at
         least that."""
@@ -129,26 +142,54 @@ class RerunLimits:
         """Go by other rules from now on."""
         self.budget.configure(rules.share, rules.floor)
 
+    def note_loss(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes] = ()
+    ) -> bool:
+        """Note that a request, which may run twice, was perhaps lost with its server. To be called
+        before `take`, and also where it cannot go again. False: two servers were lost with it.
+
+        Args:
+            exchange: whose attempt ended without an answer.
+            outcome: how.
+            models: see `take`.
+        """
+        if outcome not in LOSSES:
+            return True
+        now = self._clock()
+        before, backend = exchange.loss, exchange.backend
+        is_dead = before is not None and self._is_dead(before, exchange.protocol)
+        if before is not None and before.backend is backend and is_dead is None:
+            is_dead = False  # it was connected to since, so it has died once at most
+        if backend is not None:
+            doubted = before if is_dead is None else None
+            exchange.loss = _loss_of(backend, _began_at(exchange), now, before, doubted)
+        if is_dead:
+            self._note_second(models or (exchange.model,), now)
+        return not is_dead
+
     def take(self, exchange: Exchange, outcome: Outcome, models: Collection[bytes] = ()) -> bool:
         """Take another run of a request, which may run twice, out of the budget. False: it does not
         go again.
 
         Args:
-            exchange: whose attempt ended without an answer.
+            exchange: whose attempt ended without an answer, or will.
             outcome: how.
             models: one for each lost request of a stream; none where the exchange is one request.
         """
         now = self._clock()
         models = models or (exchange.model,)
+        began_at = _began_at(exchange)
         if outcome in LOSSES or outcome is Outcome.LATE:
             before = exchange.loss
-            is_dead = before is not None and self._is_dead(before, exchange)
-            exchange.loss = self._next_loss(exchange, outcome, now, is_doubtful=is_dead is None)
-            if is_dead:
-                for model in set(models):
-                    self.poison_models.suspect(model, now)
-                return self.refuse("lost_twice")
-            began_at = _began_at(exchange)
+            if (
+                outcome is Outcome.LATE
+                and before is not None
+                and self._is_dead(before, exchange.protocol)
+            ):
+                self._note_second(models, now)
+                return False
+            if outcome is Outcome.LATE and exchange.backend is not None:
+                exchange.loss = _loss_once_left(before, exchange.backend, began_at, now)
             if any(self.poison_models.is_blocked(model, now, began_at) for model in set(models)):
                 return self.refuse("deadly_model")
         count = len(models)
@@ -159,6 +200,30 @@ class RerunLimits:
             return self.refuse("budget")
         self.count += count
         return True
+
+    def given_up(
+        self, exchange: Exchange, outcome: Outcome, models: Collection[bytes] = ()
+    ) -> None:
+        """A request goes nowhere any more: whether two servers were lost with it is found out all
+        the same.
+
+        Args:
+            exchange: whose attempt ended without an answer.
+            outcome: how.
+            models: see `take`.
+        """
+        loss = exchange.loss
+        if outcome in LOSSES and loss is not None and loss.doubted is not None:
+            models, until = models or (exchange.model,), loss.at + _DOUBT_S
+            doubt = _Doubt(loss.doubted, loss.at, exchange.protocol, models, until)
+            self._doubts.append(doubt)
+            self._wake(_LOOK_S)
+
+    def _note_second(self, models: Collection[bytes], at: float) -> None:
+        """A second server was lost with a request, or with requests of one stream."""
+        for model in set(models):
+            self.poison_models.suspect(model, at)
+        self.refuse("lost_twice")
 
     def _take_grant(
         self, backend: Backend | None, outcome: Outcome, now: float, count: int
@@ -179,22 +244,11 @@ class RerunLimits:
         elif outcome is Outcome.LATE:
             exchange.loss = _loss_once_left(before, attempt.backend, attempt.began_at, now)
 
-    def _next_loss(
-        self, exchange: Exchange, outcome: Outcome, now: float, *, is_doubtful: bool
-    ) -> Loss | None:
-        """What is known of a request once another attempt has ended."""
-        before, backend, began_at = exchange.loss, exchange.backend, _began_at(exchange)
-        if backend is None:
-            return before
-        if outcome is Outcome.LATE:
-            return _loss_once_left(before, backend, began_at, now)
-        return _loss_of(backend, began_at, now, before, before if is_doubtful else None)
-
-    def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
+    def _is_dead(self, loss: Loss, protocol: AppProtocol) -> bool | None:
         """Whether a server died of a request; None: that is not known yet."""
-        usable = self._pool.current.usable(exchange.protocol)
+        usable = self._pool.current.usable(protocol)
         for backend, began_at in loss.left:
-            is_gone = backend not in usable and not backend.port(exchange.protocol).is_hung
+            is_gone = backend not in usable and not backend.port(protocol).is_hung
             if is_gone or backend.has_left_since(began_at):
                 return True
         if loss.was_fatal():
@@ -212,8 +266,7 @@ class RerunLimits:
         loss = exchange.loss
         if loss is None or loss.doubted is None or loss.doubted.was_survived():
             return
-        self.poison_models.suspect(exchange.model, loss.at)
-        self.refuse("lost_twice")
+        self._note_second((exchange.model,), loss.at)
         raise RequestRefused(Reason.UPSTREAM_LOST, "two backends were lost with this request")
 
     @property
@@ -275,14 +328,26 @@ class RerunLimits:
     def _look(self) -> None:
         """Let those go whose time has come."""
         self._is_due = False
+        self._resolve_doubts()
         waiting = [each for each in self._waiting if not each.exchange.finished]
         self._waiting = []
         try:
             self._let_go(waiting)
         finally:
             self._waiting = waiting + self._waiting  # some may have failed again meanwhile
-            if self._waiting:
+            if self._waiting or self._doubts:
                 self._wake(_LOOK_S)
+
+    def _resolve_doubts(self) -> None:
+        """See of which requests that go nowhere any more a second server died."""
+        now = self._clock()
+        doubts, self._doubts = self._doubts, []
+        for each in doubts:
+            is_dead = self._is_dead(each.doubted, each.protocol)
+            if is_dead is None and now < each.until:
+                self._doubts.append(each)
+            elif is_dead is not False:
+                self._note_second(each.models, each.at)
 
     def _let_go(self, waiting: list[_Suspect]) -> None:
         """Take those out whose time has come, and have them placed."""
@@ -303,7 +368,7 @@ class RerunLimits:
         """Whether it is still to be seen if a server died of it."""
         loss = suspect.exchange.loss
         doubted = None if loss is None else loss.doubted
-        return doubted is not None and self._is_dead(doubted, suspect.exchange) is None
+        return doubted is not None and self._is_dead(doubted, suspect.exchange.protocol) is None
 
     def _until(self, suspect: _Suspect) -> float:
         """How long one waits for others: while one after the other may have been answered, and as

@@ -179,21 +179,26 @@ class RetryPolicy:
             exchange, outcome, body_retained=body_retained, response_begun=response_begun
         ):
             return True
+        self._reruns.given_up(exchange, outcome)
         self._blame.given_up(exchange)
         return False
 
     def _try_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        if not self._has_attempt(exchange, outcome, exchange.attempts):
-            return False
         verdict = decide(
             outcome,
             may_run_twice=exchange.may_run_twice,
             body_retained=body_retained,
             response_begun=response_begun,
         )
-        if verdict is Verdict.FAIL or not self._find_backend(exchange, outcome):
+        # A loss is noted even where nothing can follow it: its server may have died of the request.
+        if (
+            verdict is Verdict.FAIL
+            or not self._reruns.note_loss(exchange, outcome)
+            or not self._has_attempt(exchange, outcome, exchange.attempts)
+            or not self._find_backend(exchange, outcome)
+        ):
             return False
         if verdict is Verdict.REPLAY:
             return True
@@ -247,6 +252,7 @@ class RetryPolicy:
         """
         if self._try_resumption(exchange, outcome, models, attempts):
             return True
+        self._reruns.given_up(exchange, outcome, models)
         self._blame.given_up(exchange)
         return False
 
@@ -256,6 +262,7 @@ class RetryPolicy:
         verdict = decide(outcome, may_run_twice=True, body_retained=True, response_begun=False)
         if (
             verdict is Verdict.FAIL
+            or not self._reruns.note_loss(exchange, outcome, models)
             or not self._has_attempt(exchange, outcome, attempts)
             or not self._find_backend(exchange, outcome)
         ):

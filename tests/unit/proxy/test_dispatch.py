@@ -161,6 +161,74 @@ def test_what_must_not_run_twice_goes_again_only_when_it_did_not_run() -> None:
     assert not may_retry(parts, one, Outcome.STALE)
 
 
+def loses(parts: Parts, one: Exchange) -> bool:
+    """The connection of a request is lost that has been placed. Whether it goes again."""
+    attempt = place(parts, one)
+    parts.loop.advance(0.1)
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.LOST)
+    return may_retry(parts, one, Outcome.LOST)
+
+
+@pytest.mark.parametrize(
+    ("count", "attempts"), [(2, 3), (3, 2), (3, 3)], ids=["no backend", "no attempt", "both left"]
+)
+def test_a_model_is_blocked_whose_request_killed_two_servers_wherever_it_could_go(
+    count: int, attempts: int
+) -> None:
+    parts = make(count, rules=RetryRules(max_attempts=attempts))
+    one = exchange()
+    one.model = b"m"
+    assert loses(parts, one)
+    assert one.backend is not None
+    one.backend.died()
+    assert not loses(parts, one)
+    reruns = parts.dispatcher.reruns
+    assert reruns.refused == {"lost_twice": 1}
+    assert reruns.poison_models.blocked(parts.loop.time()) == [b"m"]
+    parts.loop.advance(1.0)
+    other = exchange()
+    other.model = b"m"
+    assert not loses(parts, other), "it kills one server and not two"
+    assert reruns.refused == {"lost_twice": 1, "deadly_model": 1}
+
+
+@pytest.mark.parametrize("sign", ["dead", "alive", "none"])
+@pytest.mark.parametrize(("count", "attempts"), [(2, 3), (3, 2)], ids=["no backend", "no attempt"])
+def test_whether_two_servers_died_of_a_request_is_found_out_after_its_end(
+    count: int, attempts: int, sign: str
+) -> None:
+    parts = make(count, rules=RetryRules(max_attempts=attempts))
+    one = exchange()
+    one.model = b"m"
+    assert loses(parts, one)
+    first = one.backend
+    assert first is not None
+    assert not loses(parts, one)
+    reruns = parts.dispatcher.reruns
+    assert not reruns.refused, "nobody knows yet whether the first one died"
+    if sign == "dead":
+        first.died()
+    elif sign == "alive":
+        first.port(GRPC).probed_at = parts.loop.time()
+    parts.loop.advance(0.1 if sign != "none" else 1.6)
+    assert reruns.refused == ({} if sign == "alive" else {"lost_twice": 1})
+    assert reruns.poison_models.blocked(parts.loop.time()) == ([] if sign == "alive" else [b"m"])
+    assert parts.loop.pending == 0
+
+
+def test_a_server_that_lost_two_connections_of_a_request_has_died_once_at_most() -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.accounts.attempt_ended(place(parts, one), Outcome.STALE)
+    assert may_retry(parts, one, Outcome.STALE)
+    assert not loses(parts, one)
+    parts.backends[0].died()
+    parts.loop.advance(2.0)
+    reruns = parts.dispatcher.reruns
+    assert not reruns.refused
+    assert not reruns.poison_models.seen
+
+
 def test_a_request_is_finished_once() -> None:
     parts = make()
     one = exchange()

@@ -61,6 +61,10 @@ class Bench:
         one.tried = (self.gone,)
         return one
 
+    def takes(self, one: Exchange, outcome: Outcome) -> bool:
+        """Whether a request goes again whose attempt ended so."""
+        return self.reruns.note_loss(one, outcome) and self.reruns.take(one, outcome)
+
     def waits(self, one: Exchange) -> None:
         """It shall go again, to whoever has the fewest of its kind."""
 
@@ -119,7 +123,7 @@ def test_nobody_waits_for_others_for_long() -> None:
 
 def lost_after(bench: Bench, took_s: float, model: bytes = b"m") -> Exchange:
     one = bench.lost(model, took_s)
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
     return one
 
 
@@ -156,7 +160,7 @@ def test_who_was_late_makes_nobody_wait_for_longer() -> None:
     bench = Bench()
     for _ in range(3):
         one = bench.lost(after_s=2.0)
-        assert bench.reruns.take(one, Outcome.LATE)
+        assert bench.takes(one, Outcome.LATE)
         bench.waits(one)
     bench.loop.advance(0.3)
     assert len(bench.went) == 3
@@ -209,22 +213,22 @@ def test_after_the_second_server_requests_of_the_model_are_not_forgiven() -> Non
     killer = bench.lost()
     victim = bench.lost()
     for _ in range(2):
-        bench.reruns.take(killer, Outcome.LOST)
-    assert bench.reruns.take(victim, Outcome.LOST)
+        bench.takes(killer, Outcome.LOST)
+    assert bench.takes(victim, Outcome.LOST)
     bench.loop.advance(1.0)
-    assert not bench.reruns.take(bench.lost(), Outcome.LOST)
-    assert bench.reruns.take(bench.lost(b"other"), Outcome.LOST)
-    assert bench.reruns.take(bench.lost(), Outcome.PROTOCOL_ERROR)
+    assert not bench.takes(bench.lost(), Outcome.LOST)
+    assert bench.takes(bench.lost(b"other"), Outcome.LOST)
+    assert bench.takes(bench.lost(), Outcome.PROTOCOL_ERROR)
     assert bench.reruns.refused == {"lost_twice": 1, "deadly_model": 1}
     bench.loop.advance(60.0)
-    assert bench.reruns.take(bench.lost(), Outcome.LOST)
+    assert bench.takes(bench.lost(), Outcome.LOST)
 
 
 def test_the_budget_holds() -> None:
     bench = Bench(share=0.2, floor=0.0)
     bench.backends[0].port(AppProtocol.GRPC).attempts = 50
     bench.loop.advance(2.0)
-    allowed = [bench.reruns.take(bench.lost(), Outcome.RESET) for _ in range(12)]
+    allowed = [bench.takes(bench.lost(), Outcome.RESET) for _ in range(12)]
     assert allowed == [True] * 10 + [False] * 2
     assert bench.reruns.refused == {"budget": 2}
 
@@ -235,7 +239,7 @@ def dies(bench: Bench, outcome: Outcome, count: int) -> int:
     allowed = 0
     for _ in range(count):
         bench.gone.in_flight -= 1
-        allowed += bench.reruns.take(bench.lost(after_s=60.0), outcome)
+        allowed += bench.takes(bench.lost(after_s=60.0), outcome)
     return allowed
 
 
@@ -259,7 +263,7 @@ def test_a_backend_that_dies_again_and_again_has_the_budget_only() -> None:
 def test_a_death_spends_nothing_of_the_budget() -> None:
     bench = Bench(share=0.2, floor=1.0)
     assert dies(bench, Outcome.LOST, 50) == 50
-    assert [bench.reruns.take(bench.lost(), Outcome.RESET) for _ in range(11)].count(True) == 10
+    assert [bench.takes(bench.lost(), Outcome.RESET) for _ in range(11)].count(True) == 10
 
 
 def test_without_a_budget_nothing_that_may_have_run_goes_again() -> None:
@@ -276,16 +280,16 @@ def test_a_server_that_was_heard_since_did_not_die(
     bench = Bench()
     one = bench.lost()
     one.backend = bench.gone
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
     if heard_after_s is not None:
         setattr(bench.gone.port(AppProtocol.HTTP), how, bench.loop.time() + heard_after_s)
     one.backend = bench.backends[0]
     bench.loop.advance(0.2)
-    assert bench.reruns.take(one, Outcome.LOST) is goes
+    assert bench.takes(one, Outcome.LOST) is goes
     assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
-    assert bench.reruns.take(bench.lost(), Outcome.LOST)
+    assert bench.takes(bench.lost(), Outcome.LOST)
     bench.loop.advance(1.0)
-    assert bench.reruns.take(bench.lost(), Outcome.LOST) is goes
+    assert bench.takes(bench.lost(), Outcome.LOST) is goes
 
 
 def is_replaced(backend: Backend, sign: str, at: float) -> None:
@@ -312,12 +316,12 @@ def test_a_server_that_is_back_did_not_survive_the_request_that_it_died_of(
     if is_hedged:
         bench.reruns.ended_beside(began, Outcome.LOST, bench.loop.time())
     else:
-        assert bench.reruns.take(one, Outcome.LOST)
+        assert bench.takes(one, Outcome.LOST)
     is_replaced(first, sign, bench.loop.time())
     begins(one, second, bench.loop.time())
     bench.loop.advance(5.0)
     goes = sign == "cut"
-    assert bench.reruns.take(one, Outcome.LOST) is goes
+    assert bench.takes(one, Outcome.LOST) is goes
     assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
     assert bench.reruns.poison_models.blocked(bench.loop.time()) == ([] if goes else [b"m"])
 
@@ -330,11 +334,11 @@ def test_a_server_that_died_before_it_had_the_request_did_not_die_of_it() -> Non
     bench.loop.advance(2.0)
     one = bench.lost()
     begins(one, first, bench.loop.time())
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
     bench.loop.advance(1.0)
     first.port(AppProtocol.GRPC).last_byte_at = bench.loop.time()
     begins(one, second, bench.loop.time())
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
 
 
 @pytest.mark.parametrize("is_hedged", [False, True])
@@ -348,16 +352,16 @@ def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str, is_hedg
     if is_hedged:
         bench.reruns.ended_beside(late, Outcome.LATE, bench.loop.time())
     else:
-        assert bench.reruns.take(one, Outcome.LATE)
+        assert bench.takes(one, Outcome.LATE)
     if how == "replaced":
         is_replaced(backend, "refused", bench.loop.time())
     begins(one, bench.backends[0], bench.loop.time())
     bench.loop.advance(0.2)
     goes = how in ("hung", "there")
-    assert bench.reruns.take(one, Outcome.LATE) is goes
+    assert bench.takes(one, Outcome.LATE) is goes
     assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
     bench.loop.advance(1.0)
-    assert bench.reruns.take(bench.lost(), Outcome.LATE) is goes
+    assert bench.takes(bench.lost(), Outcome.LATE) is goes
 
 
 def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None:
@@ -421,9 +425,9 @@ def test_who_lost_two_connections_at_once_waits_to_see_whether_the_first_server_
             bench.went.append(one)
 
     one.backend = first
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
     one.backend = second
-    assert bench.reruns.take(one, Outcome.LOST)
+    assert bench.takes(one, Outcome.LOST)
     bench.reruns.later(one, place)
     bench.loop.advance(0.3)
     assert not bench.went
