@@ -188,8 +188,6 @@ class RerunLimits:
             ):
                 self._note_second(models, now)
                 return False
-            if outcome is Outcome.LATE and exchange.backend is not None:
-                exchange.loss = _loss_once_left(before, exchange.backend, began_at, now)
             if any(self.poison_models.is_blocked(model, now, began_at) for model in set(models)):
                 return self.refuse("deadly_model")
         count = len(models)
@@ -198,6 +196,8 @@ class RerunLimits:
             or self.budget.take(exchange.client_key, self.attempts, now, count)
         ):
             return self.refuse("budget")
+        if outcome is Outcome.LATE and exchange.backend is not None:
+            exchange.loss = _loss_once_left(exchange.loss, exchange.backend, began_at, now)
         self.count += count
         return True
 

@@ -229,6 +229,18 @@ def test_a_server_that_lost_two_connections_of_a_request_has_died_once_at_most()
     assert not reruns.poison_models.seen
 
 
+def test_a_backend_that_was_not_left_though_it_was_late_is_lost_only_once() -> None:
+    parts = make(2, rules=RetryRules(share=0.0, floor=0.0))
+    one = exchange()
+    attempt = place(parts, one)
+    assert not may_retry(parts, one, Outcome.LATE), "there is no budget"
+    parts.loop.advance(0.1)
+    attempt.port.left_before = parts.loop.time()
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.LOST)
+    assert not may_retry(parts, one, Outcome.LOST)
+    assert parts.dispatcher.reruns.refused == {"budget": 2}
+
+
 def test_a_request_is_finished_once() -> None:
     parts = make()
     one = exchange()
