@@ -64,6 +64,7 @@ class _Suspect:
         self.since = since
         self.due = due
         self.attempt = 0
+        """Which one its next attempt is, once its time has come."""
 
     def is_waiting(self) -> bool:
         """Whether it waits for its turn."""
@@ -132,6 +133,8 @@ class RerunLimits:
         """Requests that went again."""
         self._waiting: list[_Suspect] = []
         self._running: list[_Suspect] = []
+        self._counted: Counter[Backend | None] | None = None
+        """What `_busy` found, while many are placed at once; None otherwise."""
         self._doubts: list[_Doubt] = []
         self._took_s: dict[bytes, float] = {}
         """How long those that were lost had been under way at most, by model: requests take at
@@ -315,6 +318,9 @@ class RerunLimits:
         return tuple([backend for backend in eligible if backend not in calm])
 
     def _busy(self) -> Counter[Backend | None]:
+        """Requests that go again and are under way, by their backend."""
+        if self._counted is not None:
+            return self._counted
         now = self._clock()
         under_way = [each for each in self._running if each.is_under_way(now)]
         self._running = under_way + [each for each in self._running if each.is_waiting()]
@@ -334,7 +340,9 @@ class RerunLimits:
         try:
             self._let_go(waiting)
         finally:
-            self._waiting = waiting + self._waiting  # some may have failed again meanwhile
+            self._counted = None
+            left = [each for each in waiting if not each.attempt]
+            self._waiting = left + self._waiting  # some may have failed again meanwhile
             if self._waiting or self._doubts:
                 self._wake(_LOOK_S)
 
@@ -350,19 +358,21 @@ class RerunLimits:
                 self._note_second(each.models, each.at)
 
     def _let_go(self, waiting: list[_Suspect]) -> None:
-        """Take those out whose time has come, and have them placed."""
+        """Have those placed whose time has come."""
         now = self._clock()
         at_once = max(1, len(waiting) // _TOGETHER)
-        for each in tuple(waiting):
+        busy = self._counted = self._busy()
+        for each in waiting:
             if now < each.due or (
                 now < self._until(each)
                 and (self._is_doubtful(each) or not self._has_room(each.exchange, at_once))
             ):
                 continue
-            waiting.remove(each)
             each.attempt = each.exchange.attempts + 1
             each.go()
             self._running.append(each)
+            if each.is_under_way(now):
+                busy[each.exchange.backend] += 1
 
     def _is_doubtful(self, suspect: _Suspect) -> bool:
         """Whether it is still to be seen if a server died of it."""

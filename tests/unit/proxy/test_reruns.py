@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
 from tests.fakes.relay import snapshot_of
+from tests.fakes.work import instructions
 
 
 def begins(one: Exchange, backend: Backend, at: float) -> Attempt:
@@ -206,6 +208,18 @@ def test_of_very_many_some_go_together() -> None:
         bench.waits(bench.lost())
     bench.loop.advance(0.03)
     assert 10 <= len(bench.went) <= 20, "at most ten for each backend"
+
+
+@pytest.mark.interpreted("instructions are counted")
+def test_twice_as_many_that_go_again_are_twice_the_work() -> None:
+    work = []
+    for count in (100, 200):
+        bench = Bench()
+        for _ in range(count):
+            bench.waits(bench.lost())
+        work.append(instructions(partial(bench.loop.advance, 0.3)))
+        assert len(bench.went) == count
+    assert work[1] < 2.5 * work[0]
 
 
 def test_after_the_second_server_requests_of_the_model_are_not_forgiven() -> None:
