@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,6 @@ from lb.settings.model import Settings
 from lb.settings.problems import SettingsError, shown
 from lb.settings.relations import own_addresses
 from lb.settings.reporting import AccessLogMode
-from lb.settings.substitution import Substitution
 from lb.settings.warnings import warnings_of
 
 
@@ -147,9 +145,8 @@ def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...]
     """The backends of a file; None where it has problems, which are printed."""
     try:
         text = read_file(path)
-        substitution = Substitution(os.environ, read_text)
         ours, most = own_addresses(settings), settings.discovery.max_entries
-        return read_backends(text, substitution.apply, ours, most)
+        return read_backends(text, ours, most)
     except SettingsError as error:
         print_problems(shown(path), error, sys.stdout)
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from random import Random
@@ -22,7 +21,6 @@ from lb.net.tasks import TaskOwner
 from lb.settings.listed import read_backends
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
-from lb.settings.substitution import Substitution
 from lb.telemetry.collector import SourceStatus
 
 _START_WAIT_S: Final = 5.0
@@ -122,7 +120,7 @@ def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
 
 
 def _read_file(ours: Mapping[str, Address], most: int, path: str) -> Entries:
-    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours, most)
+    return read_backends(read_text(path), ours, most)
 
 
 def _hosts_of(spec: BackendSpec) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -28,14 +28,11 @@ class _Document(BaseModel):
     backends: tuple[object, ...]
 
 
-def read_backends(
-    text: str, substitute: Callable[[str], str], ours: Mapping[str, Address], most: int
-) -> tuple[BackendSettings, ...]:
+def read_backends(text: str, ours: Mapping[str, Address], most: int) -> tuple[BackendSettings, ...]:
     """Read a list of backends, or a mapping with the key `backends`, in YAML or JSON.
 
     Args:
         text: of the file.
-        substitute: is applied to every string and raises ValueError with a message.
         ours: see `own_addresses`.
         most: entries that are read.
 
@@ -44,7 +41,7 @@ def read_backends(
     """
     if text.lstrip().startswith(_JSON_STARTS):
         text = text.replace("\t", " ")  # between values; YAML knows no tabs there
-    tree = parse_tree(text, substitute, _KEY)
+    tree = parse_tree(text, _plain, _KEY)
     if tree.problems and not tree.root:
         raise SettingsError(tree.problems)
     return _build(tree, ours, most)
@@ -66,6 +63,14 @@ def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> Ba
             Problem(each.path.removeprefix(prefix).removeprefix("."), each.message)
             for each in error.problems
         ) from None
+
+
+def _plain(text: str) -> str:
+    """Take a string as it is. Whoever may name a backend could else have any file and any variable
+    of the environment sent to it, as a header."""
+    if "${" in text:
+        raise ValueError("${NAME} and ${file:PATH} are only for the configuration file")
+    return text
 
 
 def _standby(backends: Sequence[BackendSettings]) -> Iterator[Finding]:

@@ -84,9 +84,9 @@ def test_values_of_the_environment_are_not_printed(
         f"discovery: {{files: [{more}]}}\n"
     )
     assert check(str(file)) == 1
-    assert capsys.readouterr().out == (
-        f"{more}:1: backends[0].weight: expected a number, got '${{TOKEN}}'\n"
-    )
+    out = capsys.readouterr().out
+    assert out.startswith(f"{more}:1: backends[0].weight: ")
+    assert "hunter2" not in out
 
 
 @pytest.mark.parametrize(

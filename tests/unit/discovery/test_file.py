@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def read(path: str) -> Entries:
-    return read_backends(Path(path).read_text(), str, {}, 1000)
+    return read_backends(Path(path).read_text(), {}, 1000)
 
 
 class StallingFiles(FileThread):
@@ -124,7 +124,7 @@ async def test_a_file_that_is_whole_at_the_second_look_was_never_bad(tmp_path: P
     texts = iter(["- http: a:1\n", "- http: [", "- http: b:1\n"])
     source = FileSource(
         str(bench.path),
-        lambda _path: read_backends(next(texts), str, {}, 1000),
+        lambda _path: read_backends(next(texts), {}, 1000),
         FileThread(),
         interval_s=0.005,
     )

@@ -15,12 +15,12 @@ OURS = {"listen.http": Address("127.0.0.1", 8000)}
 
 
 def names(text: str) -> list[str]:
-    return [entry.spec().name for entry in read_backends(text, str, OURS, 1000)]
+    return [entry.spec().name for entry in read_backends(text, OURS, 1000)]
 
 
 def problems(text: str) -> list[tuple[int, str]]:
     with pytest.raises(SettingsError) as raised:
-        read_backends(text, str, OURS, 1000)
+        read_backends(text, OURS, 1000)
     return [(each.line, str(each)) for each in raised.value.problems]
 
 
@@ -41,9 +41,19 @@ def test_an_empty_list_is_one() -> None:
     assert names("[]") == names("backends: []") == []
 
 
-def test_every_setting_of_a_backend_may_be_given_and_strings_are_substituted() -> None:
-    text = "- http: a:1\n  weight: 2\n  headers: {authorization: '${TOKEN}'}\n  health: {fall: 9}\n"
-    (entry,) = read_backends(text, lambda word: word.replace("${TOKEN}", "secret"), {}, 1000)
+@pytest.mark.parametrize("reference", ["${TOKEN}", "${file:/etc/hostname}", "$${", "a${"])
+def test_whoever_names_backends_cannot_have_files_or_the_environment_read(reference: str) -> None:
+    for text in (
+        f"- name: '{reference}'\n  http: a:1",
+        f"- http: a:1\n  headers: {{x: '{reference}'}}",
+    ):
+        with pytest.raises(SettingsError, match="only for the configuration file"):
+            read_backends(text, {}, 1000)
+
+
+def test_every_setting_of_a_backend_may_be_given() -> None:
+    text = "- http: a:1\n  weight: 2\n  headers: {authorization: secret}\n  health: {fall: 9}\n"
+    (entry,) = read_backends(text, {}, 1000)
     assert (entry.weight, entry.health.fall) == (2.0, 9)
     assert entry.headers == {"authorization": "secret"}
 
@@ -83,7 +93,7 @@ def test_every_problem_of_a_list_is_told_with_its_line(
 
 
 def test_entries_that_are_too_many_are_not_read() -> None:
-    read = read_backends("[{http: a:1}, {http: a:2}, {http: a:3}, {http: a:4}, a]", str, OURS, 4)
+    read = read_backends("[{http: a:1}, {http: a:2}, {http: a:3}, {http: a:4}, a]", OURS, 4)
     assert [entry.known_as for entry in read] == ["a:1", "a:2", "a:3", "a:4"]
 
 
@@ -108,7 +118,7 @@ def test_problems_are_looked_for_until_there_are_enough(
         wording, "_describe", lambda *given: described.append(given) or describe(*given)
     )
     with pytest.raises(SettingsError) as raised:
-        read_backends(text, str, {}, 1000)
+        read_backends(text, {}, 1000)
     assert len(raised.value.problems) == MAX_PROBLEMS + 1
     assert raised.value.problems[-1] == MORE_PROBLEMS
     assert len(described) <= MAX_PROBLEMS + 1

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from lb.settings.listed import read_backends
 from lb.settings.problems import Path, SettingsError, Substituted
 from lb.settings.reading import build_settings, read_settings
 from lb.settings.redaction import redact
-from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
 
 FULL = parse_tree(
@@ -121,13 +119,6 @@ def test_the_reference_is_shown_instead(line: str, message: str) -> None:
     with pytest.raises(SettingsError, match="backends") as raised:
         read_settings(text, env, lambda _path: "hunter2hunter2\n")
     assert message in str(raised.value)
-    assert "hunter2" not in str(raised.value)
-
-
-def test_a_list_of_backends_shows_it_no_more(tmp_path: File) -> None:
-    substitution = Substitution({"SECRET": "hunter2"}, lambda path: path)
-    with pytest.raises(SettingsError, match="SECRET") as raised:
-        read_backends("- http: a:1\n  weight: ${SECRET}", substitution.apply, {}, 1000)
     assert "hunter2" not in str(raised.value)
 
 
