@@ -983,6 +983,11 @@ class Http1Attempt(Attempt, AnswerSink):
         return True
 
     @property
+    def _runs_on(self) -> bool:
+        """Whether it is under way although nobody wants its answer."""
+        return self.client is None and self.outcome is None
+
+    @property
     def is_sent(self) -> bool:
         """Whether its connection has all of the request."""
         return self.connection is not None and self.body.unsent is None
@@ -1031,7 +1036,7 @@ class Http1Attempt(Attempt, AnswerSink):
                     if not head.is_error:
                         self.first_byte_at = self.owner.relay.clock()
                 self._bar_short_ways()
-                if self.client is not None or not decoder.ended or self.outcome is not None:
+                if not (decoder.ended and self._runs_on):
                     return
                 head = None  # the end of the answer made its batch give way: nobody wants it
             else:
