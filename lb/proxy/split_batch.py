@@ -337,6 +337,7 @@ class SplitBatch(Generic[CutT, JoinedT]):
             self._splits.unfit(exchange.model, plan, str(error))
         if not plan.must:
             exchange.hints = self.hints
+            exchange.attempts = 0  # it is hedged and retried as if it had not been cut
             self._side.pass_on()
             return
         if isinstance(error, VersionsDiffer) and self._try_run_again(error.newest):

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -16,8 +17,10 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
+from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.split import bodies, messages
+from lb.proxy.queue import Queue
 from tests.fakes.gated import until
 from tests.fakes.grpc_server import grpc_backend, grpc_channel, path
 from tests.fakes.relay import (
@@ -352,6 +355,33 @@ async def test_a_batch_that_meets_two_versions_twice_fails(scene: Scene) -> None
     assert answer.code == (grpc.StatusCode.UNAVAILABLE.value[0] if scene.is_grpc else 503)
     assert answer.text.startswith("rows ")
     assert UNKNOWN in answer.text
+
+
+async def test_a_batch_that_runs_whole_in_the_end_is_retried_like_any_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Queue, "divide", lambda *_: [rows for _, rows in PARTS])
+    scene.relay.split(b"m", 2 * ROWS, is_auto=True)
+    snapshot = scene.relay.pool.current
+    plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
+    routes = {b"m": replace(snapshot.routes[b"m"], plan=plan, is_plain=False)}
+    scene.relay.pool.publish(replace(snapshot, routes=routes))
+    for version, backend in enumerate(scene.backends, 1):
+        backend.versions = [str(version)]
+    scene.close_gates(0, 1, 2)
+    asked = asyncio.create_task(scene.ask())
+    await until(lambda: len(_of(scene.backends)) == len(PARTS), "all parts run")
+    for backend in scene.backends:
+        backend.gate.set()  # for the parts alone
+        backend.gate.clear()
+    whole = (0, ROWS)
+    await until(lambda: whole in _of(scene.backends), "it runs whole")
+    (place,) = (at for at, each in enumerate(scene.backends) if whole in each.parts)
+    scene.cut_connections(place)
+    for backend in scene.backends:
+        backend.gate.set()
+    assert await asked == scene.right
+    assert scene.attempts == [2]
 
 
 @pytest.mark.parametrize("version", ["two", "9 HTTP/1.1\r\nX: y"])
