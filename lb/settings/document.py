@@ -85,7 +85,7 @@ for more. gRPC is then at the next port and metrics at the one after. It listens
 - **Environment**: in any string `${NAME}` stands for an environment variable. `${NAME:-DEFAULT}`
   has a default for one that is missing or empty. `$${` stands for a plain `${`.
 - **Files**: `${file:PATH}` stands for the text of a file without its last line end. A relative
-  path starts at the working directory.
+  path starts at the working directory. Files of `discovery` and the admin API have neither.
 - **Editors** with the YAML language server complete a file whose first line is `#
   yaml-language-server: $schema=triton-lb.schema.json`. `triton-lb schema` prints that schema.
 """
