@@ -7,6 +7,7 @@ is `lb.control.role`.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
@@ -86,6 +87,8 @@ class RelayRole:
         self._pool = control.pool
         self.worker_inferences = 0
         """Gauge: open inferences that workers tell of."""
+        self.worker_dropped_lines = Counter[str]()
+        """By log, what workers have lost."""
         self._backends: tuple[Backend, ...] = ()
         """The backends of the last snapshot."""
         self.meter = meter = Meter()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import metadata
@@ -155,10 +156,12 @@ class RelayHost:
         return ()
 
     def dropped_lines(self) -> Mapping[str, int]:
-        """Count what each log that is on has lost: lines, or inferences of the payload log."""
-        dropped = dict(self.logs.dropped())
+        """Count what each log that is on has lost: lines, or inferences of the payload log; that of
+        workers included."""
+        dropped = Counter(self.logs.dropped())
         if self.logs.files.payloads is not None:
             dropped["payload"] = self.relay.payload_log.dropped
+        dropped.update(self.relay.worker_dropped_lines)
         return dropped
 
     def _follow(self, snapshot: PoolSnapshot) -> None:

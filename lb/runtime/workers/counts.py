@@ -57,13 +57,17 @@ def read_gauges(relay: RelayRole, backends: Mapping[int, Backend]) -> Iterator[t
 
 
 def read_counts(
-    relay: RelayRole, lag: LoopLag, number: Callable[[Backend], int | None]
+    relay: RelayRole,
+    lag: LoopLag,
+    dropped_lines: Mapping[str, int],
+    number: Callable[[Backend], int | None],
 ) -> Iterator[tuple[Path, Value]]:
     """All counters of a worker.
 
     Args:
         relay: counts.
         lag: of its event loop.
+        dropped_lines: what each log has lost.
         number: of a backend; None: it is gone.
     """
     dispatcher, queue, table = (
@@ -85,6 +89,8 @@ def read_counts(
         yield ("splits", name), getattr(dispatcher.splits.counts, name)
     for name in ("started", "lost"):  # all processes know all that run, and forget them
         yield ("sequences", name), getattr(table, name)
+    for log, count in dropped_lines.items():
+        yield ("dropped lines", log), count
     yield ("spans",), relay.spans.exported
     for why, count in tuple(relay.spans.dropped.items()):
         yield ("dropped spans", why), count
@@ -314,6 +320,8 @@ class Sums:
                 relay.spans.exported += int(change)
             case ("dropped spans", str(why)):
                 relay.spans.dropped[why] += int(change)
+            case ("dropped lines", str(log)):
+                relay.worker_dropped_lines[log] += int(change)
             case ("refused reruns", str(why)):
                 dispatcher.reruns.refused[why] += int(change)
             case (

@@ -452,7 +452,8 @@ class WorkerSide:
         host, reader = self._host, self._reader
         if host is None or not self._can_tell:
             return
-        now = dict(read_counts(host.relay, host.loop_lag, reader.number))
+        lines = host.dropped_lines()
+        now = dict(read_counts(host.relay, host.loop_lag, lines, reader.number))
         now["cpu",] = time.process_time()
         for number, backend in reader.backends.items():
             now.update(read_backend_counts(backend, number))

@@ -110,7 +110,11 @@ async def test_each_number_that_a_worker_tells_is_added_up() -> None:
             traffic.failed(Reason.NO_BACKEND, OperationKind.INFERENCE)
 
         def read() -> dict[Path, Value]:
-            counts = (*read_counts(relay, lag, lambda _: 0), *read_backend_counts(backend, 0))
+            lines = balancer.product.dropped_lines()
+            counts = (
+                *read_counts(relay, lag, lines, lambda _: 0),
+                *read_backend_counts(backend, 0),
+            )
             return {path: value for path, value in counts if isinstance(value, int | float)}
 
         before = read()
