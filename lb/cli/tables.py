@@ -261,8 +261,8 @@ def variant_table(models: Sequence[VariantSet]) -> list[str]:
                 f"{each.percent:.4g}",
                 str(each.answers),
                 str(each.errors),
-                _NONE if each.latency.p50_ms is None else f"{each.latency.p50_ms:.4g}",
-                _NONE if each.latency.p99_ms is None else f"{each.latency.p99_ms:.4g}",
+                _milliseconds(each.latency.p50_ms),
+                _milliseconds(each.latency.p99_ms),
                 note,
             ))  # fmt: skip
     reasons = [f"{each.model}: rolled back: {each.why}" for each in models if each.why]

@@ -210,10 +210,18 @@ def _value(field: FieldInfo) -> str:
     bounds = [
         f"{word} {_shown(_written(bound, kind))}"
         for name, word in _BOUNDS
-        for item in field.metadata
+        for item in _constraints(field)
         if (bound := getattr(item, name, None)) is not None and (bound, name) != (0, "ge")
     ]
+    if bounds and kind.startswith(("list", "mapping")):
+        bounds[0] = f"each {bounds[0]}"
     return ", ".join([_WITH_UNIT.get(kind, kind), *dict.fromkeys(bounds)])
+
+
+def _constraints(field: FieldInfo) -> Iterator[object]:
+    """All that an annotated type or an optional one says of its values."""
+    for item in (*field.metadata, *_parts(field.annotation)):
+        yield from item.metadata if isinstance(item, FieldInfo) else (item,)
 
 
 def _kind(field: FieldInfo) -> str:

@@ -154,7 +154,8 @@ class SchedulingSettings(Section):
     Set this when your clients back off on 429 but not on 503; otherwise they get 503."""
     deadline_header: HeaderName | None = None
     """HTTP header with the time that a request may take, such as `x-triton-lb-timeout: 200ms` (or
-    `1.5s`; a plain number is milliseconds); then 504. gRPC has `grpc-timeout`.
+    `1.5s`; a plain number is milliseconds); then 504. Other values are ignored. gRPC has
+    `grpc-timeout`.
 
     Set this when HTTP clients can say how long they wait; otherwise no header is read."""
     priority_header: HeaderName | None = None

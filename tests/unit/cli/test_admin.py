@@ -483,10 +483,10 @@ def test_variants_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert list_variants(AdminTarget(address)) == 0
     assert asked == ["GET /api/v1/variants"]
     assert capsys.readouterr().out.splitlines() == [
-        "NAME      VARIANT  MODEL  SHARE %  ANSWERED  ERRORS  P50  P99  NOTE",
-        "detector  stable   m          100         7       1  1.5    -  file: 95 % (rollback)",
-        "detector  canary   m:3          0         7       1  1.5    -  file: 5 % (rollback)",
-        "detector  new      m            0         7       1  1.5    -  not ready, gets nothing",
+        "NAME      VARIANT  MODEL  SHARE %  ANSWERED  ERRORS    P50  P99  NOTE",
+        "detector  stable   m          100         7       1  1.5ms    -  file: 95 % (rollback)",
+        "detector  canary   m:3          0         7       1  1.5ms    -  file: 5 % (rollback)",
+        "detector  new      m            0         7       1  1.5ms    -  not ready, gets nothing",
         "detector: rolled back: canary: 11 of 19 requests failed",
     ]
 
