@@ -20,7 +20,7 @@ LINES = document().splitlines()
         "| `weight` | number, above 0, at most 1e+06 | `1` | ",
         "| `headers` | mapping | `{}` | Headers for probes",
         "| `interval` | duration (seconds), above 0 | `1s` | ",
-        "| `expected_status` | list | `[200]` | ",
+        "| `expected_status` | list, each at least 200, at most 599 | `[200]` | ",
         "| `http_path` | text | none | ",
         "| `head_bytes` | size (bytes), at least 1KiB, at most 16MiB | `32KiB` | ",
         "| `attempts` | whole number, at least 1, at most 100 | `3` | ",
