@@ -69,6 +69,8 @@ are forgotten. Others may keep those open until their lifetime has passed."""
 _ANSWER_S: Final = 10.0
 """How long a step waits for news of its sequence: as long as a control process lives that stands
 still, and longer than it takes to start the next one."""
+_TOLD_AGAIN: Final = frozenset({"sequences", "sequences_asked"})
+"""Messages that are made up for when the control process has not read."""
 _MOST_UNSENT: Final = 4 << 20
 """Bytes that the control process has not read: beyond that reports are dropped and counts wait."""
 
@@ -111,7 +113,8 @@ class WorkerSide:
         self._ended: dict[RowKey, float] = {}
         """Sequences that have ended lately, and when; the oldest first."""
         self._owes_sequences = True
-        """News of sequences may have been lost: the control process is to hear of all."""
+        """News of sequences, or a question about them, may have been lost: the control process is
+        to hear of all."""
         self._is_away = False
         """The control process is away, and the log says so."""
         self.ready = asyncio.Event()
@@ -204,7 +207,6 @@ class WorkerSide:
                         self.tell_counts()
                         if self._owes_sequences:
                             await self._tell_all_sequences(writer)
-                            self._asked.ask_again()
                         self._say_now("follows", value["generation"])
             raise ConnectionError("it closed the connection")
         finally:
@@ -383,7 +385,8 @@ class WorkerSide:
         if not reports:
             return
         if self._is_behind:
-            self._owes_sequences |= any(event == "sequences" for event, _ in reports)
+            lost = {event for event, _ in reports}
+            self._owes_sequences |= not lost.isdisjoint(_TOLD_AGAIN)
         else:
             self._write("news", reports)
 
@@ -432,7 +435,7 @@ class WorkerSide:
 
     async def _tell_all_sequences(self, writer: asyncio.StreamWriter) -> None:
         """Tell which sequences have ended lately, and then which are open: other processes may have
-        missed news."""
+        missed news, and the question that is under way."""
         assert self._news is not None
         self._owes_sequences = False
         if self._ended:
@@ -444,6 +447,7 @@ class WorkerSide:
             except OSError:
                 return  # whoever connects next hears of all
             await asyncio.sleep(0)
+        self._asked.ask_again()
 
     # Counts
 

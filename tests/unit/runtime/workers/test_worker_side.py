@@ -10,10 +10,13 @@ from typing import cast
 import pytest
 
 from lb.runtime.interpreter import loop_factory
+from lb.runtime.logs import Logs
 from lb.runtime.predecessor import line
+from lb.runtime.relay_host import RelayHost
 from lb.runtime.workers import worker_side
 from lb.runtime.workers.seat import Seat
 from lb.runtime.workers.worker_side import WorkerSide
+from lb.settings.model import Settings
 from tests.wire.waiting import eventually
 
 
@@ -69,3 +72,42 @@ async def test_the_log_tells_failures_of_the_worker_from_a_control_process_that_
     assert vars(away)["why"].startswith("it is not understood: ")
     (failed,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert failed.exc_info is not None
+
+
+async def test_a_question_that_was_not_sent_is_asked_once_the_control_process_reads() -> None:
+    ours, theirs = socket.socketpair()
+    settings = Settings.model_validate({"listen": {"http": "127.0.0.1:0"}, "backends": []})
+    logs = Logs(settings)
+    side = WorkerSide(cast(Seat, SimpleNamespace()), lambda *_: None)
+    host = RelayHost(settings, logs, side.make)
+    side.attach(host)
+    _, side._writer = await asyncio.open_unix_connection(sock=ours)
+    reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=16 << 20)
+    writer.transport.pause_reading()
+
+    async def until_asked() -> None:
+        while b'"sequences_asked"' not in await reader.readline():
+            pass
+
+    def is_asked() -> bool:
+        side.tick()
+        return asked.done()
+
+    asked = asyncio.create_task(until_asked())
+    try:
+        side.tick()
+        await eventually(lambda: not side._owes_sequences)
+        side.say_applied("long" * (2 << 20))  # the control process reads none of it
+        ask = host.relay.dispatcher.steps.table.ask
+        assert ask is not None
+        ask()
+        side.say_applied("")  # what is to be said is said now, or not at all
+        writer.transport.resume_reading()
+        await eventually(is_asked)
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        writer.close()
+        side._writer.close()
+        await host.aclose()
+        logs.close()
