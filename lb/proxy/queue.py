@@ -902,6 +902,10 @@ class Queue:
             if unplaced is not None:
                 _, waiting = unplaced
                 waiting.refuse(refused)
+        for exchange in tuple(self._early):
+            early = self._early.pop(exchange, None)
+            if early is not None:
+                early.refuse(refused)
 
     # Time
 

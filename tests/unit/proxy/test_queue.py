@@ -18,6 +18,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import Capacity, QueuePlan, QueueRules
+from lb.domain.sequence import Question
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Attempt, Exchange, RoutingHints
 from lb.proxy.queue import Queue, QueueOptions
@@ -573,6 +574,20 @@ def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
     bench.turn(2.0)  # when some of them would have been looked at
     assert bench.loop.pending == 0
     bench.assert_idle()
+
+
+def test_steps_that_wait_for_news_of_their_sequences_can_be_refused_as_well() -> None:
+    bench = Bench()
+    question = Question()
+    some = [Noting(bench) for _ in range(3)]
+    for each in some:
+        bench.queue.hold_for_news(each, each, question)
+    bench.queue.refuse_all(RequestRefused(Reason.DRAINING, "it exits"))
+    assert len(bench.queue) == 0
+    question.end()
+    bench.turn()
+    assert [(each.goes, each.refusals) for each in some] == [(0, 1)] * 3
+    assert bench.loop.pending == 0
 
 
 def test_those_that_wait_for_a_backend_begin_some_at_a_time_when_it_is_there() -> None:
