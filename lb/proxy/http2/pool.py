@@ -273,7 +273,9 @@ class UpstreamPool:
         return (*self.connections, *self._others)
 
     def attempts(self) -> list[GrpcAttempt]:
-        """The attempts that are under way here, or wait for a connection."""
+        """The attempts that are under way here, or wait for any connection. Those that are `bound`
+        to one are not among them: steps must not overtake those before them. They are in `waiting`
+        once their connection takes no more calls, as when the backend is silent."""
         owners = [
             pipe.owner
             for connection in (*self.connections, *self._others)
