@@ -691,6 +691,10 @@ class Relay:
         http1.configure(replace(http1.options, split_models=models))
         http2.configure(replace(http2.options, split_models=models))
 
+    def divide_batches(self, *parts: int) -> None:
+        """Divide batches of scheduled models into parts of so many rows, as if that were best."""
+        self.parts.dispatcher.splits._divider = _FixedDivision(parts)
+
     @property
     def split_counts(self) -> SplitCounts:
         """Of batches that were cut."""
@@ -1179,6 +1183,21 @@ class RunningRelay(Relay):
                 return
             await asyncio.sleep(0.001)
         raise AssertionError(left)
+
+
+class _FixedDivision:
+    """Divides all batches alike."""
+
+    def __init__(self, parts: tuple[int, ...]) -> None:
+        self._parts = parts
+
+    def divide(self, *_: Any) -> tuple[int, ...]:
+        """See `Divider`."""
+        return self._parts
+
+    def may_divide(self, *_: Any) -> bool:
+        """See `Divider`."""
+        return True
 
 
 class _Judges:

@@ -20,7 +20,6 @@ from lb.domain.outcome import Outcome
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.split import bodies, messages
-from lb.proxy.queue import Queue
 from tests.fakes.gated import until
 from tests.fakes.grpc_server import grpc_backend, grpc_channel, path
 from tests.fakes.relay import (
@@ -357,10 +356,8 @@ async def test_a_batch_that_meets_two_versions_twice_fails(scene: Scene) -> None
     assert UNKNOWN in answer.text
 
 
-async def test_a_batch_that_runs_whole_in_the_end_is_retried_like_any_other(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Queue, "divide", lambda *_: [rows for _, rows in PARTS])
+async def test_a_batch_that_runs_whole_in_the_end_is_retried_like_any_other(scene: Scene) -> None:
+    scene.relay.divide_batches(*[rows for _, rows in PARTS])
     scene.relay.split(b"m", 2 * ROWS, is_auto=True)
     snapshot = scene.relay.pool.current
     plan = QueuePlan(limits={}, default=Capacity(1, instances=1))
