@@ -742,6 +742,8 @@ class Call(Exchange):
         self.server.end_stream(response)
         request = self.request
         waited = request.waiting
+        if self.part is not None:
+            waited += self.part.drop_rest()
         request.clear()
         self.drop_upload(waited)
 
@@ -913,6 +915,11 @@ class CallPart:
     def end_attempts(self, code: ErrorCode | None) -> bool:
         """Reset the streams of the attempts that it has. False where the call has one at most."""
         return False
+
+    def drop_rest(self) -> int:
+        """Drop what waits of the request beside its pipe, since nobody needs it. Returns how many
+        bytes that is."""
+        return 0
 
     def leave(self, reason: Reason | None) -> None:
         """The call is over. Nothing is to be left behind."""

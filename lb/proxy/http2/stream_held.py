@@ -65,10 +65,6 @@ class HeldMessage:
             call.relay.dispatcher.queue.hold_for_news(request, self, news)
         call.held_for = call.held_for or request.held_for
 
-    def go_on_soon(self) -> None:
-        """Go on in the next iteration of the event loop: others have their turn before."""
-        self._call.relay.loop.call_soon(self.go_on)
-
     def go_on(self) -> None:
         """See `Waiting`."""
         call, holder = self._call, self._holder

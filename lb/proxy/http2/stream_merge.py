@@ -103,8 +103,8 @@ class StreamMerge:
         self._has_left = False
         """A backend was left that owed nothing: without any branch the stream goes on."""
         self.has_held = False
-        """A message is held back until its model is loaded: it does not need the branches that
-        there are, and without any the stream goes on."""
+        """A message is held back until its model is loaded, or some are left to be routed: they do
+        not need the branches that there are, and without any the stream goes on."""
         self.target: Branch | None = None
         """Where the message under way goes, or the last one went."""
         self._half_closed: bytes | None = None

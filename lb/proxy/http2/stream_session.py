@@ -9,7 +9,6 @@ into (`lb.kserve.gate`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -57,8 +56,9 @@ class StreamSession(CallPart):
     """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
 
     __slots__ = (
-        "_again", "_answers", "_cutter", "_head", "_held", "_is_pausing", "_is_placing", "_look_at",
-        "_resumption", "_times", "answers", "merge", "router", "single",
+        "_again", "_answers", "_cutter", "_has_rest", "_head", "_held", "_is_due", "_is_pausing",
+        "_is_placing", "_look_at", "_resumption", "_times", "_unrouted", "answers", "merge",
+        "router", "single",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -74,10 +74,15 @@ class StreamSession(CallPart):
         self._times = AnswerTimes(call.relay.traffic, call, 0.0)
         self._cutter = MessageCutter()
         self._head: Pipe[Any] | None = None
-        """The first bytes of a message, until it is known where it goes; with `_held` also all that
-        came behind them."""
+        """The first bytes of a message, until it is known where it goes, and while it is held."""
+        self._unrouted: Pipe[Any] | None = None
+        """All that came behind these, and is not routed yet."""
+        self._has_rest = False
+        """Some of that is left for a later iteration of the event loop: nothing holds it up."""
+        self._is_due = False
+        """A later iteration will look for such a rest."""
         self._held: HeldMessage | None = None
-        """A message that waits; also while what came behind it is routed."""
+        """A message that waits."""
         self._look_at = 0
         """Bytes of it that must have come before it is looked at again."""
         self._is_pausing = False
@@ -125,15 +130,15 @@ class StreamSession(CallPart):
             request.ended = request.ended or bool(end_stream)
             call.drop_upload(len(payload))
             return
-        if self._is_waiting:
-            if not self._hold(payload):
-                return
-        elif len(payload):
-            stop = self._take(payload, may_stop=True)
-            if stop < 0:
-                return
-            if stop < len(payload):
+        size = len(payload)
+        stop = 0 if self._is_waiting or not size else self._take(payload, INSPECTED_AT_ONCE)
+        if stop < 0:
+            return
+        if stop < size:
+            if not self._is_waiting:
                 call.server.postpone(request, payload[stop:], end_stream)
+                return
+            if not self._hold(payload[stop:]):
                 return
         if end_stream:
             self._end_request(b"")
@@ -152,26 +157,19 @@ class StreamSession(CallPart):
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether it waits for a backend, or a message for its model: what comes is routed then."""
+        """Whether it waits for a backend, a message for its model, or a rest for its turn: what
+        comes is routed then."""
         call = self.call
         return (
             self._is_pausing
+            or self._has_rest
             or self._held is not None
             or (call.backend is None and call.relay.dispatcher.queue.has(call))
         )
 
     def _hold(self, payload: Payload) -> bool:
-        """Keep what comes until there is a backend. False when the call had to give way."""
-        head, request = self._head, self.call.request
-        if self._held is not None:
-            return self._begun.push(payload)
-        if head is not None and head.queue:
-            # The beginning of the message comes first, although it is not known where that goes.
-            begun = tuple(head.queue)
-            head.clear()
-            if not all(request.push(piece) for piece in begun):
-                return False
-        return request.push(payload)
+        """Keep what comes until it can be routed. False when the call had to give way."""
+        return self._rest.push(payload)
 
     def _end_request(self, trailers: bytes) -> None:
         call = self.call
@@ -202,12 +200,13 @@ class StreamSession(CallPart):
 
     # Messages
 
-    def _take(self, payload: Payload, *, may_stop: bool) -> int:
-        """Send on what came, message by message.
+    def _take(self, payload: Payload, at_once: int, *, is_rest: bool = False) -> int:
+        """Send on what came, message by message, until a message must wait.
 
         Args:
             payload: of any number of messages.
-            may_stop: what is left may wait until others had their turn.
+            at_once: what they may cost, counted in frames, before others have their turn.
+            is_rest: it came earlier.
 
         Returns:
             How much of it was taken; -1 when the call is over.
@@ -221,7 +220,8 @@ class StreamSession(CallPart):
             stop = cutter.advance(payload, at)
             piece = payload if stop - at == size else payload[at:stop]
             single.is_between = cutter.is_between
-            if at and is_first and single.is_between and len(piece) < _TINY_MESSAGE:
+            is_crumb = at and is_first and single.is_between and len(piece) < _TINY_MESSAGE
+            if is_crumb and not is_rest:
                 server.spend(Spending.CRUMB)
             at = stop
             if is_first or self._is_looking:
@@ -233,9 +233,10 @@ class StreamSession(CallPart):
                     self.merge.message_sent()
             if call.finished:
                 return -1
-            if at < size and (self._held is not None or call.backend is None) and self._is_waiting:
-                return size if self._hold(payload[at:]) else -1
-            if may_stop and server.inspected >= INSPECTED_AT_ONCE:
+            if server.inspected >= at_once or (
+                (self._held is not None or call.backend is None or self._has_rest)
+                and self._is_waiting
+            ):
                 break
         return at
 
@@ -283,10 +284,17 @@ class StreamSession(CallPart):
 
     @property
     def _begun(self) -> Pipe[Any]:
-        """Where bytes wait of which it is not known where they go."""
+        """Where the first bytes of a message wait, until it is known where it goes."""
         if self._head is None:
             self._head = Pipe(self.call, self.call.relay.memory_budget, 0, 0)
         return self._head
+
+    @property
+    def _rest(self) -> Pipe[Any]:
+        """Where what came behind these waits."""
+        if self._unrouted is None:
+            self._unrouted = Pipe(self.call, self.call.relay.memory_budget, 0, 0)
+        return self._unrouted
 
     def _is_kept(self, message: StreamMessage) -> bool:
         """Whether a message is kept to go again: it has one answer, any backend with its model can
@@ -529,15 +537,15 @@ class StreamSession(CallPart):
     def route_held(self) -> None:
         """See `Holder`: what was known of the message is known no more."""
         if self.is_answered:
-            self._drop_held()
+            self._drop_unrouted()
             return
         self._cutter = MessageCutter()
-        self._route_rest()
+        self._route_from_held()
 
     def refuse_held(self, refusal: RequestRefused) -> None:
         """See `Holder`."""
         if self.is_answered:
-            self._drop_held()
+            self._drop_unrouted()
             return
         held, head = self._held, self._begun
         assert held is not None
@@ -549,38 +557,106 @@ class StreamSession(CallPart):
         self.single.is_between = self._cutter.is_between
         self._refuse(held.message, tuple(pieces), refusal)
         if not self.call.finished:
+            self._route_from_held()
+
+    def _route_from_held(self) -> None:
+        """Route what is left of the held message, and all behind it."""
+        self._held = None
+        head = self._begun
+        begun = tuple(head.queue or ())
+        head.clear()
+        if self._rest.put_back(begun):
             self._route_rest()
 
+    # What is routed later than it came
+
     def _route_rest(self) -> None:
-        """Route what is held, some messages at a time."""
-        held, merge, server = self._held, self.merge, self.call.server
-        assert held is not None
-        assert merge is not None
-        self._held = None
-        rest = deque(self._begun.queue or ())
-        self._begun.clear()
-        server.inspected = 0
-        while rest:
-            piece = rest.popleft()
-            at = self._take(piece, may_stop=True)
-            if at < 0:
-                return
-            if at < len(piece):
-                rest.appendleft(piece[at:])
-            is_long = server.inspected >= INSPECTED_AT_ONCE and self.single.is_between
-            if rest and is_long and self._held is None:
-                self._held = held
-                held.go_on_soon()
-            if self._held is not None:
-                for each in rest:
-                    if not self._hold(each):
-                        return
-                return
-        merge.has_held = False
-        if self.call.request.ended:
+        """Route what waits in `_rest`: as much as of one frame, and more in later iterations of the
+        event loop. What comes meanwhile is held behind it."""
+        call, rest = self.call, self._rest
+        server, iteration = call.server, call.relay.iteration
+        before, server.inspected = server.inspected, 0
+        at_once = INSPECTED_AT_ONCE if iteration.left > 0 else 1
+        count = 0
+        self._has_rest = False
+        try:
+            while rest.queue and not self._is_waiting:
+                has_backend = call.backend is not None or self.merge is not None
+                if has_backend and max(count, server.inspected) >= at_once:
+                    break
+                count += 1
+                piece = rest.pull(len(rest.queue[0]))
+                at = self._take(piece, at_once, is_rest=True)
+                if at < 0 or (at < len(piece) and not rest.put_back((piece[at:],))):
+                    return
+        finally:
+            iteration.spend(max(count, server.inspected) * server.frame_cost)
+            server.inspected = before
+        self._has_rest = bool(rest.queue) and not self._is_waiting
+        if self._has_rest:
+            self._go_on_later()
+            return
+        self._is_placing = False
+        if not self._is_waiting:
             self._end_routed()
+
+    def _go_on_later(self) -> None:
+        if self.merge is not None:
+            self.single.forget()  # what comes unseen would overtake the rest
+        if not self._is_due:
+            self._is_due = True
+            self.call.relay.iteration.later(self._go_on)
+
+    def _go_on(self) -> None:
+        """Route more, after others had their turn."""
+        self._is_due = False
+        call = self.call
+        if not self._has_rest:
+            return
+        if call.server.parted:
+            call.client_gone()
+            return
+        call.relay.now = call.relay.clock()
+        if self.is_answered:
+            call.drop_upload(self._drop_unrouted())
         else:
-            merge.pump()
+            self._route_rest()
+
+    def _end_routed(self) -> None:
+        """All that has come of the request was routed."""
+        call = self.call
+        request = call.request
+        if request.ended and not self.single.is_between:
+            call.fail(Reason.BAD_REQUEST, CUT_OFF)
+        elif self.merge is not None:
+            self.merge.has_held = False
+            if request.ended:
+                self.merge.half_close(request.trailers)
+            else:
+                self.merge.pump()
+        elif call.is_under_way and (attempt := attempt_of(call)) is not None:
+            # Not before: what is sent of an ended request ends the stream, and what was credited
+            # once is told from the rest only while it waits.
+            call.relay.start(attempt)
+        elif request.ended:
+            self._end_without_backend()
+
+    def drop_rest(self) -> int:
+        """See `CallPart`."""
+        return self._drop_unrouted()
+
+    def _drop_unrouted(self) -> int:
+        """Nobody needs any more what is not routed. Returns how many bytes that is."""
+        self._has_rest = False
+        if self._held is not None:
+            self._held.leave()
+            self._held = None
+        size = 0
+        for pipe in (self._head, self._unrouted):
+            if pipe is not None:
+                size += pipe.held
+                pipe.clear()
+        return size
 
     # Several upstream streams
 
@@ -593,6 +669,7 @@ class StreamSession(CallPart):
         single.take_off_answered()
         single.forget()
         self.merge = merge = StreamMerge(call, self.router, single, self._times)
+        merge.has_held = self._is_placing
         merge.begin(self._resumption)
         return merge
 
@@ -610,7 +687,7 @@ class StreamSession(CallPart):
         """Ask nothing more of some backends over the upstream streams that there are."""
         call, merge = self.call, self.merge
         backend = call.backend
-        is_all_sent = call.request.ended and self._held is None
+        is_all_sent = call.request.ended and self._held is None and not self._has_rest
         if call.finished or is_all_sent or not self.single.is_between:
             return
         if merge is None:
@@ -639,6 +716,7 @@ class StreamSession(CallPart):
     def pause(self) -> None:
         """See `CallPart`. What comes meanwhile is held."""
         self._is_pausing = True
+        self._is_placing = self._has_rest = False
         self.router.forget_first()
 
     def take_resumption(self, has_begun: bool, outcome: Outcome) -> bool | None:
@@ -688,41 +766,19 @@ class StreamSession(CallPart):
         """See `CallPart`: all messages so far are routed anew."""
         self._is_pausing = False
         self._is_placing = True
-        for piece in self._begin_anew():
-            if self._is_waiting:
-                if not self._hold(piece):
-                    return
-            elif self._take(piece, may_stop=False) < 0:
-                return
-        self._is_placing = False
-        if not self._is_waiting:
-            self._end_routed()
+        if self._begin_anew():
+            self._route_rest()
 
-    def _end_routed(self) -> None:
-        """All that has come of the request was routed."""
-        call = self.call
-        request = call.request
-        if request.ended and not self.single.is_between:
-            call.fail(Reason.BAD_REQUEST, CUT_OFF)
-        elif self.merge is not None:
-            if request.ended:
-                self.merge.half_close(request.trailers)
-        elif call.is_under_way and (attempt := attempt_of(call)) is not None:
-            # Not before: what is sent of an ended request ends the stream, and what was credited
-            # once is told from the rest only while it waits.
-            call.relay.start(attempt)
-        elif request.ended:
-            self._end_without_backend()
-
-    def _begin_anew(self) -> tuple[Payload, ...]:
-        """Forget where the messages so far went; returns them."""
+    def _begin_anew(self) -> bool:
+        """Forget where the messages so far went: they are to be routed. False when the call had to
+        give way."""
         call, head = self.call, self._head
         request = call.request
-        pieces = (
+        pieces = [
             *self._again,
             *(request.queue or ()),
             *(head.queue or () if head is not None else ()),
-        )
+        ]
         self._again = []
         request.clear()
         request.retained = []
@@ -732,7 +788,7 @@ class StreamSession(CallPart):
         self.router.forget_first()
         self.single.begin_anew()
         self._cutter = MessageCutter()
-        return pieces
+        return self._rest.put_back(pieces)
 
     # Ends
 
@@ -750,24 +806,16 @@ class StreamSession(CallPart):
         """See `CallPart`. Attempts whose answers are merged end with the merge."""
         if self.merge is None:
             return False
-        self._drop_held()
         self.merge.detach(code)
         return True
 
-    def _drop_held(self) -> None:
-        """Nobody needs what is held any more."""
-        if self._held is not None:
-            self._held.leave()
-            self._held = None
-            self._begun.clear()
-
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
-        self._drop_held()
+        self._drop_unrouted()
         self._again = []
-        if self._head is not None:
-            self._head.clear()
-            self._head.owner = None
+        for pipe in (self._head, self._unrouted):
+            if pipe is not None:
+                pipe.owner = None
         if self.merge is not None:
             self.merge.close(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
         self.single.leave()

@@ -426,6 +426,10 @@ class VariantStream(CallPart):
         """See `CallPart`."""
         return self._session.end_attempts(code)
 
+    def drop_rest(self) -> int:
+        """See `CallPart`."""
+        return self._session.drop_rest()
+
     def leave(self, reason: Reason | None) -> None:
         """See `CallPart`."""
         self._begun.clear()

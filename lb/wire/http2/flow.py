@@ -11,7 +11,7 @@ No sockets, no frames: the connections on both sides ask a pipe what to do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from lb.wire.memory_budget import MemoryBudget, Payer
@@ -20,6 +20,9 @@ Payload = bytes | memoryview
 UNCOUNTED: Final = 4096
 """Payload up to this many bytes is retained without asking the memory budget: as much as the
 objects of its call take."""
+_JOINED: Final = 1024
+"""Payload that waits, or is retained, is joined to pieces of up to so many bytes: each piece is
+routed by itself, and goes out in a frame of its own."""
 S = TypeVar("S")
 """The type of the connections at both ends."""
 
@@ -99,12 +102,18 @@ class Pipe(Generic[S]):
             return True
         if not self._take(size):
             return False
-        if self.queue is None:
-            self.queue = deque()
+        queue = self.queue
+        if queue is None:
+            self.queue = queue = deque()
+        if queue:
+            last = queue[-1]
+            if len(last) + size <= _JOINED and isinstance(last, bytes):
+                queue[-1] = last + payload
+                return True
         if isinstance(payload, memoryview) and size * 2 < memoryview(payload.obj).nbytes:
             # A view keeps all that was read with it, which the memory budget does not see.
             payload = bytes(payload)
-        self.queue.append(payload)
+        queue.append(payload)
         return True
 
     def push_run(self, pieces: Iterable[Payload]) -> bool:
@@ -119,6 +128,18 @@ class Pipe(Generic[S]):
         if self.queue is None:
             self.queue = deque()
         self.queue += pieces
+        return True
+
+    def put_back(self, pieces: Sequence[Payload]) -> bool:
+        """Let pieces wait before all that does: they do not go out yet. False when the memory
+        budget made the owner give way instead."""
+        if not pieces:
+            return True
+        if not self._take(sum(map(len, pieces))):
+            return False
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.extendleft(reversed(pieces))
         return True
 
     def _take(self, size: int) -> bool:
@@ -163,11 +184,17 @@ class Pipe(Generic[S]):
         assert retained is not None
         size = len(payload)
         if self._account_retained(size, limit):
-            if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
+            last = retained[-1] if retained else None
+            if isinstance(last, bytes) and len(last) + size <= _JOINED:
+                retained[-1] = last + payload
+                return
+            if (
+                isinstance(payload, memoryview)
+                and size * 2 < len(payload.obj)  # type: ignore[arg-type]  # bytes
+                and not (isinstance(last, memoryview) and last.obj is payload.obj)
+            ):
                 # A view keeps all that was read with it.
-                last = retained[-1] if retained else b""
-                if not (isinstance(last, memoryview) and last.obj is payload.obj):
-                    payload = bytes(payload)
+                payload = bytes(payload)
             retained.append(payload)
 
     def retain_run(self, pieces: list[Payload], size: int, limit: int) -> None:
@@ -240,7 +267,7 @@ class Pipe(Generic[S]):
             self.memory_budget.release(self, waiting)
         self.replayed = self.retained_size - (waiting - min(self.replayed, waiting))
         self.finished = False
-        return all(self.push(payload) for payload in self.retained)
+        return self.push_run(self.retained)
 
     def went_out(self, size: int) -> int:
         """Note bytes that went out. Returns the WINDOW_UPDATE that the sender gets, 0 for none.

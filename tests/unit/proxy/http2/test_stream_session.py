@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lb.domain.outcome import Reason
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import OnDemand, Placement
 from lb.domain.schedule import Capacity, QueuePlan
 from lb.domain.sequence import SequenceKey, SequenceStep
@@ -511,4 +511,141 @@ async def test_a_stream_that_is_over_leaves_no_rings(several: bool, end: str) ->
         assert parts_left() == []
     finally:
         gc.enable()
+    assert paper.bench.is_clean()
+
+
+def frames(messages: list[bytes]) -> bytes:
+    """Messages in frames of many."""
+    return b"".join(
+        data(1, b"".join(messages[at : at + 200])) for at in range(0, len(messages), 200)
+    )
+
+
+async def iterations_until_sent(paper: PaperStreams) -> tuple[int, int, bytes]:
+    """How many iterations of the loop pass until a backend gets something, which one that is, and
+    what it gets."""
+    for count in range(1000):
+        for number in range(len(paper.backends)):
+            if got := sent(paper, number):
+                return count, number, got
+        await asyncio.sleep(0)
+        paper.bench.flush()
+    raise AssertionError("nobody got anything")
+
+
+async def with_many(count: int, *, is_waiting: bool) -> tuple[PaperStreams, list[bytes]]:
+    """A stream of so many messages that has just begun to go again, or has its first backend."""
+    paper = PaperStreams(backends=3, has_own_queue=True)
+    messages = [request("plain", name=str(number)) for number in range(count)]
+    pool = paper.bench.ref.current
+    if is_waiting:
+        paper.bench.queue.configure(wait_for_backend_s=5.0)
+        paper.bench.ref.publish(replace(snapshot_of(()), routes=ROUTES))
+    paper.client.sends(frames(messages))
+    await paper.turn()
+    if is_waiting:
+        paper.bench.ref.publish(replace(pool, generation=pool.generation + 9))
+        paper.backends = [paper.bench.backend(number) for number in range(3)]
+    else:
+        assert sent(paper, 0) == b"".join(messages)
+        paper.backends[0].goes()
+    pause(paper)
+    return paper, messages
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["lost", "waited"])
+async def test_very_many_messages_are_routed_anew_in_several_iterations(
+    *, is_waiting: bool
+) -> None:
+    paper, messages = await with_many(2000, is_waiting=is_waiting)
+    count, backend, got = await iterations_until_sent(paper)
+    assert got == b"".join(messages)
+    assert count >= 2000 // 128
+    paper.send(end=True)
+    paper.backends[backend].sends(
+        headers(1, RESPONSE_FIELDS),
+        data(1, result("plain", "0")),
+        headers(1, OK_TRAILERS, end=True),
+    )
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["lost", "waited"])
+async def test_what_comes_while_messages_are_routed_anew_follows_them(*, is_waiting: bool) -> None:
+    paper, messages = await with_many(2000, is_waiting=is_waiting)
+    later = [request("plain", name=f"later {number}") for number in range(3)]
+    paper.send(*later[:2])
+    await asyncio.sleep(0)
+    paper.send(later[2], end=True)
+    _, backend, got = await iterations_until_sent(paper)
+    assert got == b"".join(messages + later)
+    paper.backends[backend].sends(
+        headers(1, RESPONSE_FIELDS),
+        data(1, result("plain", "0")),
+        headers(1, OK_TRAILERS, end=True),
+    )
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("end", ["reset", "client gone", "deadline", "no backend"])
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["lost", "waited"])
+async def test_nothing_is_left_of_a_stream_that_ends_while_it_is_routed_anew(
+    end: str, *, is_waiting: bool
+) -> None:
+    paper, messages = await with_many(2000, is_waiting=is_waiting)
+    held = paper.bench.memory_budget.held
+    messages.append(request("plain", name="later", tensor=bytes(9000)))
+    paper.send(messages[-1])
+    assert paper.bench.memory_budget.held >= held + 8192
+    if end == "reset":
+        paper.client.sends(rst(1, 8))
+    elif end == "client gone":
+        paper.client.goes()
+    elif end == "deadline":
+        paper.session.call.fail(Reason.DEADLINE, "too late")
+    else:
+        paper.session.call.backend_side.failed(Outcome.CONNECT_FAILED)
+    paper.bench.flush()
+    if end == "no backend":
+        _, _, got = await iterations_until_sent(paper)
+        assert got == b"".join(messages)
+        paper.client.goes()
+    await paper.turn()
+    assert paper.bench.memory_budget.held == 0
+    assert paper.bench.is_clean()
+
+
+async def test_small_requests_do_not_overtake_many_that_are_routed_behind_a_held_one() -> None:
+    paper = PaperStreams()
+    publish_cold(paper, OnDemand(60.0))
+    pool = paper.bench.ref.current
+    plan = QueuePlan(limits={}, default=Capacity(10_000))
+    work = replace(ROUTES[b"plain"], is_plain=False, plan=plan)
+    paper.bench.ref.publish(replace(pool, routes=pool.routes | {b"work": work}))
+    paper.send(request("work", name="0"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("work", "0")))
+    paper.send(request("cold", name="1"))
+    many = [request("work", name=str(number)) for number in range(2, 1000)]
+    paper.client.sends(frames(many))
+    await paper.turn()
+    publish_cold(paper, None)
+    pool = paper.bench.ref.current
+    paper.bench.ref.publish(replace(pool, routes=pool.routes | {b"work": work}))
+    await asyncio.sleep(0)
+    got: tuple[list[str], list[str]] = ([], [])
+    for number in range(1000, 1100):
+        await asyncio.sleep(0)
+        paper.bench.flush()
+        for backend, names in enumerate(got):
+            names += paper.requests(backend)
+        paper.client.connection.data_received(data(1, request("work", name=str(number))))
+    await paper.turn()
+    for backend, names in enumerate(got):
+        names += paper.requests(backend)
+        assert names == sorted(names, key=int)
+    assert sorted(map(int, got[0] + got[1])) == list(range(1100))
+    paper.client.goes()
+    await paper.turn()
     assert paper.bench.is_clean()

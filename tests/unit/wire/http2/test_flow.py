@@ -47,7 +47,32 @@ def test_waiting_bytes_come_out_in_order_and_in_the_asked_sizes() -> None:
     assert pipe.push(b"abcdef")
     assert pipe.push(memoryview(b"gh"))
     assert pipe.held == pipe.memory_budget.held == 8
-    assert drain(pipe, 4) == [b"abcd", b"ef", b"gh"]
+    assert drain(pipe, 4) == [b"abcd", b"efgh"]
+    assert pipe.held == pipe.memory_budget.held == 0
+
+
+def test_short_pieces_wait_and_are_retained_as_few() -> None:
+    pipe = make_pipe()
+    pipe.retained = []
+    pieces = [bytes([number]) * 100 for number in range(100)]
+    for piece in pieces:
+        assert pipe.push(piece)
+        pipe.retain(piece, 10_000)
+    few = drain(pipe, 10_000)
+    assert b"".join(few) == b"".join(pieces)
+    assert len(few) == 10
+    assert pipe.rewind()
+    assert drain(pipe, 10_000) == few
+
+
+def test_what_is_put_back_comes_first() -> None:
+    pipe = make_pipe()
+    assert pipe.put_back(())
+    assert pipe.put_back((b"a" * 1000, b"b" * 1000))
+    assert pipe.push(b"c" * 1000)
+    first = pipe.pull(1500)
+    assert pipe.put_back((first[500:],))
+    assert b"".join(drain(pipe, 10_000)) == b"a" * 500 + b"b" * 1000 + b"c" * 1000
     assert pipe.held == pipe.memory_budget.held == 0
 
 
@@ -173,7 +198,7 @@ def test_rewound_bytes_go_out_again_and_are_not_credited_twice(sent: int) -> Non
         pipe.pull(1)
         credited += pipe.went_out(1)
     assert pipe.rewind()
-    assert drain(pipe, 100) == [b"abcd", b"efg", b"hij"]
+    assert drain(pipe, 100) == [b"abcdefghij"]
     for _ in range(10):
         credited += pipe.went_out(1)
     assert credited == 10
