@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Protocol
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -147,6 +147,7 @@ class Branch(ResponseSink):
         "_going",
         "call",
         "cutter",
+        "errors",
         "header",
         "header_size",
         "is_leaving",
@@ -172,6 +173,9 @@ class Branch(ResponseSink):
         )
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
+        self.errors: Iterator[bytes] | None = None
+        """What it says in place of the answers that it owes, once its backend is lost: made when
+        all before was passed on."""
         self.header = b""
         """The header of the frame in which a request of `header_size` goes to the backend. They
         belong to the merge."""
@@ -642,7 +646,7 @@ class Branch(ResponseSink):
         self.portion.attempt = None  # they point at each other
         self.request.clear()
         self.response.clear()
-        self.response.taker = None
+        self.response.taker = self.errors = None
         self.pending_responses.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.call.relay.no_pipe

@@ -13,8 +13,9 @@ left. A branch that is lost while others live ends with errors in the stream for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from lb.balancing.sequences import lost_text, sequence_text
@@ -45,6 +46,12 @@ from lb.wire.http2.heads import ResponseHead
 
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 _STATUSES: Final = frozenset(GrpcStatus)
+_ANSWERS_AT_ONCE: Final = 200
+"""Messages that are passed on before others have their turn: two milliseconds."""
+_ANSWER_COST: Final = 10
+"""Units of `IterationBudget` for each of these."""
+_ERRORS_AT_ONCE: Final = 100
+"""Errors of a lost branch that are made at a time."""
 
 
 class MergedResponse(Pipe[Any]):
@@ -69,10 +76,10 @@ class StreamMerge:
     """The branches of one call. To be begun once the call has it."""
 
     __slots__ = (
-        "_aside", "_call", "_half_closed", "_has_left", "_header", "_header_size", "_is_pumping",
-        "_is_scheduled", "_local", "_mask", "_order", "_passes_results", "_router", "_single",
-        "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at", "has_held", "inbound",
-        "is_closing", "live", "merged_response", "target",
+        "_aside", "_call", "_half_closed", "_has_left", "_has_more", "_header", "_header_size",
+        "_is_pumping", "_is_scheduled", "_local", "_mask", "_order", "_passes_results", "_router",
+        "_single", "_sources", "_speaker", "_status", "_times", "_trailers", "begun_at", "has_held",
+        "inbound", "is_closing", "live", "merged_response", "target",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +134,8 @@ class StreamMerge:
         """When its first answer came, if that was merged."""
         self._is_pumping = False
         self._is_scheduled = False
+        self._has_more = False
+        """Some messages are left to be passed on in a later iteration of the event loop."""
         call.may_have_run = True  # what its portions did is not on its account
         self.inbound = call.response
         self.merged_response = self._new_merged_response()
@@ -389,21 +398,40 @@ class StreamMerge:
     def pump(self) -> None:
         """Pass on what may go out now."""
         call = self._call
-        if self._is_pumping or call.finished:
+        if self._is_pumping or self._has_more or call.finished:
             return
         self._is_pumping = True
+        count = 0
         while not self.merged_response.queue and not call.finished:
+            if count == _ANSWERS_AT_ONCE:
+                self._has_more = True
+                break
             branch = self._speaker or self._next()
             if branch is None or not branch.response.queue:
                 break
             self._pass_on(branch)
+            count += 1
         self._is_pumping = False
-        if not call.finished:
+        if self._has_more:
+            iteration = call.relay.iteration
+            iteration.spend(count * _ANSWER_COST)
+            iteration.later(self._pump_more)
+        elif not call.finished:
             self._end_if_over()
+
+    def _pump_more(self) -> None:
+        self._has_more = False
+        if not self._call.finished:
+            self._call.relay.now = self._call.relay.clock()
+            self.pump()
 
     def _next(self) -> Branch | None:
         """Whose turn it is to begin a message."""
         for branch in tuple(self._sources):
+            if branch.errors is not None and not branch.response.queue:
+                self._say_errors(branch)
+                if self._call.finished:
+                    return None
             if not branch.response.queue:
                 if branch.finished and branch is not self._local:
                     self._retire(branch)
@@ -656,14 +684,29 @@ class StreamMerge:
         whole, count = self._split(branch)
         said = b"".join(response.queue or ())[:whole]
         response.clear()
-        unsaid = list(pending_responses.counted)[count:]
-        errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
-        for names, times in pending_responses.unfinished.items():
-            errors += [error_answer(names.id, text)] * times
-        for key, debt in pending_responses.sequences.items():
+        branch.errors = self._errors(branch, text, list(pending_responses.counted)[count:])
+        response.push(said)
+
+    def _errors(self, branch: Branch, text: str, unsaid: list[Due]) -> Iterator[bytes]:
+        """Make errors for requests that have one answer, and for all others."""
+        pending_responses = branch.pending_responses
+        for message in unsaid:
+            yield error_answer(message.id, _text(message.step, branch, text))
+        for names, times in tuple(pending_responses.unfinished.items()):
+            for _ in range(times):
+                yield error_answer(names.id, text)
+        for key, debt in tuple(pending_responses.sequences.items()):
             if not debt.is_over(self._call.relay.now):
-                errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
-        response.push(said + b"".join(errors))
+                yield error_answer(debt.id, _text(SequenceStep(key), branch, text))
+
+    def _say_errors(self, branch: Branch) -> None:
+        """Have a lost branch, all of whose answers were passed on, say some more errors."""
+        assert branch.errors is not None
+        errors = b"".join(islice(branch.errors, _ERRORS_AT_ONCE))
+        if errors:
+            branch.response.push(errors)
+        else:
+            branch.errors = None
 
     def _end_if_over(self) -> None:
         call = self._call
@@ -672,7 +715,7 @@ class StreamMerge:
         is_over = self.is_closing or is_ended
         if not is_over or self._speaker is not None or merged_response.ended:
             return
-        if any(branch.response.queue for branch in self._sources):
+        if any(branch.response.queue or branch.errors is not None for branch in self._sources):
             return
         status, detail, call.reason = self._status or (GrpcStatus.OK, "", call.reason)
         call.grpc_status = status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -266,9 +267,64 @@ async def test_a_backend_that_owes_nobody_knows_what_takes_the_stream_along() ->
     paper.begin_two()
     paper.send(*[request("free", 0, "x")] * (UNFINISHED_REQUESTS + 1))
     paper.backends[0].sends(rst(1, 2))
+    for _ in range(UNFINISHED_REQUESTS // 200):
+        await paper.turn()
     assert paper.status() == 13
     assert paper.bench.is_clean()
     assert paper.bench.finished.records[0].reason is Reason.UPSTREAM_RESET
+
+
+async def with_many_owed(count: int) -> PaperStreams:
+    """The first of two backends owes so many answers, which the client has room for, and the second
+    one has given the answer to the last request."""
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.client.sends(window_update(1, 2**28))
+    paper.send(*(request("seq", 1, str(number)) for number in range(count)))
+    paper.send(request("seq", 2, "last"))
+    paper.backends[1].sends(data(1, result("seq", "last")))
+    await paper.turn()
+    assert paper.ids() == []
+    return paper
+
+
+async def test_very_many_errors_of_a_lost_backend_take_several_iterations() -> None:
+    paper = await with_many_owed(3000)
+    paper.backends[0].sends(rst(1, 2))
+    answers = []
+    for _ in range(3000 // 200):
+        new = paper.answers()
+        assert len(new) <= 200
+        answers += new
+        await asyncio.sleep(0)
+        paper.bench.flush()
+    answers += paper.answers()
+    assert [each.infer_response.id for each in answers[:-1]] == [str(n) for n in range(3000)]
+    assert all(each.error_message for each in answers[:-1])
+    assert answers[-1].infer_response.id == "last"
+    assert not answers[-1].error_message
+    paper.send(end=True)
+    paper.end(1)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("end", ["reset", "client gone", "other lost"])
+async def test_nothing_is_left_of_a_stream_that_ends_within_very_many_errors(end: str) -> None:
+    paper = await with_many_owed(3000)
+    paper.backends[0].sends(rst(1, 2))
+    if end == "reset":
+        paper.client.sends(rst(1, 8))
+    elif end == "client gone":
+        paper.client.goes()
+    else:
+        paper.backends[1].sends(rst(1, 2))
+    for _ in range(3000 // 200):
+        await paper.turn()
+    if end == "other lost":
+        assert paper.ids() == [*(str(number) for number in range(3000)), "last"]
+        paper.client.goes()
+    assert paper.bench.is_clean()
 
 
 @pytest.mark.interpreted("a constant")
