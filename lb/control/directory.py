@@ -40,7 +40,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import OnDemand, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
 from lb.health.configurations import ConfigurationBook
-from lb.health.models import Version
+from lb.health.models import names_of
 from lb.health.port import LEAVING_S, Finding
 from lb.health.ramp import NO_RAMP, Ramps
 from lb.probes.probe import ProbeResult
@@ -124,10 +124,6 @@ class BackendDirectory:
         """All sets of names of models, by what they are: kept, so that no other is the same."""
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
-        self._missed_sets: dict[int, frozenset[Version]] = {}
-        """What backends had ready that get no requests now, by what it is."""
-        self._missed: frozenset[bytes] = frozenset()
-        """The names in them."""
         self._routes = RouteBuilder(policy)
         self._drains = ModelDrains()
         self._on_demand: OnDemands = {}
@@ -828,9 +824,8 @@ class BackendDirectory:
         passive = self.passive
         if not passive.is_quiet:
             tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
-        names, missed = self._names, self._missed_models(known)
-        if missed:
-            names |= missed
+        missed = self._missed_models(known)
+        names = self._names | missed if missed else self._names
         routing = self._routes.build(tiers, names, self._facts, missed)
         drained, trials = self._drained(), passive.trials
         if drained and trials:
@@ -849,16 +844,12 @@ class BackendDirectory:
 
     def _missed_models(self, known: Collection[BackendRecord]) -> frozenset[bytes]:
         """Names of the models that backends had ready which are no candidates now."""
-        sets: dict[int, frozenset[Version]] = {}
-        for record in self._records.values():
-            if record.admin in _MISSED and record not in known:
-                ready = record.models.ready or record.models.had
-                if ready:
-                    sets[id(ready)] = ready  # most backends share one
-        if sets != self._missed_sets:
-            self._missed_sets = sets
-            self._missed = frozenset(name for ready in sets.values() for name, _ in ready)
-        return self._missed
+        missed = {
+            record.models.ready or record.models.had
+            for record in self._records.values()
+            if record.admin in _MISSED and record not in known
+        }
+        return frozenset[bytes]().union(*map(names_of, missed))
 
     def _drained(self) -> Drained:
         found: dict[bytes, frozenset[Backend]] = {}

@@ -19,7 +19,7 @@ from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, Backend
 from lb.domain.names import readable
 from lb.health.configurations import deviating
-from lb.health.models import Version
+from lb.health.models import Version, names_of
 from lb.kserve.server_settings import Settings, Value, differing
 from lb.telemetry.collector import ModelTableStatus
 
@@ -48,7 +48,7 @@ def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTab
             drift = comparison.drift(record)
             yield ModelTableStatus(
                 backend=record.backend.name,
-                ready=len(_names(record.models.ready)),
+                ready=len(names_of(record.models.ready)),
                 age_s=age_s,
                 missing=len(drift.models),
                 differing=len(drift.settings),
@@ -70,15 +70,9 @@ def _ready_backends(
     changed since the last page."""
     counts: Counter[bytes] = Counter()
     for ready, backends in tables:
-        for name in _names(ready):
+        for name in names_of(ready):
             counts[name] += backends
     return [(readable(name), count) for name, count in islice(sorted(counts.items()), most)]
-
-
-@lru_cache(maxsize=16)
-def _names(ready: frozenset[Version]) -> frozenset[bytes]:
-    """The models of a table. Most backends have the same one, and have had it for long."""
-    return frozenset([name for name, _ in ready])
 
 
 class DriftComparison:
@@ -95,7 +89,7 @@ class DriftComparison:
         """Those that all should have ready."""
         if not directory.loads_on_demand:
             for ready in {record.models.ready for record in records}:
-                self._models |= _names(ready)
+                self._models |= names_of(ready)
         self._missing: dict[frozenset[Version], tuple[str, ...]] = {}
         """By what a backend has ready, which is mostly the same."""
         self._reconfigured = _reconfigured(directory, [each.backend for each in records])
@@ -107,7 +101,7 @@ class DriftComparison:
             return Drift()
         ready = record.models.ready
         if ready not in self._missing:
-            missing = self._models - _names(ready)
+            missing = self._models - names_of(ready)
             self._missing[ready] = tuple(sorted(readable(name) for name in missing))
         settings = record.setup.trace | record.setup.log
         return Drift(

@@ -7,6 +7,7 @@ model", "not at ready state") counts until a list that was asked for after it sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -19,6 +20,12 @@ MAX_ENTRIES: Final = 10_000
 """Longer lists are not kept: the backend then counts as having any model."""
 _CHANGING: Final = (ModelState.LOADING, ModelState.UNLOADING)
 _NONE: Final[frozenset[Version]] = frozenset()
+
+
+@lru_cache(maxsize=16)
+def names_of(versions: frozenset[Version]) -> frozenset[bytes]:
+    """The names in a set of versions. Most backends share one set, and have had it for long."""
+    return frozenset([name for name, _ in versions])
 
 
 class ModelList:
