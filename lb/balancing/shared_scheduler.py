@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from heapq import heappush
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.eligible_set import STARVING, EligibleSet, Waits, overtakes
@@ -824,11 +824,9 @@ class SharedScheduler(Scheduler):
         they have."""
         del self._limits[limited.penalty.backend]
         limited.penalty.uncounted -= limited.count
-        entry = limited.own_entry
-        if self._limited.get(entry.key) is limited:
-            del self._limited[entry.key]
-            entry.count = 0
-            self._board.write(entry)
+        if _remove(self._limited, limited):
+            limited.own_entry.count = 0
+            self._board.write(limited.own_entry)
 
     def _recheck_limits(self, ticket: Ticket, backend: Backend, now: float) -> bool:
         """Hear what the other workers have begun meanwhile. Returns whether a request that begins
@@ -1063,11 +1061,14 @@ def _names(backend: Backend) -> tuple[bytes, bytes]:
     return spec.name.encode(), spec.server.encode("utf-8", "surrogateescape")
 
 
-def _remove(known: dict[int, SharedLoad], shared: SharedLoad) -> None:
-    """Count no more what others have in flight at something that is gone."""
+def _remove(known: dict[int, Any], shared: SharedLoad | _SharedBackend) -> bool:
+    """Count no more what others have in flight at something that is gone. Returns whether its entry
+    is its own: another one may have taken its place."""
     key = shared.own_entry.key
-    if known.get(key) is shared:  # else another one took its place
-        del known[key]
+    if known.get(key) is not shared:
+        return False
+    del known[key]
+    return True
 
 
 def _set_key(eligible_set: EligibleSet) -> int:
