@@ -89,7 +89,7 @@ class AcceptedTls(TlsTransport):
         super().__init__(acceptor.iteration)
         self._acceptor = acceptor
         self._reader: HelloReader | None = HelloReader()
-        """Of the hello; None once it was read."""
+        """Takes the hello; None once that is complete."""
         self._hello = ClientHello()
         self._timer: Timer | None = None
         self._peer: object = None
@@ -130,7 +130,7 @@ class AcceptedTls(TlsTransport):
         try:
             hello = reader.take(data)
         except HelloError as error:
-            self._refuse(DECODE_ERROR, error)
+            self._refuse(reader, DECODE_ERROR, error)
             return
         if hello is None:
             return
@@ -138,15 +138,14 @@ class AcceptedTls(TlsTransport):
         self._hello = hello
         if hello.protocols and not set(hello.protocols) & set(tls.protocols):
             # RFC 7301 3.2; the library would go on without a protocol.
-            self._refuse(NO_APPLICATION_PROTOCOL, HelloError("no protocol in common"))
+            self._refuse(reader, NO_APPLICATION_PROTOCOL, HelloError("no protocol in common"))
             return
         self._reader = None
         context = tls.context(hello.server_name)
         self.start(self.make_object(context, server_side=True), bytes(reader.received))
 
-    def _refuse(self, description: int, error: HelloError) -> None:
-        received = b"" if self._reader is None else self._reader.received
-        if self._raw is not None and received.startswith(b"\x16"):
+    def _refuse(self, reader: HelloReader, description: int, error: HelloError) -> None:
+        if self._raw is not None and reader.received.startswith(b"\x16"):
             self._raw.write(alert(description))
         self.give_up(error)
 
