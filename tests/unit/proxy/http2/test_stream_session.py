@@ -553,6 +553,17 @@ async def with_many(count: int, *, is_waiting: bool) -> tuple[PaperStreams, list
     return paper, messages
 
 
+def assert_ends_well(paper: PaperStreams, backend: int) -> None:
+    """The backend answers once and ends the stream, and so does the call; nothing is left of it."""
+    paper.backends[backend].sends(
+        headers(1, RESPONSE_FIELDS),
+        data(1, result("plain", "0")),
+        headers(1, OK_TRAILERS, end=True),
+    )
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["lost", "waited"])
 async def test_very_many_messages_are_routed_anew_in_several_iterations(
     *, is_waiting: bool
@@ -562,13 +573,7 @@ async def test_very_many_messages_are_routed_anew_in_several_iterations(
     assert got == b"".join(messages)
     assert count >= 2000 // 128
     paper.send(end=True)
-    paper.backends[backend].sends(
-        headers(1, RESPONSE_FIELDS),
-        data(1, result("plain", "0")),
-        headers(1, OK_TRAILERS, end=True),
-    )
-    assert paper.status() == 0
-    assert paper.bench.is_clean()
+    assert_ends_well(paper, backend)
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["lost", "waited"])
@@ -580,13 +585,7 @@ async def test_what_comes_while_messages_are_routed_anew_follows_them(*, is_wait
     paper.send(later[2], end=True)
     _, backend, got = await iterations_until_sent(paper)
     assert got == b"".join(messages + later)
-    paper.backends[backend].sends(
-        headers(1, RESPONSE_FIELDS),
-        data(1, result("plain", "0")),
-        headers(1, OK_TRAILERS, end=True),
-    )
-    assert paper.status() == 0
-    assert paper.bench.is_clean()
+    assert_ends_well(paper, backend)
 
 
 @pytest.mark.parametrize("end", ["reset", "client gone", "deadline", "no backend"])
