@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from tests.against.backends import Registry, backends
-from tests.fakes.process import REPOSITORY, ChildProcess, wait_until
+from tests.fakes.process import REPOSITORY, ChildProcess, wait_until, whole_lines
 
 BACKENDS = 3
 _START_S = 60.0
@@ -68,7 +68,7 @@ class Tree:
 
         def is_complete() -> bool:
             counts: Counter[str] = Counter()
-            for line in self._log.read_text().splitlines():
+            for line in whole_lines(self._log):
                 entry = json.loads(line)
                 # A field that one version has more is no difference while it says nothing.
                 told = ((key, value) for key, value in entry.items() if value is not None)
@@ -119,12 +119,12 @@ async def serve(
 async def _addresses(process: ChildProcess) -> Mapping[str, str]:
     async with asyncio.timeout(_START_S):
         while True:
-            log = process.log.read_text()
-            line = next((line for line in log.splitlines() if " serving " in line), "")
+            lines = whole_lines(process.log)
+            line = next((line for line in lines if " serving " in line), "")
             if line:
                 return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
             if not process.is_running:
-                raise RuntimeError(f"it did not start:\n{log}")
+                raise RuntimeError(f"it did not start:\n{process.last_lines()}")
             await asyncio.sleep(0.05)
 
 

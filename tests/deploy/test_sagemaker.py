@@ -21,7 +21,7 @@ from lb.generate.devices import GenerateError, whole_gpus
 from lb.generate.stack import make_stack
 from lb.settings.reading import read_settings
 from tests.deploy.listings import FOLDER
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_from, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_from, wait_until, whole_lines
 from tests.triton.target import http_status
 
 REPOSITORY = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ class Container:
     def started(self) -> list[dict[str, Any]]:
         """What each stand-in noted, in the order of their starts."""
         path = self._folder / "notes"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(path)]
 
     def is_ready(self) -> bool:
         assert self.process.is_running, self.process.last_lines()

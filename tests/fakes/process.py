@@ -168,6 +168,15 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Lines of a file that a process writes, without one of which only the beginning is there yet.
+
+    There are none while the file is not there.
+    """
+    whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")
+    return whole.splitlines()
+
+
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str, interval_s: float = 0.02
 ) -> float:

@@ -19,7 +19,7 @@ import yaml
 
 from lb.kserve import inference_pb2 as pb
 from lb.simulator.process import Ports
-from tests.fakes.process import ENVIRONMENT, wait_until
+from tests.fakes.process import ENVIRONMENT, wait_until, whole_lines
 from tests.fakes.serving import Serving
 
 GIVEN, HASHED, OLD, NEW, OPERATOR = (
@@ -210,8 +210,7 @@ def test_names_are_told_and_secrets_are_not(guarded: Guarded) -> None:
     assert 'triton_lb_token_requests_total{token="given"}' in page
 
     def in_access_log(key: str) -> set[str | None]:
-        lines = guarded.access_log.read_text().splitlines(keepends=True)
-        return {json.loads(line)[key] for line in lines if line.endswith("\n")}
+        return {json.loads(line)[key] for line in whole_lines(guarded.access_log)}
 
     # Threads of the process write both logs.
     for key, wanted in (

@@ -24,7 +24,7 @@ from lb.runtime.limits import Budget
 from lb.settings.model import Settings
 from lb.simulator.process import Ports
 from tests.fakes.balancer import running_balancer
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until, whole_lines
 from tests.fakes.proxy_headers import binary_header, text_header
 from tests.fakes.tls import World
 from tests.wire.http1 import GET, Peer, post, raw_client, reply, scripted_backend, serve_ok
@@ -90,8 +90,7 @@ class Balancer:
 
     def clients(self) -> list[str]:
         """Who the access log says that they were."""
-        lines = self.access_log.read_text().splitlines()
-        return [json.loads(line)["client"] for line in lines]
+        return [json.loads(line)["client"] for line in whole_lines(self.access_log)]
 
     def close(self) -> None:
         self.process.close()

@@ -29,7 +29,7 @@ from lb.settings.reporting import PayloadLogSettings
 from lb.testing import Triton, simulated
 from lb.wire.grpc.message import frame_message
 from tests.fakes.otlp import collector
-from tests.fakes.process import wait_until
+from tests.fakes.process import wait_until, whole_lines
 from tests.fakes.relay import RunningRelay, running_http1_relay
 from tests.fakes.serving import Serving
 from tests.fakes.transport import FakeTransport
@@ -107,11 +107,11 @@ class Logged:
     def events(self, count: int) -> list[dict[str, Any]]:
         """All lines, once there are so many."""
         wait_until(
-            lambda: self.path.exists() and self.path.read_bytes().count(b"\n") >= count,
+            lambda: len(whole_lines(self.path)) >= count,
             timeout_s=WAIT_S,
             what="lines",
         )
-        return [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [json.loads(line) for line in whole_lines(self.path)]
 
     def metric(self, name: str) -> float:
         connection = http.client.HTTPConnection(self.metrics, timeout=WAIT_S)

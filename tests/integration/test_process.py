@@ -16,7 +16,7 @@ import pytest
 
 from lb.kserve import messages
 from lb.simulator.process import Ports
-from tests.fakes.process import wait_until
+from tests.fakes.process import wait_until, whole_lines
 from tests.fakes.serving import Serving, before_one, get
 
 
@@ -318,12 +318,12 @@ def test_sigusr1_follows_a_rotated_access_log(tmp_path: Path, config: dict[str, 
     try:
         addresses = running.until_serving()
         get(addresses["http"], "/v2/models/simple")
-        wait_until(lambda: path.stat().st_size > 0, what="a line")
+        wait_until(lambda: bool(whole_lines(path)), what="a line")
         path.rename(tmp_path / "access.log.1")
         running.process.signal(signal.SIGUSR1)
         wait_until(path.exists, what="the new file")
         get(addresses["http"], "/v2/models/simple/config")
-        wait_until(lambda: path.stat().st_size > 0, what="a line")
+        wait_until(lambda: bool(whole_lines(path)), what="a line")
         first = json.loads((tmp_path / "access.log.1").read_text())
         second = json.loads(path.read_text())
     finally:

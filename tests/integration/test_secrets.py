@@ -16,7 +16,7 @@ import pytest
 from lb.settings.problems import SettingsError
 from lb.settings.reading import read_settings
 from lb.simulator.process import Ports
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ChildProcess, free_ports, wait_until, whole_lines
 from tests.fakes.serving import Serving
 
 CLIENT_TOKEN = "client-5f0c2d9b7a1e4c3d"
@@ -87,7 +87,7 @@ def test_nothing_that_the_process_tells_holds_a_secret(balancer: Balancer) -> No
     pid = balancer.process.pid
     told += [Path(f"/proc/{pid}/{name}").read_text() for name in ("cmdline", "environ")]
     access_log = balancer.folder / "access.log"
-    wait_until(lambda: len(access_log.read_text().splitlines()) >= 3, what="lines")
+    wait_until(lambda: len(whole_lines(access_log)) >= 3, what="lines")
     told += [access_log.read_text(), balancer.process.log.read_text()]
     assert '"token":"team"' in access_log.read_text()
     everything = "\n".join(told)
@@ -146,8 +146,8 @@ def test_thousands_of_paths_models_and_methods_make_no_series(balancer: Balancer
     # The cap on models, four series each, and what operations and codes there are.
     assert series(page) - before < 100 * 4 + 200
     access_log = balancer.folder / "access.log"
-    wait_until(lambda: access_log.read_bytes().count(b"\n") >= count, what="all lines")
-    for line in access_log.read_bytes().splitlines():
+    wait_until(lambda: len(whole_lines(access_log)) >= count, what="all lines")
+    for line in whole_lines(access_log):
         assert json.loads(line)["client"]
 
 

@@ -103,7 +103,9 @@ def wait_for_line(balancer: Balancer, **wanted: object) -> None:
     """Wait until the access log has a line that says so."""
 
     def is_there() -> bool:
-        lines = (line for line in balancer.log.splitlines() if '"parts":' in line)
+        # The beginning of a line may be there before its end.
+        whole, _, _ = balancer.log.rpartition("\n")
+        lines = (line for line in whole.splitlines() if '"parts":' in line)
         return any(wanted.items() <= json.loads(line).items() for line in lines)
 
     wait_until(is_there, timeout_s=LIMIT_S, what=f"a line with {wanted}")

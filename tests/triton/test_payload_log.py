@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
-from tests.fakes.process import wait_until
+from tests.fakes.process import wait_until, whole_lines
 from tests.triton.balancer import RunningBalancer
 from tests.triton.server import RealTriton
 from tests.triton.target import WAIT_S, Target
@@ -34,9 +34,8 @@ class Logged:
         self.path = path
 
     def lines(self) -> list[str]:
-        """The lines so far, with their ends: more may be under way, of which a part is written."""
-        text = self.path.read_text() if self.path.exists() else ""
-        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        """The lines so far."""
+        return whole_lines(self.path)
 
     def exchange(self, request_id: str) -> tuple[Event, Event]:
         """Request and response of an id, once they are written."""
@@ -168,7 +167,7 @@ def test_replayed_lines_give_the_same_answers(
     lines = fresh()
     assert sum("data_base64" in line for line in lines) > 0  # the long tensors
     copy = tmp_path / "copy.jsonl"
-    copy.write_text("".join(lines))
+    copy.write_text("\n".join(lines))
     for server in (tritons[1].target, logged.target):
         result = replay(copy, server)
         assert result.stdout == f"{count} replayed: {count} same, 0 different\n", result.stderr
@@ -202,7 +201,7 @@ def test_replayed_messages_of_streams_give_the_same_answers(
 
     wait_until(lambda: len(fresh()) == 2 * count, timeout_s=WAIT_S, what="all lines")
     copy = tmp_path / "copy.jsonl"
-    copy.write_text("".join(fresh()))
+    copy.write_text("\n".join(fresh()))
     result = replay(copy, tritons[1].target)
     assert result.stdout == f"{count} replayed: {count} same, 0 different\n", result.stderr
 
