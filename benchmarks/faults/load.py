@@ -35,8 +35,6 @@ DEADLINE_S = 5.0
 IMAGE_BYTES, LARGE_BYTES, SMALL_BYTES = 602_112, 4 << 20, 256
 _SERVICE = "/inference.GRPCInferenceService/"
 _CHANNELS = 4
-_CONNECT_MS = 1000
-"""How long a connection of gRPC may take to be made."""
 _STEPS, _STEP_PAUSE_S = 8, 0.15
 _RESPONSES, _RESPONSE_MS = 5, 20
 _LINE = struct.Struct("<I").pack
@@ -59,6 +57,8 @@ class Mix:
     large: float = 0.02
     bad: float = 0.0
     """Requests a second that every Triton refuses, beside all others."""
+    connect_s: float = 1.0
+    """How long a connection of gRPC may take to be made: the next may find another worker."""
 
 
 class Load:
@@ -85,7 +85,7 @@ class Load:
             ("grpc.max_send_message_length", -1),
             ("grpc.initial_reconnect_backoff_ms", 50),
             # In spite of its name, how long a connection may take to be made.
-            ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
+            ("grpc.min_reconnect_backoff_ms", int(self._mix.connect_s * 1000)),
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
         self._channels = [

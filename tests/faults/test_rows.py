@@ -13,7 +13,7 @@ import pytest
 from benchmarks.faults import steps
 from benchmarks.faults.between import NO_FAULT, Fault
 from benchmarks.faults.contestants import TritonLb
-from benchmarks.faults.load import Mix
+from benchmarks.faults.load import DEADLINE_S, Mix
 from benchmarks.faults.play import perform
 from benchmarks.faults.rules import Rule, failed, failed_share, failed_steps, judge, note
 from benchmarks.faults.scenarios import Scenario
@@ -22,7 +22,7 @@ from benchmarks.faults.steps import Step
 from benchmarks.faults.worker_rows import CONTROL, WORKERS, all_serve, failed_beside, send
 from benchmarks.load.proxies import TRITON_LB
 
-MIX = Mix(rate=60.0)
+MIX = Mix(rate=60.0, connect_s=DEADLINE_S)
 """A quarter of what three Tritons can carry: other tests may run beside these."""
 
 
