@@ -49,7 +49,7 @@ class EligibleSet:
 
     __slots__ = (
         "_among", "_instances", "_rate", "_rate_at", "freed", "freed_at", "has_tenants", "index",
-        "is_capped", "is_closed", "is_retired", "is_uneven", "key", "lead_s", "model_backends",
+        "is_capped", "is_closed", "is_retired", "is_uneven", "key", "max_lead_s", "model_backends",
         "others_waiting", "queue", "ranking", "stats", "wake_at",
     )  # fmt: skip
 
@@ -94,7 +94,7 @@ class EligibleSet:
         self._among: frozenset[ModelBackend] | None = None
         self.wake_at = NO_DEADLINE
         """When it is to be checked although nothing has changed."""
-        self.lead_s = ANY_LEAD_S
+        self.max_lead_s = ANY_LEAD_S
         """How long before its execution a new request is sent ahead at most."""
         self.is_uneven = False
         """Some model backends are slower than others."""
@@ -182,21 +182,21 @@ class EligibleSet:
         ticket: Ticket,
         now: float,
         mode: Mode = NORMAL,
-        lead_s: float = ANY_LEAD_S,
+        max_lead_s: float = ANY_LEAD_S,
         *,
         is_reserved: bool = False,
     ) -> Selection:
         """Decide where a request belongs, by `select` among all model backends."""
         found = self.candidates(now, is_reserved=is_reserved)
-        return select(found, ticket, now, mode, self.stats, lead_s)
+        return select(found, ticket, now, mode, self.stats, max_lead_s)
 
     def decide_by_end(
-        self, ticket: Ticket, now: float, lead_s: float, *, is_reserved: bool
+        self, ticket: Ticket, now: float, max_lead_s: float, *, is_reserved: bool
     ) -> Selection:
         """Decide where a request ends first, for one whose deadline is near."""
-        decision = self.decide(ticket, now, EARLIEST_END, lead_s, is_reserved=is_reserved)
+        decision = self.decide(ticket, now, EARLIEST_END, max_lead_s, is_reserved=is_reserved)
         return self.without_doubt(
-            decision, ticket, now, EARLIEST_END, lead_s, is_reserved=is_reserved
+            decision, ticket, now, EARLIEST_END, max_lead_s, is_reserved=is_reserved
         )
 
     def without_doubt(
@@ -205,7 +205,7 @@ class EligibleSet:
         ticket: Ticket,
         now: float,
         mode: Mode = NORMAL,
-        lead_s: float = ANY_LEAD_S,
+        max_lead_s: float = ANY_LEAD_S,
         *,
         is_reserved: bool = False,
     ) -> Selection:
@@ -233,7 +233,7 @@ class EligibleSet:
         if not any(each.estimate(rows, size, now).ends_at <= ticket.deadline for each in sure):
             return decision
         among = _unreserved(sure) if is_reserved else sure
-        return select(among, ticket, now, mode, self.stats, lead_s)
+        return select(among, ticket, now, mode, self.stats, max_lead_s)
 
     @staticmethod
     def seems_late(decision: Selection, ticket: Ticket) -> bool:
@@ -324,7 +324,7 @@ class EligibleSet:
         level, first, last = waits
         if self.has_tenants:
             return 2 * level, first, last
-        if self.lead_s != ANY_LEAD_S and first >= due_at(
+        if self.max_lead_s != ANY_LEAD_S and first >= due_at(
             now - self.max_overtaken_s(), self.stats.usual.mean_s
         ):
             return 2 * level + 1, -last, 0.0
@@ -355,7 +355,7 @@ class EligibleSet:
         queued = self.queue.count + self.others_waiting
         ahead = queued + self.in_flight() + 1 - self._instances
         stats.on_arrival(max(0, ahead) / rate + stats.usual.mean_s, now)
-        self.lead_s = LATE_LEAD_S if self.max_overtaken_s() > 0 else ANY_LEAD_S
+        self.max_lead_s = LATE_LEAD_S if self.max_overtaken_s() > 0 else ANY_LEAD_S
 
     def before(
         self,

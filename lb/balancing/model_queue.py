@@ -286,7 +286,7 @@ class ModelQueue:
         self.is_pressed = self._high > 0 and self._busy > self._slots - kept
         return self._busy >= self._slots - kept
 
-    def lead_s(self, priority: int, *, is_reserved: bool) -> float:
+    def max_lead_s(self, priority: int, *, is_reserved: bool) -> float:
         """Find how long before its execution a request may be sent ahead, where slots are reserved.
 
         Args:
@@ -439,36 +439,36 @@ class ModelQueue:
         queue = eligible_set.queue
         turn = queue.level(now).turn()
         head = turn.at(0)
-        lead_s = ANY_LEAD_S
-        if eligible_set.lead_s != ANY_LEAD_S and turn.may_overtake(
+        max_lead_s = ANY_LEAD_S
+        if eligible_set.max_lead_s != ANY_LEAD_S and turn.may_overtake(
             now - eligible_set.max_overtaken_s()
         ):
             head = turn.last()
-            lead_s = eligible_set.lead_s
+            max_lead_s = eligible_set.max_lead_s
         eligible_set.wake_at = NO_DEADLINE
         is_reserved = False
         if self.reserves and head.priority > 0:
             is_reserved = self.check_reserved(head.priority)
-            lead_s = self.lead_s(head.priority, is_reserved=is_reserved)
+            max_lead_s = self.max_lead_s(head.priority, is_reserved=is_reserved)
         # `EligibleSet.decide` is written out.
         candidates = eligible_set.candidates(now, is_reserved=is_reserved)
-        decision = select(candidates, head, now, NORMAL, self.stats, lead_s)
+        decision = select(candidates, head, now, NORMAL, self.stats, max_lead_s)
         if is_reserved and decision.chosen is None and (urgent := queue.most_urgent()) is not None:
             # It is another one's turn, but only these may use the slots that are free.
             head = urgent
             is_reserved = False
-            lead_s = ANY_LEAD_S
+            max_lead_s = ANY_LEAD_S
             decision = eligible_set.decide(head, now)
-        eligible_set.is_closed = decision.chosen is None and lead_s == ANY_LEAD_S
+        eligible_set.is_closed = decision.chosen is None and max_lead_s == ANY_LEAD_S
         if head.deadline != NO_DEADLINE:
             decision = eligible_set.without_doubt(
-                decision, head, now, lead_s=lead_s, is_reserved=is_reserved
+                decision, head, now, max_lead_s=max_lead_s, is_reserved=is_reserved
             )
             if eligible_set.seems_late(decision, head):
-                return self._due_late(head, eligible_set, now, lead_s, is_reserved=is_reserved)
+                return self._due_late(head, eligible_set, now, max_lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
         if model_backend is None:
-            self._wake(eligible_set, decision, now, lead_s)
+            self._wake(eligible_set, decision, now, max_lead_s)
             return None
         if decision.is_best(now):
             is_fast = model_backend.load.cost.mean_s < SLOW * self.stats.best_s
@@ -478,11 +478,11 @@ class ModelQueue:
             if found is not None:
                 return found
             decision = eligible_set.decide(
-                head, now, FAST_FIRST, lead_s=lead_s, is_reserved=is_reserved
+                head, now, FAST_FIRST, max_lead_s=max_lead_s, is_reserved=is_reserved
             )
             model_backend = decision.chosen
             if model_backend is None:
-                self._wake(eligible_set, decision, now, lead_s)
+                self._wake(eligible_set, decision, now, max_lead_s)
                 return None
             if decision.is_best(now):
                 return head, model_backend, decision.estimate
@@ -502,7 +502,7 @@ class ModelQueue:
             chosen is None
             or self.reserves
             or not self.runs_in_order
-            or eligible_set.lead_s != ANY_LEAD_S
+            or eligible_set.max_lead_s != ANY_LEAD_S
             or eligible_set.index is not None
             or chosen.backend.share != 1.0
             or chosen not in eligible_set.model_backends
@@ -555,12 +555,12 @@ class ModelQueue:
         head: Ticket,
         eligible_set: EligibleSet,
         now: float,
-        lead_s: float,
+        max_lead_s: float,
         *,
         is_reserved: bool,
     ) -> Dispatch | None:
         """Decide as `due` where the next request seems to be late."""
-        decision = eligible_set.decide_by_end(head, now, lead_s, is_reserved=is_reserved)
+        decision = eligible_set.decide_by_end(head, now, max_lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
         found: Dispatch | None = None
         if eligible_set.seems_late(decision, head):
@@ -571,7 +571,7 @@ class ModelQueue:
             else:
                 found = self._for_second_best(head, eligible_set, model_backend, decision, now)
         if found is None and model_backend is None:
-            self._wake(eligible_set, decision, now, lead_s)
+            self._wake(eligible_set, decision, now, max_lead_s)
         return found
 
     def _instead(
@@ -667,7 +667,9 @@ class ModelQueue:
         return None
 
     @staticmethod
-    def _wake(eligible_set: EligibleSet, decision: Selection, now: float, lead_s: float) -> None:
+    def _wake(
+        eligible_set: EligibleSet, decision: Selection, now: float, max_lead_s: float
+    ) -> None:
         """Set when a full eligible set is to be checked although nothing ended."""
         best = decision.best
         estimate = decision.best_estimate
@@ -678,7 +680,7 @@ class ModelQueue:
             # Requests of other models may end there, and no event says so.
             eligible_set.wake_at = now + _POLL_S
         elif best.load.in_flight < best.limit:
-            ahead_s = min(best.lead_s, lead_s + best.lead_s - LEAD_S)
+            ahead_s = min(best.lead_s, max_lead_s + best.lead_s - LEAD_S)
             at = max(now + _RECHECK_S, estimate.begins_at - ahead_s + _ROUNDING_S)
             eligible_set.wake_at = min(at, eligible_set.wake_at)
 

@@ -175,19 +175,21 @@ class Scheduler:
     ) -> Backend | None:
         """Place a request by `select` while none is queued; see `offer`."""
         is_reserved = False
-        lead_s = eligible_set.lead_s
+        max_lead_s = eligible_set.max_lead_s
         if model_queue.reserves and ticket.priority > 0:
             is_reserved = model_queue.check_reserved(ticket.priority)
-            lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
-        decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
+            max_lead_s = model_queue.max_lead_s(ticket.priority, is_reserved=is_reserved)
+        decision = eligible_set.decide(ticket, now, max_lead_s=max_lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
         if ticket.deadline != NO_DEADLINE:
             decision = eligible_set.without_doubt(
-                decision, ticket, now, lead_s=lead_s, is_reserved=is_reserved
+                decision, ticket, now, max_lead_s=max_lead_s, is_reserved=is_reserved
             )
             model_backend = decision.chosen
             if eligible_set.seems_late(decision, ticket):
-                decision = eligible_set.decide_by_end(ticket, now, lead_s, is_reserved=is_reserved)
+                decision = eligible_set.decide_by_end(
+                    ticket, now, max_lead_s, is_reserved=is_reserved
+                )
                 model_backend = decision.chosen
                 if eligible_set.is_too_late(ticket, now):
                     return self._begin_if_idle(ticket, model_queue, eligible_set, now)
@@ -204,7 +206,9 @@ class Scheduler:
             and not decision.is_best(now)
         ):
             ticket.wait = _why(model_backend, is_reserved=is_reserved)
-            is_sure = lead_s == ANY_LEAD_S and ticket.deadline == NO_DEADLINE and not is_reserved
+            is_sure = (
+                max_lead_s == ANY_LEAD_S and ticket.deadline == NO_DEADLINE and not is_reserved
+            )
             no_room = decision if model_backend is None and is_sure else None
             return self._enqueue(ticket, model_queue, eligible_set, now, no_room)
         self._begin(ticket, model_queue, model_backend, decision.estimate, now)
@@ -301,8 +305,8 @@ class Scheduler:
         if model_queue.waiting or model_queue.retired:
             return None
         is_reserved = model_queue.check_reserved(ticket.priority)
-        lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
-        decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
+        max_lead_s = model_queue.max_lead_s(ticket.priority, is_reserved=is_reserved)
+        decision = eligible_set.decide(ticket, now, max_lead_s=max_lead_s, is_reserved=is_reserved)
         model_backend = decision.chosen
         if model_backend is None or model_backend.backend in ticket.tried:
             return None

@@ -94,7 +94,7 @@ def select(
     now: float,
     mode: Mode,
     stats: ModelStats,
-    lead_s: float = ANY_LEAD_S,
+    max_lead_s: float = ANY_LEAD_S,
 ) -> Selection:
     """Compare model backends for a request.
 
@@ -107,13 +107,13 @@ def select(
         now: the time.
         mode: what counts of its own execution.
         stats: what is known of the model.
-        lead_s: how long before its execution it may be sent ahead at most.
+        max_lead_s: how long before its execution it may be sent ahead at most.
     """
     rows, size = ticket.rows, ticket.size
     rest, rest_in_time = 1.0 - mode.own_weight, 1.0 - mode.busy_weight
     in_time = now + TAIL * stats.tail_s
-    latest = now + lead_s - LEAD_S
-    is_exact_open = lead_s >= LATE_LEAD_S
+    latest = now + max_lead_s - LEAD_S
+    is_exact_open = max_lead_s >= LATE_LEAD_S
     best: ModelBackend | None = None
     first: ModelBackend | None = None
     best_estimate = first_estimate = NEVER

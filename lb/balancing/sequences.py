@@ -208,11 +208,16 @@ class SequenceTable:
             RequestRefused: it is lost.
         """
         row = self._find(step.key, lifetime_s, now)
-        if row != NO_ROW and (share := self._open_sequences[self._rows.owner[row]]).is_lost:
+        if (
+            row != NO_ROW
+            and (open_sequences := self._open_sequences[self._rows.owner[row]]).is_lost
+        ):
             self.lost += 1
             self._close(row)
             if not step.is_start:
-                raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, share.backend))
+                raise RequestRefused(
+                    Reason.SEQUENCE_LOST, lost_text(step.key, open_sequences.backend)
+                )
             row = NO_ROW
         if row != NO_ROW and step.is_start and self._is_misplaced(row, placement):
             self._close(row)
@@ -296,8 +301,8 @@ class SequenceTable:
 
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
-        share = self._open_sequences_of(key)
-        return None if share is None or share.is_lost else share.backend
+        open_sequences = self._open_sequences_of(key)
+        return None if open_sequences is None or open_sequences.is_lost else open_sequences.backend
 
     def used_at(self, key: SequenceKey) -> float:
         """When the last step of a sequence began or ended here, or another table had one, in
@@ -307,8 +312,8 @@ class SequenceTable:
 
     def is_lost(self, key: SequenceKey) -> bool:
         """Whether a sequence has lost its backend, and nobody was told yet."""
-        share = self._open_sequences_of(key)
-        return share is not None and share.is_lost
+        open_sequences = self._open_sequences_of(key)
+        return open_sequences is not None and open_sequences.is_lost
 
     def sweep(self, now: float, limit: int) -> None:
         """Forget up to `limit` expired sequences of each lifetime, and up to `limit` of those that
@@ -346,10 +351,10 @@ class SequenceTable:
         found = []
         for row in range(begin, min(begin + count, self._rows.size)):
             if self._rows.key(row):
-                share = self._open_sequences[self._rows.owner[row]]
-                if not share.is_lost:
+                open_sequences = self._open_sequences[self._rows.owner[row]]
+                if not open_sequences.is_lost:
                     lifetime_s = lifetimes[self._rows.queue[row]]
-                    name, used_at = share.backend.name, self._rows.used[row]
+                    name, used_at = open_sequences.backend.name, self._rows.used[row]
                     found.append(OpenSequence(self._key(row), name, lifetime_s, used_at))
         return found
 

@@ -489,7 +489,7 @@ class SharedScheduler(Scheduler):
         if (
             left_s <= 0.0
             and shared.gave_way_reads != reads
-            and (eligible_set.has_tenants or eligible_set.lead_s == ANY_LEAD_S)
+            and (eligible_set.has_tenants or eligible_set.max_lead_s == ANY_LEAD_S)
             and shared.sets[worker] == _set_key(eligible_set)
             and not any(each.is_idle for each in eligible_set.model_backends)
         ):
