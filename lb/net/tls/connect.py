@@ -51,6 +51,8 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         """asyncio: the plain connection stands."""
         super().connection_made(transport)
         tls = self._tls
+        # The files may have changed while it connected, and sessions belong to one context.
+        self._under = tls.context
         try:
             secure = self.make_object(
                 self._under,
