@@ -19,7 +19,7 @@ from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import ask
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 180.0
 _EXIT_S = 15.0
 _RELOAD_S = 2.0
 """In this time a reload must be seen to be applied."""
