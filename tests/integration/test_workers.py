@@ -349,6 +349,32 @@ def test_reloads_reach_all_workers(serving: Serving, config: dict[str, Any]) -> 
     assert {ask(addresses["http"]) for _ in range(10)} == {401}
 
 
+def test_workers_that_cannot_follow_go_on_until_they_can(
+    serving: Serving, config: dict[str, Any], tmp_path: Path
+) -> None:
+    addresses = serving.until_serving()
+    token = tmp_path / "client.token"
+    token.write_text("0123456789abcdef0123456789abcdef")
+    before = processes(serving)
+    serving.write({**config, "access": {"tokens": [{"name": "a", "file": str(token)}]}})
+    for role in ("worker-0", "worker-1"):
+        os.kill(before[role], signal.SIGSTOP)
+    try:
+        serving.signal(signal.SIGHUP)
+        serving.until_logged("configuration reloaded")
+        token.unlink()
+    finally:
+        for role in ("worker-0", "worker-1"):
+            os.kill(before[role], signal.SIGCONT)
+    serving.until_logged("worker cannot follow the configuration", 2)
+    assert {ask(addresses["http"]) for _ in range(10)} == {200}
+    token.write_text("0123456789abcdef0123456789abcdef")
+    wait_until(
+        lambda: {ask(addresses["http"]) for _ in range(10)} == {401}, what="both workers follow"
+    )
+    assert processes(serving) == before
+
+
 def test_the_pid_file_is_there_before_the_service_is_ready(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 from lb.proxy.neighbours import Neighbours
 from lb.runtime.draining import Drain, unless
@@ -23,6 +23,9 @@ from lb.sharing.memory import attach, usage_part
 from lb.sharing.usage import UsageTable
 
 _log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 1.0
+"""Between two tries to follow settings that cannot be applied yet."""
 
 
 class WorkerProcess:
@@ -42,6 +45,7 @@ class WorkerProcess:
         self._logs = logs
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._in_force = settings, seat.digest
         self._applying = asyncio.Lock()
         self._is_orphan = False
         """The supervisor has ended: nobody waits for us, and somebody may want our sockets."""
@@ -142,22 +146,24 @@ class WorkerProcess:
 
     def _on_settings(self, settings: Settings, digest: str) -> None:
         """Other settings are in force, or the same."""
-        self._host.parts.tasks.spawn(self._apply(for_worker(settings), digest), name="reload")
+        self._in_force = for_worker(settings), digest
+        self._host.parts.tasks.spawn(self._follow(), name="reload")
 
-    async def _apply(self, settings: Settings, digest: str) -> None:
-        """Go by other settings. A worker that cannot ends, and the next one begins with them."""
-        async with self._applying:  # in the order in which they came
-            await self._apply_next(settings, digest)
-
-    async def _apply_next(self, settings: Settings, digest: str) -> None:
-        if settings == self._host.settings:
-            self._side.say_applied(digest)
-            return
-        try:
-            await self._reloader.apply(settings)
-        except ChangeRefused as refused:
-            _log.error("worker cannot follow the configuration", extra={"why": str(refused)})
-            self._stop.set()
-            return
-        self._side.use_policy(settings.balancing.policy.value)
-        self._side.say_applied(digest)
+    async def _follow(self) -> None:
+        """Go by the settings that are in force, and until that is possible by those from before: a
+        file may be missing for a moment, and then it is for all workers."""
+        async with self._applying:
+            settings, digest = in_force = self._in_force
+            told = ""
+            while settings != self._host.settings and in_force is self._in_force:
+                try:
+                    await self._reloader.apply(settings)
+                except ChangeRefused as refused:
+                    if told != str(refused):
+                        told = str(refused)
+                        _log.error("worker cannot follow the configuration", extra={"why": told})
+                    await asyncio.sleep(_PAUSE_S)
+                else:
+                    self._side.use_policy(settings.balancing.policy.value)
+            if in_force is self._in_force:
+                self._side.say_applied(digest)
