@@ -13,7 +13,7 @@ from benchmarks.faults.ledger import Asked, BackendLedgers, Joined, join
 from benchmarks.faults.load import Load, Mix
 from benchmarks.faults.rogue import CHURNS, Rogue
 
-MIX = Mix(rate=200.0, steps=0.0, streams=0.0)
+MIX = Mix(rate=200.0, steps=0.0, streams=0.0, connect_s=60.0)
 ENOUGH = 60
 
 
@@ -38,7 +38,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is given up because this machine is busy."""
     monkeypatch.setattr(load_of_faults, "DEADLINE_S", 60.0)
     monkeypatch.setattr(load_of_faults, "_SETTLE_S", 63.0)
-    monkeypatch.setattr(load_of_faults, "_CONNECT_MS", 60_000)
 
 
 async def test_its_answers_are_those_of_the_model_while_it_is_well(tmp_path: Path) -> None:
