@@ -267,7 +267,7 @@ class Branch(ResponseSink):
         in_flight_messages = in_flight_messages_of(attempt)
         if in_flight_messages is None:
             in_flight_messages = InFlightMessages(
-                self.call.relay.dispatcher.queue, len(self.pending_responses.counted)
+                self.call.relay, len(self.pending_responses.counted)
             )
         in_flight_messages.follow(cutter)
         attempt.in_flight_messages = in_flight_messages
@@ -279,8 +279,7 @@ class Branch(ResponseSink):
             before: requests without answers that came before it.
         """
         if self.attempt is not None:
-            queue = self.call.relay.dispatcher.queue
-            self.attempt.in_flight_messages = InFlightMessages(queue, before)
+            self.attempt.in_flight_messages = InFlightMessages(self.call.relay, before)
 
     def _account(self, message: StreamMessage, work: Work | None, backend: Backend) -> None:
         in_flight_messages = in_flight_messages_of(self.attempt)

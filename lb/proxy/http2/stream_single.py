@@ -430,9 +430,7 @@ class SingleBackend:
             return
         self.take_off_answered()
         attempt.in_flight_messages = self.in_flight = InFlightMessages(
-            self._call.relay.dispatcher.queue,
-            len(self.pending_responses.counted),
-            self.mask.completed,
+            self._call.relay, len(self.pending_responses.counted), self.mask.completed
         )
         self.is_timed = True
         self._count_at = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from lb.balancing.step_latency import StepLatency
@@ -16,13 +17,18 @@ from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, Ticket
 from lb.kserve.gate import ERROR_TAG
 from lb.proxy.exchange import Attempt
-from lb.proxy.queue import Queue
+from lb.proxy.http2.shared import Http2Shared
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.flow import Payload
 
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
+
+_CLOSED_AT_ONCE: Final = 100
+"""Requests without an answer that are given up at a time."""
+_CLOSE_COST: Final = 10
+"""Units of `IterationBudget` for each of these."""
 
 _GOOD: Final = Ending.GOOD
 
@@ -43,16 +49,17 @@ Work = Ticket | StepInFlight
 class InFlightMessages:
     """Requests without answers. To be closed when the attempt is over, however it ends."""
 
-    __slots__ = ("_cutter", "_is_error", "_requests", "_scheduler", "_spare", "told")
+    __slots__ = ("_cutter", "_is_error", "_relay", "_requests", "_scheduler", "_spare", "told")
 
-    def __init__(self, queue: Queue, before: int = 0, told: int = 0) -> None:
+    def __init__(self, relay: Http2Shared, before: int = 0, told: int = 0) -> None:
         """
         Args:
-            queue: of the process.
+            relay: of the process.
             before: requests without answers that came before the first one to be told of.
             told: answers that have come before.
         """
-        self._scheduler = queue.scheduler
+        self._relay = relay
+        self._scheduler = relay.dispatcher.queue.scheduler
         self.told = told
         """Answers of the stream until the last one that it was told of by `answered`."""
         self._spare: Ticket | None = None
@@ -141,12 +148,23 @@ class InFlightMessages:
         self._cutter = cutter
 
     def close(self, now: float) -> None:
-        """Nothing more is to come."""
-        requests = self._requests
-        while requests:
+        """Nothing more is to come. Of very many requests most are given up in later iterations of
+        the event loop."""
+        requests, self._requests = self._requests, deque()
+        self._give_up(requests, now)
+
+    def _give_up(self, requests: deque[Work | None], now: float) -> None:
+        count = min(len(requests), _CLOSED_AT_ONCE)
+        for _ in range(count):
             work = requests.popleft()
             if isinstance(work, Ticket):
                 self._scheduler.complete(work, now, Ending.NEITHER)
+        if requests:
+            self._relay.iteration.spend(count * _CLOSE_COST)
+            self._relay.iteration.later(partial(self._give_up_more, requests))
+
+    def _give_up_more(self, requests: deque[Work | None]) -> None:
+        self._give_up(requests, self._relay.clock())
 
 
 def in_flight_messages_of(attempt: Attempt | None) -> InFlightMessages | None:

@@ -270,6 +270,21 @@ async def test_spread_messages_and_answers_give_their_senders_room() -> None:
     assert len([frame for frame in paper.got if frame.kind == DATA]) == 800
 
 
+async def test_very_many_requests_without_an_answer_are_given_up_in_several_iterations() -> None:
+    paper = Paper(1)
+    for first in range(0, 3000, 500):
+        paper.asks(*(f"{number}" for number in range(first, first + 500)))
+    assert paper.under_way() == [3000]
+    paper.client.sends(rst(1, ErrorCode.CANCEL))
+    before = 3000
+    while before:
+        (now,) = paper.under_way()
+        assert 0 < before - now <= 300
+        before = now
+        await paper.turn()
+    assert paper.bench.is_clean()
+
+
 async def test_whatever_happens_the_scheduler_knows_what_is_under_way() -> None:
     rng = Random(7)
     for _ in range(60):
