@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ _ENCODING: Final = b"content-encoding"
 _INFLATED: Final = frozenset({b"deflate", b"gzip"})
 _JSON_SIZE: Final = b"inference-header-content-length"
 _ESCAPE: Final = b"\\u"
+_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
+"""A number of bytes: longer ones cannot be sent, and very long ones not even be read."""
 
 
 class Kind(Enum):
@@ -804,7 +807,7 @@ def _http_reply(status: int, head: bytes, body: bytes) -> ComparedAnswer | None:
 def _json_size(fields: Fields) -> int:
     """How much of a body is JSON; -1: all of it, or it is not said."""
     value = next((value for name, value in fields if name == _JSON_SIZE), b"")
-    return int(value) if value.isdigit() else -1
+    return int(value) if _LENGTH.fullmatch(value) else -1
 
 
 def head_fields(head: bytes) -> Fields:

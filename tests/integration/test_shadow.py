@@ -51,6 +51,8 @@ class Detectors:
         self.may_answer.set()
         self.padding = b""
         """Comes after what the shadow answers."""
+        self.fields = b""
+        """Of all answers, beside their length."""
 
     async def __call__(self, peer: Peer) -> None:
         while True:
@@ -61,7 +63,7 @@ class Detectors:
             body = inference_response(SHADOW if is_copy else MODEL)
             if is_copy:
                 body += self.padding
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%b\r\n" % (len(body), self.fields)
             await peer.send(head + body)
 
 
@@ -111,6 +113,13 @@ async def test_the_shadow_gets_a_copy_once_the_client_has_its_answer() -> None:
         detectors.may_answer.set()
         await eventually(lambda: fates(relay) == {"answered": 1})
         assert copy.body == BODY
+
+
+async def test_nothing_is_left_of_answers_whose_json_has_no_length() -> None:
+    async with serving() as (_, relay, client, detectors):
+        detectors.fields = b"Inference-Header-Content-Length: %b\r\n" % (b"9" * 5000)
+        await infer(client)
+        await eventually(lambda: fates(relay) == {"answered": 1})
 
 
 async def test_copies_share_a_connection() -> None:

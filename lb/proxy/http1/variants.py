@@ -37,8 +37,10 @@ _MODELS: Final = b"/v2/models/"
 _COMPRESSION: Final = frozenset({b"accept-encoding"})
 """Answers must be legible."""
 _LENGTHS: Final = re.compile(
-    rb"(\r\n(?:content-length|inference-header-content-length):[ \t]*)([0-9]+)", re.IGNORECASE
+    rb"(\r\n(?:content-length|inference-header-content-length):[ \t]*)([0-9]{1,19})(?![0-9])",
+    re.IGNORECASE,
 )
+"""Longer numbers are no lengths, and what has thousands of digits cannot be read as a number."""
 _JSON_LENGTH: Final = re.compile(
     rb"\r\ninference-header-content-length:[ \t]*([0-9]{1,10})", re.IGNORECASE
 )
