@@ -239,10 +239,11 @@ def read_load(body: bytes, target: bytes) -> tuple[bytes, LoadedModel]:
         raise ValueError("model_name and url must be strings")
     if not url.isprintable() or len(url.encode()) > _URL_BYTES:
         raise ValueError("url cannot be the place of a model")
-    model = target or name.encode()
-    if not name or not is_segment(name.encode()) or not is_segment(model):
+    named = name.encode("utf-8", "surrogatepass")  # no such name is a segment
+    model = target or named
+    if not is_segment(named) or not is_segment(model):
         raise ValueError("model_name cannot be the name of a model")
-    return name.encode(), LoadedModel(model, url)
+    return named, LoadedModel(model, url)
 
 
 def is_unloaded(index: bytes, model: bytes) -> bool:

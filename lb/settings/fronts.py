@@ -91,7 +91,7 @@ class SageMakerSettings(Section):
     multi_model: Boolean = False
     """Whether SageMaker loads and unloads models through `/models`: `SAGEMAKER_MULTI_MODEL`. It
     needs `--model-control-mode=explicit` on the backends, models in their repositories under
-    SageMaker's names, and a rule in `access.control` that admits it.
+    SageMaker's names, a rule in `access.control` that admits it, and one worker.
 
     Set this when the endpoint is a multi-model one; otherwise the variable decides, or there is no
     `/models`."""

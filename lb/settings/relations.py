@@ -106,6 +106,9 @@ def _check_workers(settings: Settings) -> Iterator[Finding]:
         yield ("placement", "mode"), _ONE_PROCESS
     if settings.payload_log.path is not None:
         yield ("payload_log", "path"), _ONE_PROCESS
+    sagemaker = settings.fronts.sagemaker
+    if sagemaker.enabled and sagemaker.multi_model:  # one process knows which models were loaded
+        yield ("fronts", "sagemaker", "multi_model"), _ONE_PROCESS
     for index, backend in enumerate(settings.backends):
         if backend.standby is not None:
             yield ("backends", index, "standby"), _ONE_PROCESS

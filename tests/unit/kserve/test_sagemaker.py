@@ -194,7 +194,11 @@ def test_a_load_names_the_model_and_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"model_name":5}', b'{"model_name":"a/b"}', b'{"url":"/x"}']
+    "body",
+    [
+        *(b"", b"{", b"[]", b'{"model_name":5}', b'{"model_name":"a/b"}', b'{"url":"/x"}'),
+        b'{"model_name":"\\ud800"}',
+    ],
 )
 def test_a_load_that_names_no_model_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"model_name|parse"):

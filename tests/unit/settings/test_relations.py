@@ -320,6 +320,12 @@ def test_they_have_to_come_from_somewhere() -> None:
         ({"workers": 2, "payload_log": {"path": "/p"}}, ["payload_log.path"]),
         ({"workers": "auto", "payload_log": {"path": "/p"}}, ["payload_log.path"]),
         ({"workers": 1, "payload_log": {"path": "/p"}}, []),
+        (
+            {"workers": 2, "fronts": {"sagemaker": {"enabled": True, "multi_model": True}}},
+            ["fronts.sagemaker.multi_model"],
+        ),
+        ({"workers": 2, "fronts": {"sagemaker": {"multi_model": True}}}, []),
+        ({"workers": 2, "fronts": {"sagemaker": {"enabled": True}}}, []),
         ({"workers": 2, "placement": {"mode": "observe", "max_models": 1}}, ["placement.mode"]),
     ],
 )
