@@ -33,6 +33,8 @@ _PATH: Final = re.compile(
     rb"|(?:system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/(?:register|unregister)"
     rb"|models/(?P<traced>[^/]+)(?:/versions/[0-9]+)?/trace/setting|trace/setting|logging)"
 )
+_NOT_IN_SEGMENT: Final = re.compile(r"[\x00-\x20\x7f/?#%]")
+"""What would end a segment of a path, or the path, or be read as something else there."""
 _FILE: Final = "file:"
 
 
@@ -94,8 +96,6 @@ def to_http(operation: str, message: bytes) -> tuple[bytes, bytes]:
     except KeyError as error:
         raise ValueError("the request cannot be put into the other protocol") from error
     target, body = render(read_message(kind, message))
-    if re.search(r"[\x00-\x20\x7f?#]", target) is not None:
-        raise ValueError("the name cannot stand in a path")
     return target.encode(), write_json(body)
 
 
@@ -237,10 +237,21 @@ def _texts(value: object) -> list[str]:
 # From gRPC
 
 
+def _segment(name: str) -> str:
+    """A name as a segment of a path.
+
+    Raises:
+        ValueError: it would be something else there.
+    """
+    if _NOT_IN_SEGMENT.search(name) is not None:
+        raise ValueError("the name cannot stand in a path")
+    return name
+
+
 def _http_repository(action: str) -> Callable[[Any], tuple[str, Json]]:
     def render(request: Any) -> tuple[str, Json]:
-        where = f"/{request.repository_name}" if request.repository_name else ""
-        target = f"/v2/repository{where}/models/{request.model_name}/{action}"
+        where = f"/{_segment(request.repository_name)}" if request.repository_name else ""
+        target = f"/v2/repository{where}/models/{_segment(request.model_name)}/{action}"
         parameters = {key: _parameter(each) for key, each in request.parameters.items()}
         return target, {"parameters": parameters} if parameters else {}
 
@@ -254,7 +265,7 @@ def _parameter(parameter: pb.ModelRepositoryParameter) -> object:
 
 def _http_region(area: str, action: str) -> Callable[[Any], tuple[str, Json]]:
     def render(request: Any) -> tuple[str, Json]:
-        where = f"/region/{request.name}" if request.name else ""
+        where = f"/region/{_segment(request.name)}" if request.name else ""
         body: Json = {}
         if action == "register":
             body = {"byte_size": request.byte_size}
@@ -269,7 +280,7 @@ def _http_region(area: str, action: str) -> Callable[[Any], tuple[str, Json]]:
 
 
 def _http_trace(request: pb.TraceSettingRequest) -> tuple[str, Json]:
-    where = f"/models/{request.model_name}" if request.model_name else ""
+    where = f"/models/{_segment(request.model_name)}" if request.model_name else ""
     body: Json = {}
     for key, setting in request.settings.items():
         values = list(setting.value)

@@ -198,7 +198,7 @@ def test_long_files_and_configurations_of_many_tensors_are_read() -> None:
 
 
 def test_what_cannot_be_said_in_http_is_refused() -> None:
-    for name in ("a b", "a?b", "a#b", "a\nb"):
+    for name in ("a b", "a?b", "a#b", "a\nb", "a/versions/1", "../../a", "a%2fb"):
         message = pb.RepositoryModelLoadRequest(model_name=name).SerializeToString()
         with pytest.raises(ValueError, match="cannot stand in a path"):
             to_http("RepositoryModelLoad", message)
