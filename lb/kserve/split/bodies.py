@@ -45,6 +45,9 @@ _MAX_ANSWER: Final = 16 * 2**20
 _PARSED_AT_ONCE: Final = 16 * 1024
 """Bytes of JSON of an answer that are parsed in one step: one to four milliseconds. Of longer ones
 the elements are cut out before."""
+_MAX_DEPTH: Final = 100
+"""Lists and objects within each other. Bodies of inferences have some ten; what is nested deeper
+than the interpreter's stack can be read, but not be written again."""
 _PLACE: Final = "\0"
 """Around the place of a list of elements in JSON that is written anew, where it is no character of
 anything else."""
@@ -483,13 +486,30 @@ def _parse(text: Rope) -> dict[str, Any]:
         ValueError: it is none.
         NotSplit: a name stands twice in an object, of which readers take one or the other.
     """
+    data = text.joined()
     try:
-        content = _DECODER.decode(text.joined().decode())
+        content = _DECODER.decode(data.decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(content, dict):
         raise ValueError("not an object")
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
+        _check_depth(content)
     return content
+
+
+def _check_depth(content: dict[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: it is nested too deeply.
+    """
+    level: list[Any] = [content]
+    for _ in range(_MAX_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, (dict, list))]
+        if not level:
+            return
+    raise ValueError("nested too deeply")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

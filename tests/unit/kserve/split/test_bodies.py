@@ -178,6 +178,10 @@ def test_requests_that_are_not_cut(content: Any) -> None:
         b"[" * 5000,
         b'{"inputs":[],"inputs":[]}',
         b'{"inputs":[{"name":"A","name":"B","shape":[2],"datatype":"INT8","data":[1,2]}]}',
+        b'{"inputs":[{"name":"A","shape":[2],"datatype":"INT8","data":[1,2]}],"parameters":{"z":'
+        + b"[" * 700
+        + b"]" * 700
+        + b"}}",
     ],
 )
 def test_what_is_no_inference_is_not_cut(body: bytes) -> None:
@@ -212,6 +216,14 @@ def _answer(**changes: Any) -> bytes:
 def test_answers_that_cannot_be_joined(other: bytes) -> None:
     with pytest.raises(NotMerged):
         finish(join_bodies([(ALL_JSON, _answer()), (ALL_JSON, other)], [2, 2]))
+
+
+def test_answers_that_cannot_be_written_again_are_not_joined() -> None:
+    deep: list[Any] = []
+    for _ in range(700):
+        deep = [deep]
+    with pytest.raises(NotMerged):
+        finish(join_bodies([(ALL_JSON, _answer(parameters={"z": deep}))], [2]))
 
 
 @pytest.mark.parametrize("place", [0, 1])
