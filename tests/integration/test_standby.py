@@ -19,6 +19,7 @@ from lb.domain.standby import StandbyPhase
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 from tests.fakes.balancer import Balancer, running_balancer
+from tests.fakes.process import has_ended
 from tests.fakes.slices import Slices
 from tests.wire.waiting import eventually
 
@@ -58,13 +59,6 @@ def phase(balancer: Balancer, name: str) -> StandbyPhase | None:
 async def infer(client: aiohttp.ClientSession, address: str) -> tuple[int, str]:
     async with client.post(f"http://{address}{INFER}", json=SIMPLE) as answer:
         return answer.status, await answer.text()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_held_requests_start_one_backend_and_none_is_lost(
@@ -115,7 +109,7 @@ async def test_a_command_that_hangs_is_killed_and_another_backend_serves(slices:
         assert status is not None
         assert status.failures == 1
         assert "killed" in status.error
-        await eventually(lambda: not is_alive(slices.pid("hung")))
+        await eventually(lambda: has_ended(slices.pid("hung")))
         assert slices.lines("stopped") == ["gpu-1"]
 
 

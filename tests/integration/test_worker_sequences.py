@@ -20,10 +20,10 @@ import grpc
 import pytest
 
 from lb.kserve import inference_pb2 as pb
-from tests.fakes.process import wait_until
+from tests.fakes.process import has_ended, wait_until
 from tests.fakes.serving import Serving
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
-from tests.integration.test_workers import get, is_alive, kill, processes
+from tests.integration.test_workers import get, kill, processes
 
 _COUNT: Final = int(os.environ.get("SEQUENCES", "60"))
 _STEPS: Final = 6
@@ -332,4 +332,4 @@ def test_sequences_outlive_upgrades(tmp_path: Path, dies: bool) -> None:
         wait_until(lambda: open_sequences() == _COUNT + 1, timeout_s=60, what="all are known")
         assert held.send() == 200  # the last step, over a worker of the service before
         wait_until(lambda: open_sequences() == _COUNT, timeout_s=60, what="its end is known")
-        wait_until(lambda: not is_alive(first), timeout_s=90, what="the end of the service before")
+        wait_until(lambda: has_ended(first), timeout_s=90, what="the end of the service before")

@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 from lb.simulator.process import Ports
-from tests.fakes.process import free_ports, wait_until
+from tests.fakes.process import free_ports, has_ended, wait_until
 from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
-from tests.integration.test_standby import is_alive
 from tests.integration.test_upgrade_sequences import Keeping, keeping_servers, step
 
 _DIGEST = hashlib.sha256(b"0123456789abcdef0123456789abcdef").hexdigest()
@@ -422,7 +421,7 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
         done = serving.command("upgrade", "--admin", admin)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: serving.pid not in pids, timeout_s=60, what="the last service")
-        wait_until(lambda: not any(map(is_alive, pids)), timeout_s=60, what="the first ones ended")
+        wait_until(lambda: all(map(has_ended, pids)), timeout_s=60, what="the first ones ended")
         answered = sum(load.answered.values())
         wait_until(lambda: sum(load.answered.values()) > answered + 20, what="further answers")
     load.check()
@@ -457,7 +456,7 @@ def until_replaced(serving: Serving, halted: int) -> None:
     before = serving.pid
     os.kill(halted, signal.SIGCONT)
     wait_until(lambda: serving.pid != before, timeout_s=60, what="the next service")
-    wait_until(lambda: not is_alive(before), timeout_s=60, what="the end of the one before")
+    wait_until(lambda: has_ended(before), timeout_s=60, what="the end of the one before")
 
 
 def test_a_reload_during_an_upgrade_is_refused_and_not_lost(
