@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -152,8 +151,8 @@ def forget_what_stays() -> None:
 
 @pytest.fixture
 def unused_tcp_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of loopback that nobody listens on, and that stays so while the test runs."""
+    # Here, since it takes the environment as it is when it is imported.
+    from tests.fakes.process import free_ports
+
+    return free_ports(1)[0]

@@ -267,10 +267,10 @@ def test_a_busy_port_is_one_clear_sentence(tmp_path: Path, config: dict[str, Any
     )
 
 
-def test_one_port_serves_both_protocols(tmp_path: Path, config: dict[str, Any]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+def test_one_port_serves_both_protocols(
+    tmp_path: Path, config: dict[str, Any], unused_tcp_port: int
+) -> None:
+    address = f"127.0.0.1:{unused_tcp_port}"
     config["listen"]["http"] = config["listen"]["grpc"] = address
     running = Serving(tmp_path, config)
     try:
