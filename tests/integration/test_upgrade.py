@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from lb.simulator.process import Ports
+from tests.fakes.probe_counter import holding_successors
 from tests.fakes.process import ENVIRONMENT, wait_until
 from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
@@ -369,18 +370,17 @@ def halted(serving: Serving, config: dict[str, Any]) -> Iterator[int]:
     """A next process that has read its configuration and goes no further. The file then changes."""
     config |= {"reload": {"watch": True}}
     serving.until_serving()
-    serving.write(config)
-    serving.signal(signal.SIGHUP)
-    serving.until_logged("configuration reloaded")
-    known = serving.log.count("backend added")
-    serving.signal(signal.SIGUSR2)
-    serving.until_logged("backend added", known + 1)
-    pid = int(re.findall(r"next process started .*pid=(\d+)", serving.log)[-1])
-    os.kill(pid, signal.SIGSTOP)
-    serving.write(config | {"retry": {"attempts": 2}})
-    yield pid
-    if pid in serving.process.group:
-        os.kill(pid, signal.SIGCONT)
+    with holding_successors(serving, config) as gate:
+        probes = gate.count
+        serving.signal(signal.SIGUSR2)
+        gate.until_probed(probes + 1)
+        pid = int(re.findall(r"next process started .*pid=(\d+)", serving.log)[-1])
+        os.kill(pid, signal.SIGSTOP)
+        gate.answers.set()
+        serving.write(config | {"retry": {"attempts": 2}})
+        yield pid
+        if pid in serving.process.group:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_reload_during_an_upgrade_is_refused_and_not_lost(serving: Serving, halted: int) -> None:

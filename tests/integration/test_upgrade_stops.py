@@ -20,6 +20,7 @@ import pytest
 
 from lb.runtime.predecessor import VARIABLE, line
 from lb.simulator.process import Ports
+from tests.fakes.probe_counter import holding_successors
 from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 from tests.fakes.serving import Serving
 from tests.integration.test_upgrade import ask, begin, config, holding, serving
@@ -104,13 +105,16 @@ def test_a_stop_before_an_upgrade_leaves_no_next_process(serving: Serving) -> No
     check_nothing_is_left(serving)
 
 
-def test_a_stop_while_the_command_waits_is_its_answer(serving: Serving) -> None:
+def test_a_stop_while_the_command_waits_is_its_answer(
+    serving: Serving, config: dict[str, Any]
+) -> None:
     addresses = serving.until_serving()
     first = serving.pid
     client = http.client.HTTPConnection(addresses["admin"], timeout=_LIMIT_S)
-    client.request("POST", "/api/v1/upgrade")
-    os.kill(started(serving), signal.SIGSTOP)  # it never becomes ready
-    os.kill(first, signal.SIGTERM)
+    with holding_successors(serving, config):
+        client.request("POST", "/api/v1/upgrade")
+        os.kill(started(serving), signal.SIGSTOP)  # it never becomes ready
+        os.kill(first, signal.SIGTERM)
     answer = client.getresponse()
     assert json.loads(answer.read())["error"] == "upgrade failed"
     client.close()
@@ -174,17 +178,18 @@ def test_a_second_stop_of_the_old_process_cuts_at_both(
 
 
 def test_a_signal_to_the_successor_that_does_not_serve_yet_leaves_the_old_process(
-    serving: Serving,
+    serving: Serving, config: dict[str, Any]
 ) -> None:
     serving.until_serving()
     first = serving.pid
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        failed = serving.log.count("upgrade failed, this process goes on")
-        serving.signal(signal.SIGUSR2)
-        serving.until_logged(" next process started ", failed + 1)
-        os.kill(started(serving), number)
-        serving.until_logged("upgrade failed, this process goes on", failed + 1)
-        check_serves(serving, first)
+    with holding_successors(serving, config):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            failed = serving.log.count("upgrade failed, this process goes on")
+            serving.signal(signal.SIGUSR2)
+            serving.until_logged(" next process started ", failed + 1)
+            os.kill(started(serving), number)
+            serving.until_logged("upgrade failed, this process goes on", failed + 1)
+            check_serves(serving, first)
 
 
 @pytest.mark.parametrize("phase", [" next process started ", " giving way "])

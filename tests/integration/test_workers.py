@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lb.simulator.process import Ports
+from tests.fakes.probe_counter import ProbeCounter
 from tests.fakes.process import free_ports, has_ended, wait_until
 from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
@@ -108,43 +108,6 @@ def kill(serving: Serving, role: str) -> None:
     before = serving.log.count(f"process serves again role={role}")
     os.kill(processes(serving)[role], signal.SIGKILL)
     serving.until_logged(f"process serves again role={role}", before + 1)
-
-
-class ProbeCounter:
-    """A backend that counts questions for its readiness."""
-
-    def __init__(self) -> None:
-        counter = self
-        self.count = 0
-        self.answers = threading.Event()
-        """Probes are answered."""
-        self.answers.set()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == "/v2/health/ready":
-                    counter.count += 1
-                    counter.answers.wait()
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self) -> ProbeCounter:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.answers.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def test_both_workers_serve_and_their_counts_are_one(lasting: Serving) -> None:
