@@ -19,7 +19,7 @@ from lb.domain.standby import StandbyPhase
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 from tests.fakes.balancer import Balancer, running_balancer
-from tests.fakes.process import has_ended
+from tests.fakes.process import free_ports, has_ended
 from tests.fakes.slices import Slices
 from tests.wire.waiting import eventually
 
@@ -126,7 +126,10 @@ async def test_a_backend_that_is_activated_is_probed_often_whatever_the_interval
 
 
 async def test_a_server_that_is_killed_while_it_starts_loses_no_request(slices: Slices) -> None:
-    config = tree(slices.backend("gpu-1", 1, timeout="3s"), slices.backend("gpu-2", 2))
+    # It is still starting whenever it is killed.
+    starting = slices.started_by(("sleep", "600"), "gpu-1", 1, timeout="3s")
+    starting["http"] = f"127.0.0.1:{free_ports(1)[0]}"
+    config = tree(starting, slices.backend("gpu-2", 2))
     async with (
         asyncio.timeout(PATIENCE_S),
         running_balancer(config) as balancer,
