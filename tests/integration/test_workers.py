@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from lb.simulator.process import Ports
-from tests.fakes.probe_counter import ProbeCounter
+from tests.fakes.probe_counter import ProbeCounter, holding_successors
 from tests.fakes.process import free_ports, has_ended, wait_until
 from tests.fakes.serving import Serving, before_one
 from tests.fakes.steady_load import SteadyLoad
@@ -394,36 +394,33 @@ def test_upgrades_lose_nothing_and_keep_what_operators_said(serving: Serving) ->
 
 
 @contextmanager
-def halting(serving: Serving) -> Iterator[int]:
-    """The control process of a next service, which has read its settings and goes no further."""
-    started = serving.log.count("process started role=control")
-    serving.signal(signal.SIGUSR2)
-    serving.until_logged("process started role=control", started + 1)
-    pid = processes(serving)["control"]
-    os.kill(pid, signal.SIGSTOP)
-    yield pid
-    if pid in serving.process.group:
-        os.kill(pid, signal.SIGCONT)
+def halting(serving: Serving, config: dict[str, Any]) -> Iterator[ProbeCounter]:
+    """A next service whose control process has read its settings and waits for a probe."""
+    serving.until_serving()
+    with holding_successors(serving, config) as gate:
+        probes = gate.count
+        serving.signal(signal.SIGUSR2)
+        gate.until_probed(probes + 1)
+        yield gate
 
 
 @pytest.fixture
-def halted(serving: Serving) -> Iterator[int]:
+def halted(serving: Serving, config: dict[str, Any]) -> Iterator[ProbeCounter]:
     """As `halting`."""
-    serving.until_serving()
-    with halting(serving) as pid:
-        yield pid
+    with halting(serving, config) as gate:
+        yield gate
 
 
-def until_replaced(serving: Serving, halted: int) -> None:
+def until_replaced(serving: Serving, halted: ProbeCounter) -> None:
     """Let the next service go on, and wait until it serves alone."""
     before = serving.pid
-    os.kill(halted, signal.SIGCONT)
+    halted.answers.set()
     wait_until(lambda: serving.pid != before, timeout_s=60, what="the next service")
     wait_until(lambda: has_ended(before), timeout_s=60, what="the end of the one before")
 
 
 def test_a_reload_during_an_upgrade_is_refused_and_not_lost(
-    serving: Serving, config: dict[str, Any], halted: int
+    serving: Serving, config: dict[str, Any], halted: ProbeCounter
 ) -> None:
     addresses = serving.until_serving()
     admin = f"http://{addresses['admin']}"
@@ -443,17 +440,14 @@ def test_a_change_of_the_file_during_an_upgrade_is_not_lost(
 ) -> None:
     serving.until_serving()
     config["reload"] = {"watch": True}
-    serving.write(config)
-    serving.signal(signal.SIGHUP)
-    serving.until_logged("configuration reloaded")
-    with halting(serving) as halted:
+    with halting(serving, config) as halted:
         serving.write({**config, "retry": {"attempts": 2}})
         until_replaced(serving, halted)
         serving.until_logged("reloaded role=control changed=retry.attempts by=watch")
 
 
 def test_a_reload_during_an_upgrade_that_fails_follows_it(
-    serving: Serving, config: dict[str, Any], halted: int
+    serving: Serving, config: dict[str, Any], halted: ProbeCounter
 ) -> None:
     before = serving.pid
     serving.write({**config, "retry": {"attempts": 2}})
@@ -464,7 +458,9 @@ def test_a_reload_during_an_upgrade_that_fails_follows_it(
     assert serving.pid == before
 
 
-def test_what_operators_say_during_an_upgrade_lives_on(serving: Serving, halted: int) -> None:
+def test_what_operators_say_during_an_upgrade_lives_on(
+    serving: Serving, halted: ProbeCounter
+) -> None:
     addresses = serving.until_serving()
     admin = f"http://{addresses['admin']}"
     for said in (
@@ -476,7 +472,7 @@ def test_what_operators_say_during_an_upgrade_lives_on(serving: Serving, halted:
         assert done.returncode == 0, done.stderr
     until_replaced(serving, halted)
     _, answer = get(addresses["admin"], "/api/v1/backends")
-    only, other = json.loads(answer)["backends"]
+    only, _, other = json.loads(answer)["backends"]
     assert only["state"] == "draining"
     assert other["name"] == "other"
     serving.signal(signal.SIGTERM)

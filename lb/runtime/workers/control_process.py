@@ -116,7 +116,7 @@ class ControlProcess:
         try:
             tasks.spawn(channel.run(self._on_order, self._stop.set), name="supervisor")
             tasks.spawn(watch_files(balancer, self._watches()), name="files")
-            if not self._gave_way:
+            if not (self._gave_way or seat.is_next):
                 await listener_set.open_own()
             self._is_prepared = True
             resume_operator_state(balancer, self._operator)
@@ -151,6 +151,10 @@ class ControlProcess:
         match event:
             case "serving":
                 self._is_serving = True
+                if self._seat.is_next:
+                    # What operators said before was for the service that serves: it tells us all.
+                    work = self._listener_set.open_own()
+                    self._balancer.parts.tasks.spawn(work, name="own listeners")
             case "draining":
                 self._is_draining = True
                 self._reloader.closed = "the service shuts down"

@@ -60,6 +60,8 @@ class Seat:
     """Shows the control process that a connection comes from a worker."""
     operator: Mapping[str, Any]
     """What operators have said to control processes before this one."""
+    is_next: bool
+    """Another service serves until this one does. What operators say is said to that one."""
     gave_way: bool
     """The next service serves: this one only answers what it has."""
     counts: list[list[Any]]
@@ -120,6 +122,7 @@ def find_seat(environment: MutableMapping[str, str]) -> Seat | None:
         hub=greeting["hub"],
         token=greeting["token"],
         operator=greeting["operator"],
+        is_next=greeting["is_next"],
         gave_way=greeting["gave_way"],
         counts=greeting["counts"],
         listeners=listeners,

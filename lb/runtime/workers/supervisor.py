@@ -460,6 +460,7 @@ class Supervisor:
             "hub": self._hub.getsockname()[1:].decode(),
             "token": self._token,
             "operator": self._operator,
+            "is_next": self._predecessor is not None and not self._is_serving,
             "gave_way": self._is_replaced,
             "counts": self._counts if child.role == CONTROL else [],
         }

@@ -56,8 +56,8 @@ class Control:
         self.address = self.listening.getsockname().decode()
         self.seat = Seat(
             role=CONTROL, index=-1, count=2, start=2, settings=_SETTINGS, digest="", identity=b"a",
-            hub="", token="token", operator={}, gave_way=False, counts=counts, listeners=(),
-            board=-1, hub_socket=self.listening, channel=self.channel,
+            hub="", token="token", operator={}, is_next=False, gave_way=False, counts=counts,
+            listeners=(), board=-1, hub_socket=self.listening, channel=self.channel,
         )  # fmt: skip
         self.kept: list[list[Any]] = []
         """What the supervisor keeps for the next one."""

@@ -28,7 +28,7 @@ def test_what_the_supervisor_says_beside_the_seat_is_left_for_its_channel(tmp_pa
     ours, theirs = socket.socketpair()
     seat = {
         "role": WORKER, "index": 1, "count": 2, "start": 3, "digest": "", "identity": "a",
-        "hub": "", "token": "", "operator": {}, "gave_way": False, "counts": [],
+        "hub": "", "token": "", "operator": {}, "is_next": False, "gave_way": False, "counts": [],
         "settings": _SETTINGS,
     }  # fmt: skip
     with ours, (tmp_path / "board").open("wb") as board:
