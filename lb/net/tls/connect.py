@@ -19,7 +19,7 @@ _ProtocolT = TypeVar("_ProtocolT")
 class DialledTls(TlsTransport, Generic[_ProtocolT]):
     """One connection to a backend; `secured` tells how its handshake ended."""
 
-    __slots__ = ("_address", "_factory", "_tls", "_under", "secured")
+    __slots__ = ("_address", "_factory", "_tls", "secured")
 
     def __init__(
         self,
@@ -33,7 +33,6 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         self._tls = tls
         self._address = address
         self._factory = factory
-        self._under = tls.context
         self.secured: asyncio.Future[_ProtocolT] = loop.create_future()
         """The protocol above once it has its connection, or a TlsError."""
 
@@ -51,11 +50,11 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         """asyncio: the plain connection stands."""
         super().connection_made(transport)
         tls = self._tls
-        # The files may have changed while it connected, and sessions belong to one context.
-        self._under = tls.context
         try:
+            # Not one from before it connected: files may have changed, and a session belongs to
+            # one context.
             secure = self.make_object(
-                self._under,
+                tls.context,
                 server_hostname=tls.server_name(self._address),
                 session=tls.session_for(self._address),
             )
@@ -93,7 +92,7 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: gone. Its session may serve the next one: tickets come after the handshake."""
         tls, secure = self._tls, self._object
-        is_good = self._is_open and self._failure is None and tls.context is self._under
-        if is_good and secure is not None:
+        is_good = self._is_open and self._failure is None
+        if is_good and secure is not None and secure.context is tls.context:
             tls.keep_session(self._address, secure)
         super().connection_lost(exc)
