@@ -119,9 +119,7 @@ async def serve(
 async def _addresses(process: ChildProcess) -> Mapping[str, str]:
     async with asyncio.timeout(_START_S):
         while True:
-            lines = whole_lines(process.log)
-            line = next((line for line in lines if " serving " in line), "")
-            if line:
+            if line := process.start_line:
                 return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
             if not process.is_running:
                 raise RuntimeError(f"it did not start:\n{process.last_lines()}")

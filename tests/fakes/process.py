@@ -64,6 +64,11 @@ class ChildProcess:
                 found.append(int(folder.name))
         return sorted(found)
 
+    @property
+    def start_line(self) -> str:
+        """The line of its log by which a balancer says where it serves; empty until it does."""
+        return next((line for line in whole_lines(self.log) if " serving " in line), "")
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process alone, not to what it started."""
         self._process.send_signal(number)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from lb.simulator.process import Ports
-from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until, whole_lines
+from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
 _START_S = 60.0
 
@@ -73,18 +73,14 @@ class Serving:
 
     def until_serving(self) -> dict[str, str]:
         """Wait for the start-up line and return its addresses by listener."""
-
-        def found() -> list[str]:
-            return [line for line in whole_lines(self.process.log) if " serving " in line]
-
         wait_until(
-            lambda: bool(found()) or not self.process.is_running,
+            lambda: bool(self.process.start_line) or not self.process.is_running,
             timeout_s=_START_S,
             what="the start-up line",
         )
-        lines = found()
-        assert lines, self.log
-        return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", lines[0]))
+        line = self.process.start_line
+        assert line, self.log
+        return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process that serves.

@@ -16,7 +16,7 @@ import psutil
 import yaml
 
 from tests.fakes.certificates import Authority
-from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until, whole_lines
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.floods.good import Sample
 from tests.floods.line import Target
 from tests.floods.observation import Observation, Observer
@@ -89,16 +89,13 @@ class Stage:
         }
 
     def _until_serving(self) -> dict[str, int]:
-        def found() -> list[str]:
-            return [line for line in whole_lines(self.balancer.log) if " serving " in line]
-
         wait_until(
-            lambda: bool(found()) or not self.balancer.is_running,
+            lambda: bool(self.balancer.start_line) or not self.balancer.is_running,
             timeout_s=_START_S, what="the start-up line",
         )  # fmt: skip
-        lines = found()
-        assert lines, self.log
-        addresses = {name: int(port) for name, port in re.findall(r"(\w+)=\S+?:(\d+)", lines[0])}
+        line = self.balancer.start_line
+        assert line, self.log
+        addresses = {name: int(port) for name, port in re.findall(r"(\w+)=\S+?:(\d+)", line)}
         self._metrics_port = addresses["metrics"]
         wait_until(
             lambda: self.metrics()["pool_eligible_backends"] == 2,
