@@ -16,9 +16,13 @@ import pytest
 
 from lb.kserve import inference_pb2 as pb
 from lb.testing import Balancer, StartError, running, simulated
-from tests.fakes.process import ENVIRONMENT, REPOSITORY, wait_until
+from tests.fakes.process import ENVIRONMENT, REPOSITORY, free_from, wait_until
 
 pytest_plugins = ["pytester"]
+
+_PORTS_OF_TWO = (0, 1, 2, 100, 101, 102)
+"""Of two Tritons, from their first one on. What is killed and started again needs ports that are
+not given to connections meanwhile."""
 
 
 def infer(balancer: Balancer) -> list[int]:
@@ -39,7 +43,10 @@ def infer(balancer: Balancer) -> list[int]:
 
 
 def test_requests_go_on_when_a_triton_is_killed_and_it_comes_back() -> None:
-    with simulated(2, speeds=[1, 2]) as tritons, running(tritons) as balancer:
+    with (
+        simulated(2, speeds=[1, 2], first_port=free_from(_PORTS_OF_TWO)) as tritons,
+        running(tritons) as balancer,
+    ):
         assert infer(balancer) == [2 * each for each in range(16)]
         tritons[0].kill()
         for _ in range(20):
@@ -76,7 +83,7 @@ def test_a_triton_ends_with_a_process_that_is_killed() -> None:
 
 def test_tritons_start_in_a_process_that_uses_grpc() -> None:
     """A fork would run gRPC's handlers in the child, which may hang there."""
-    with simulated(2) as tritons, running(tritons) as balancer:
+    with simulated(2, first_port=free_from(_PORTS_OF_TWO)) as tritons, running(tritons) as balancer:
         infer(balancer)
         with grpc.insecure_channel(balancer.grpc) as channel:
             grpc.channel_ready_future(channel).result(timeout=30)
