@@ -162,6 +162,15 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
             ),
         ),
         Scenario(
+            "lost-many",
+            "400 requests at once that Tritons never answer, for one model; their clients stay",
+            (steps.rest(3.0), steps.lose_at_once(400), steps.rest(3.0), steps.kill(0, 1, 2)),
+            (
+                note("unserved", "later requests for that model without an answer", 0),
+                failed_share("lose", "found", 0.0),
+            ),
+        ),
+        Scenario(
             "slow",
             "one becomes 20 times slower",
             (

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.faults.between import Fault
 from benchmarks.faults.contestants import Contestant, TritonLb
 from benchmarks.faults.load import Load
-from benchmarks.faults.lost import unserved_beside
+from benchmarks.faults.lost import unserved_behind, unserved_beside
 from benchmarks.faults.site import Site
 from benchmarks.load.bench import say
 from tests.fakes.process import wait_until
@@ -177,6 +177,18 @@ def lose(times: int) -> Step:
     async def step(stage: Stage) -> None:
         stage.mark("lose")
         stage.notes["unserved"] = await unserved_beside(stage.contestant.target, times)
+        stage.mark("found")
+
+    return step
+
+
+def lose_at_once(times: int) -> Step:
+    """Send so many requests at once that Tritons never answer; marks `lose` and `found`. Notes as
+    `unserved` how many good ones for the same model that come later are not answered."""
+
+    async def step(stage: Stage) -> None:
+        stage.mark("lose")
+        stage.notes["unserved"] = await unserved_behind(stage.contestant.target, times)
         stage.mark("found")
 
     return step

@@ -108,10 +108,12 @@ class BatchingModelBackend(ModelBackend):
 
     def estimate(self, rows: int, size: int, now: float) -> Estimate:
         """Predict when a request would execute here; see `ModelBackend`."""
-        can_take = (self.can_take() or self.may_try(now)) and not self.is_shut()
+        can_take = self.can_take()
+        is_tried = not can_take and self.may_try(now)
+        can_take = (can_take or is_tried) and not self.is_shut()
         begins_at = now
         filled = rows
-        if len(self._running) >= self.instances or not can_take:
+        if not can_take or (len(self._running) >= self.instances and not is_tried):
             # A full model backend is free when something ends, though an instance seems idle.
             full, ahead = divmod(self.waiting_rows, self.batch)
             begins_at = self._next_at(now)
@@ -177,6 +179,7 @@ class BatchingModelBackend(ModelBackend):
         if ending is Ending.FAILED:
             self.penalty.on_failure(now)
         elif ending is Ending.GOOD:
+            self.stats.answered_at = now
             if self.penalty.factor != 1.0:
                 self.penalty.on_success(now)
             self.missed(ticket, now)

@@ -330,7 +330,7 @@ class ModelBackend:
             # `may_try` is written out.
             if not may_begin and now >= self.unanswered.check_at:
                 self.check_overdue(now)
-            if self.unanswered.open_at == count:
+            if count < self.unanswered.open_below:
                 begins_at = now
                 may_begin = True
         if backend.max_in_flight and self.is_shut():
@@ -374,13 +374,24 @@ class ModelBackend:
 
     def check_overdue(self, now: float) -> None:
         """Find requests in flight that are overdue."""
-        self.unanswered.check(now, self.load.cost.mean_s, self._ends_at[self._ends % _ENDS])
+        load = self.load
+        unanswered = self.unanswered
+        usual_s = load.cost.mean_s
+        unanswered.check(
+            now,
+            usual_s=usual_s,
+            ended_at=self._ends_at[self._ends % _ENDS],
+            answered_at=self.stats.answered_at,
+            others=load.in_flight - len(unanswered.tickets),
+            others_expected_s=usual_s * (1 + load.in_flight // self.slots),
+            may_grow=not self.is_exact,
+        )
 
     def may_try(self, now: float) -> bool:
         """Whether one more request may begin because all that are in flight are overdue."""
         if now >= self.unanswered.check_at:
             self.check_overdue(now)
-        return 0 < self.load.in_flight == self.unanswered.open_at
+        return 0 < self.load.in_flight < self.unanswered.open_below
 
     def _doubted(self, took_s: float, now: float) -> float:
         """Lower an old estimate: a slow model backend may have become as fast as the best."""
@@ -535,7 +546,7 @@ class ModelBackend:
             cost.count < MIN_SAMPLES
             or cost.byte_s
             or self.external_load is not None
-            or self.unanswered.open_at
+            or self.unanswered.open_below
         ):
             self.begin(ticket, self.estimate(ticket.rows, ticket.size, now), now)
             return
@@ -583,6 +594,7 @@ class ModelBackend:
             if self.is_doubted(now) and (took_s := self.executed_s(ticket, now)) >= 0.0:
                 self.gave_up(took_s, ticket.work_s, now)
             return
+        self.stats.answered_at = now
         if self.penalty.factor != 1.0:
             self.penalty.on_success(now)
         cost = load.cost
@@ -634,6 +646,10 @@ class ModelBackend:
             rows: by how much more rows they have.
             now: the time.
         """
+        if count + ends > 0:
+            self.unanswered.began_elsewhere(count + ends, now)
+        if ends:
+            self.stats.answered_at = now
         load = self.load
         load.in_flight += count
         load.work_s = max(0.0, load.work_s + work_s)

@@ -346,18 +346,23 @@ class ModelQueue:
             model_backend.is_watched = is_watched
 
     def give_up_unanswered(
-        self, ended: Ticket, model_backend: ModelBackend, now: float, ending: Ending
+        self, model_backend: ModelBackend, answered_from: float | None, now: float
     ) -> list[Ticket]:
         """After the end of a request at a model backend with overdue ones, count those no more that
         its answer proves to be lost; see `lb.balancing.unanswered`.
 
+        Args:
+            model_backend: where it ended.
+            answered_from: when it began, if it proves anything; see `Unanswered.answered_from`.
+            now: the time.
+
         Returns:
             These.
         """
-        unanswered = model_backend.unanswered
         lost: list[Ticket] = []
-        if ending is Ending.GOOD and ended.began_at >= unanswered.since:
-            lost = unanswered.overdue(ended.began_at, model_backend.load.cost.mean_s)
+        if answered_from is not None:
+            usual_s = model_backend.load.cost.mean_s
+            lost = model_backend.unanswered.overdue(answered_from, usual_s)
         for ticket in lost:
             if ticket.model_backend is model_backend:
                 model_backend.end(ticket, now, Ending.NEITHER)

@@ -35,6 +35,7 @@ class ModelStats:
         "_mean_s",
         "_off_s",
         "_side_by_side",
+        "answered_at",
         "arrival_s",
         "arrivals",
         "best",
@@ -55,6 +56,8 @@ class ModelStats:
         ones, so that they are tried."""
         self.best: Costed | None = None
         """The fastest model backend."""
+        self.answered_at = 0.0
+        """When a model backend has answered a request last."""
         self._side_by_side = 1
         """The most executions that run side by side on a model backend."""
         self.tail_s = 0.0

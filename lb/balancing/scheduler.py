@@ -431,7 +431,18 @@ class Scheduler:
         ending: Ending,
     ) -> None:
         """Give up lost requests after one has ended at a model backend with overdue ones."""
-        for lost in model_queue.give_up_unanswered(ended, model_backend, now, ending):
+        answered_from = model_backend.unanswered.answered_from(ended, ending)
+        self._give_up(model_queue, model_backend, answered_from, now)
+
+    def _give_up(
+        self,
+        model_queue: ModelQueue,
+        model_backend: ModelBackend,
+        answered_from: float | None,
+        now: float,
+    ) -> None:
+        """Give up what is lost; see `ModelQueue.give_up_unanswered`."""
+        for lost in model_queue.give_up_unanswered(model_backend, answered_from, now):
             self.on_lost(lost, now)
         self._mark_ready((model_queue,), now)
 

@@ -304,6 +304,23 @@ class SharedScheduler(Scheduler):
         else:
             self._tell_soon(now)
 
+    def _review(
+        self,
+        ended: Ticket,
+        model_queue: ModelQueue,
+        model_backend: ModelBackend,
+        now: float,
+        ending: Ending,
+    ) -> None:
+        """Give up lost requests, and have others give up theirs; see `Scheduler`. They are told
+        when they are told of the end."""
+        answered_from = model_backend.unanswered.answered_from(ended, ending)
+        if answered_from is not None:
+            entry = self._load(model_queue, model_backend, now).own_entry
+            entry.answered_from = answered_from
+            self._board.write_sample(entry)
+        super()._review(ended, model_queue, model_backend, now, ending)
+
     def _hand_over(self, now: float) -> None:
         """Ring for the workers with the most urgent requests where requests have ended in whose
         place none of this worker begins. The others must have been told of them."""
@@ -622,13 +639,18 @@ class SharedScheduler(Scheduler):
             )
             if samples > seen.samples:
                 self._learn(seen, model_backend, now)
+            unanswered = model_backend.unanswered
+            if ended and unanswered.tickets and unanswered.review_at <= now:
+                answered_from = self._board.read_sample(seen.worker, seen.number)[4]
+                self._give_up(model_queue, model_backend, answered_from, now)
+                self._write_load(shared)
             return
         change = count - seen.count
         queue = self._queue_keys.get(key)
         if queue is not None:
             self._on_queue(seen.worker, queue, values, change, now)
             if samples > seen.samples:
-                took_s, _, _, _ = self._board.read_sample(seen.worker, seen.number)
+                took_s, *_ = self._board.read_sample(seen.worker, seen.number)
                 queue.stats.learn_tail(took_s, now)
             return
         limited = self._limited.get(key)
@@ -692,7 +714,7 @@ class SharedScheduler(Scheduler):
         """Learn from the last execution that another worker tells of, unless it is no news."""
         cost = model_backend.load.cost
         if cost.count <= _CONFIDENT_SAMPLES or now - cost.at > _NEWS_S:
-            took_s, rows, size, _ = self._board.read_sample(seen.worker, seen.number)
+            took_s, rows, size, *_ = self._board.read_sample(seen.worker, seen.number)
             model_backend.learn(took_s, int(rows), int(size), now)
 
     def _count_anew(self, shared: SharedLoad, model_backend: ModelBackend, now: float) -> None:
@@ -837,10 +859,10 @@ class SharedScheduler(Scheduler):
         model_backend: ModelBackend | None = ticket.model_backend
         if model_backend is None or not (backend.max_in_flight or model_backend.is_exact):
             return False
+        # Where all others are overdue, one more may be tried beyond the limit.
+        is_trial = model_backend.load.in_flight <= model_backend.unanswered.open_below
         self._read(now)
         count = model_backend.load.in_flight
-        # Where all others are overdue, one more may be tried beyond the limit.
-        is_trial = model_backend.unanswered.open_at == count - 1
         if count > model_backend.limit and model_backend.is_exact and not is_trial:
             return True
         limit = backend.max_in_flight

@@ -2,7 +2,11 @@
 
 A request is overdue once it has taken a multiple of its estimate, and at least a second. When
 everything in flight is overdue, one more request may begin. Its answer proves that the overdue
-requests are lost: from then on they count neither toward the limit nor as load.
+requests are lost: from then on they count neither toward the limit nor as load. If it becomes
+overdue as well, more begin: the more, the longer no backend has answered a request of the model.
+
+What other workers have in flight is overdue, too, before any more begins. A worker only knows of it
+when the last one began. It gives up its own requests alone, and tells others what was answered.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from lb.balancing.tuning import TUNING
-from lb.domain.schedule import NO_DEADLINE, Ticket
+from lb.domain.schedule import NO_DEADLINE, Ending, Ticket
 
 LOST_S: Final = TUNING.overdue_s
 LOST_TIMES: Final = TUNING.overdue_ratio
@@ -33,11 +37,17 @@ def ignore_lost(_ticket: Ticket, _now: float) -> None:
 class Unanswered:
     """The requests in flight of one model backend."""
 
-    __slots__ = ("check_at", "open_at", "review_at", "since", "tickets")
+    __slots__ = (
+        "check_at", "open_below", "others_at", "others_further", "review_at", "since", "tickets",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tickets: dict[Ticket, None] = {}
-        """All requests in flight, in the order in which they began."""
+        """All requests in flight of this worker, in the order in which they began."""
+        self.others_at = 0.0
+        """When a request of another worker began last, as far as this worker has heard."""
+        self.others_further = 0
+        """How many of other workers have begun since one was overdue."""
         self.check_at = 0.0
         """When `check` is due again."""
         self.review_at = 0.0
@@ -45,45 +55,79 @@ class Unanswered:
         due."""
         self.since = NO_DEADLINE
         """When a request was first seen to be overdue; infinite while none is."""
-        self.open_at = 0
-        """One more request may begin while exactly this many are in flight; 0: not at all."""
+        self.open_below = 0
+        """Further requests may begin while fewer than this many are in flight; 0: not at all."""
 
-    def check(self, now: float, usual_s: float, ended_at: float) -> None:
-        """Look for overdue requests. The result holds until `check_at`, unless a request ends.
+    def check(
+        self,
+        now: float,
+        *,
+        usual_s: float,
+        ended_at: float,
+        answered_at: float,
+        others: int,
+        others_expected_s: float,
+        may_grow: bool,
+    ) -> None:
+        """Look for overdue requests. The result holds until `check_at`, unless a request begins or
+        ends.
 
         Args:
             now: the time.
             usual_s: seconds that an execution takes in this model backend.
             ended_at: when a request ended last in this model backend.
+            answered_at: when any backend has answered a request of the model last.
+            others: requests in flight of other workers.
+            others_expected_s: how long the last of these was probably expected to take.
+            may_grow: more than one may begin at once, since nobody has given a limit.
         """
         since = self.since
         self.check_at = now + LOST_S
-        self.open_at = overdue = further = 0
-        after_s = 0.0
-        last: Ticket | None = None
+        self.open_below = overdue = further = 0
+        after_s = last_at = 0.0
         for ticket in self.tickets:
             after_s = self._overdue_after_s(ticket, usual_s)
-            if ticket.began_at + after_s <= now:
+            last_at = ticket.began_at
+            if last_at + after_s <= now:
                 overdue += 1
-                further += ticket.began_at >= since
+                further += last_at >= since
             else:
-                self.check_at = min(self.check_at, ticket.began_at + after_s)
-            last = ticket
-        if not overdue or last is None:
+                self.check_at = min(self.check_at, last_at + after_s)
+        if others:
+            others_after_s = overdue_after_s(others_expected_s)
+            last_at = max(last_at, self.others_at)
+            after_s = max(after_s, others_after_s)
+            if self.others_at + others_after_s <= now:
+                overdue += others
+            else:
+                self.check_at = min(self.check_at, self.others_at + others_after_s)
+        if not overdue:
             self.since = NO_DEADLINE
             self.review_at = self.check_at
             return
         self.review_at = 0.0
         if since > now:
             self.since = now
-        if overdue == len(self.tickets):
+            self.others_further = 0
+        further += min(others, self.others_further)
+        if overdue == len(self.tickets) + others:
             # Where requests still end the others are late, not lost.
-            quiet_from = max(last.began_at, ended_at)
-            open_from = quiet_from + after_s * min(1 << further, _MAX_BACKOFF)
+            quiet_from = max(last_at, ended_at)
+            grows = may_grow and answered_at + after_s <= now
+            backoff = 1 if grows else min(1 << further, _MAX_BACKOFF)
+            open_from = quiet_from + after_s * backoff
             if open_from <= now:
-                self.open_at = overdue
+                self.open_below = overdue + (1 + further if grows else 1)
             else:
                 self.check_at = min(self.check_at, open_from)
+
+    def began_elsewhere(self, count: int, now: float) -> None:
+        """Note that requests of other workers have begun."""
+        self.others_at = now
+        self.others_further += count
+        if self.open_below:
+            self.open_below = 0
+            self.check_at = now
 
     def _overdue_after_s(self, ticket: Ticket, usual_s: float) -> float:
         expected_s = ticket.expected_s
@@ -91,6 +135,12 @@ class Unanswered:
             # The estimate contains how long the overdue requests might still take.
             expected_s = min(expected_s, LOST_S + usual_s)
         return overdue_after_s(expected_s)
+
+    def answered_from(self, ended: Ticket, ending: Ending) -> float | None:
+        """When a request began whose end proves that those are lost that were overdue then. None:
+        it proves nothing."""
+        is_proof = ending is Ending.GOOD and ended.began_at >= self.since
+        return ended.began_at if is_proof else None
 
     def overdue(self, began_at: float, usual_s: float) -> list[Ticket]:
         """The requests that were overdue at a time when another request began."""

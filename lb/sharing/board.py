@@ -26,7 +26,7 @@ _RING: Final = 1024
 MAX_ENTRIES: Final = 8192
 """Entries per worker: 200 backends with 40 models each. Entries without load are used again."""
 _HEADER: Final = 8
-_ENTRY: Final = 12
+_ENTRY: Final = 13
 _SAMPLE_AT: Final = 8
 """The first cell of an entry's sample."""
 _REGION: Final = _HEADER + _RING + MAX_ENTRIES * _ENTRY
@@ -68,8 +68,8 @@ class Entry:
     """What one worker says of one key. Which fields are used depends on what the key stands for."""
 
     __slots__ = (
-        "alone_s", "at", "count", "ends", "high", "key", "number", "rows", "sample_rows",
-        "sample_size", "samples", "since", "took_s", "work_s",
+        "alone_s", "answered_from", "at", "count", "ends", "high", "key", "number", "rows",
+        "sample_rows", "sample_size", "samples", "since", "took_s", "work_s",
     )  # fmt: skip
 
     def __init__(self, key: int) -> None:
@@ -103,20 +103,22 @@ class Entry:
         self.alone_s = 0.0
         """Seconds from here to the backend and back, with an execution that need not wait; see
         `ModelBackend.alone_s`."""
+        self.answered_from = 0.0
+        """When a request began that was answered well while others were overdue."""
 
 
 Values = tuple[int, int, int, int, int, int, float, float]
 """An entry as readers have it: key, count, high, rows, ends, samples, work_s, since; see `Entry`.
 """
-Sample = tuple[float, float, float, float]
-"""The last sample of an entry: took_s, sample_rows, sample_size, alone_s."""
+Sample = tuple[float, float, float, float, float]
+"""The last sample of an entry: took_s, sample_rows, sample_size, alone_s, answered_from."""
 # A native number is copied by one store or load of 8 bytes. The names are bound methods, since a
 # call of them is the largest part of what sharing costs.
 _VALUES: Final = Struct("6q2d")
 _READ: Final = _VALUES.unpack_from
 _WRITE: Final = Struct("5q2d").pack_into
 """All but the key."""
-_SAMPLE: Final = Struct("4d")
+_SAMPLE: Final = Struct("5d")
 _READ_SAMPLE: Final = _SAMPLE.unpack_from
 _WRITE_SAMPLE: Final = _SAMPLE.pack_into
 
@@ -226,6 +228,7 @@ class Board:
                 entry.sample_rows,
                 entry.sample_size,
                 entry.alone_s,
+                entry.answered_from,
             )
 
     def write_queued(self, count: int) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 
 import pytest
 
 from lb.balancing.scheduler import Scheduler
+from lb.balancing.shared_scheduler import SharedScheduler
 from lb.balancing.unanswered import LOST_S, overdue_after_s
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, QueuePlan, RequestClass, Ticket
+from lb.sharing.board import Board, size
 from tests.fakes.backends import make_backend
 
 TOOK_S = 0.005
+TICK_S = 0.1
 LIMITS = {
     "a limit of 1": Capacity(1),
     "a limit of 2": Capacity(2),
@@ -25,44 +29,71 @@ LIMITS = {
 
 
 class World:
-    """A scheduler and its backends, each of which answers at once what it answers at all."""
+    """Schedulers of one or several workers, and their backends, each of which answers at once what
+    it answers at all."""
 
-    def __init__(self, limit: Capacity, count: int = 1) -> None:
-        self.scheduler = Scheduler()
+    def __init__(self, limit: Capacity, count: int = 1, workers: int = 1) -> None:
+        self.schedulers = [Scheduler()]
+        if workers > 1:
+            memory = memoryview(bytearray(size(workers)))
+            boards = [Board(memory, index, workers) for index in range(workers)]
+            self.schedulers = [SharedScheduler(board) for board in boards]
+        self.scheduler = self.schedulers[0]
         self.lost: list[Ticket] = []
-        self.scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
-        self.backends = tuple(make_backend(f"b{number}") for number in range(count))
+        self.backends: dict[Scheduler, tuple[Backend, ...]] = {}
+        for scheduler in self.schedulers:
+            scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
+            names = [f"b{number}" for number in range(count)]
+            self.backends[scheduler] = tuple(make_backend(name) for name in names)
         self.plan = QueuePlan(limits={}, default=limit)
-        self.now = 100.0
+        self.now = self.ticked_at = 100.0
+        self.asked = 0
         self.served = 0
         self.unanswerable: set[Ticket] = set()
-        self.running: list[Ticket] = []
+        self.silent: Backend | None = None
+        """Answers nothing."""
+        self.running: dict[Ticket, Scheduler] = {}
+        self._tick()
         for _ in range(40 * count):
             self.ask()
             self.run(0.1)
 
-    def ask(self, *, is_answered: bool = True, eligible: tuple[Backend, ...] = ()) -> Ticket:
-        ticket = Ticket(RequestClass(b"m", b"", self.plan, eligible or self.backends), self.now)
+    def ask(self, *, is_answered: bool = True, only: int | None = None) -> Ticket:
+        """Have the next worker place a request that all backends may get, or only one of them."""
+        scheduler = self.schedulers[self.asked % len(self.schedulers)]
+        self.asked += 1
+        eligible = self.backends[scheduler]
+        if only is not None:
+            eligible = eligible[only : only + 1]
+        ticket = Ticket(RequestClass(b"m", b"", self.plan, eligible), self.now)
         if not is_answered:
             self.unanswerable.add(ticket)
-        if self.scheduler.offer(ticket, self.now) is not None:
-            self._began(ticket)
+        if scheduler.offer(ticket, self.now) is not None:
+            self._began(ticket, scheduler)
         return ticket
 
-    def _began(self, ticket: Ticket) -> None:
+    def _began(self, ticket: Ticket, scheduler: Scheduler) -> None:
         assert ticket.backend is not None
         ticket.backend.in_flight += 1
-        self.running.append(ticket)
+        self.running[ticket] = scheduler
 
     def complete(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
-        self.running.remove(ticket)
+        scheduler = self.running.pop(ticket)
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
-        self.scheduler.complete(ticket, self.now, ending)
+        scheduler.complete(ticket, self.now, ending)
 
-    def _turn(self) -> None:
-        while (ticket := self.scheduler.next_due(self.now)) is not None:
-            self._began(ticket)
+    def turn(self) -> None:
+        """Begin what is due."""
+        for scheduler in self.schedulers:
+            while (ticket := scheduler.next_due(self.now)) is not None:
+                self._began(ticket, scheduler)
+
+    def _tick(self) -> None:
+        self.ticked_at = self.now
+        for scheduler in self.schedulers:
+            if isinstance(scheduler, SharedScheduler):
+                scheduler.tick(self.now)
 
     def run(self, seconds: float, *, stops: Callable[[], bool] = bool) -> None:
         """Let time pass; wakes are kept and each good request takes `TOOK_S`."""
@@ -71,22 +102,31 @@ class World:
             ends = [
                 (ticket.began_at + TOOK_S, ticket.number, ticket)
                 for ticket in self.running
-                if ticket not in self.unanswerable
+                if ticket not in self.unanswerable and ticket.backend is not self.silent
             ]
-            ended_at = min(ends)[0] if ends else NO_DEADLINE
-            at = min(ended_at, self.scheduler.wake_at)
+            ended_at = min(ends, key=itemgetter(0))[0] if ends else NO_DEADLINE
+            tick_at = self.ticked_at + TICK_S if len(self.schedulers) > 1 else NO_DEADLINE
+            wakes = [scheduler.wake_at for scheduler in self.schedulers]
+            at = min(ended_at, tick_at, *wakes)
             if at > end:
                 break
             self.now = max(self.now, at)
             if at == ended_at:
-                self.complete(min(ends)[2])
+                self.complete(min(ends, key=itemgetter(0))[2])
                 self.served += 1
-            self._turn()
+            elif at == tick_at:
+                self._tick()
+            self.turn()
         self.now = max(self.now, end) if not stops() else self.now
 
     @property
     def in_flight(self) -> int:
-        return sum(model_backend.in_flight for model_backend in self.scheduler.model_backends())
+        """What all workers believe to be in flight."""
+        return sum(
+            model_backend.in_flight
+            for scheduler in self.schedulers
+            for model_backend in scheduler.model_backends()
+        )
 
 
 @pytest.fixture(params=LIMITS)
@@ -99,12 +139,13 @@ def test_patience_is_a_multiple_and_at_least_a_second() -> None:
     assert overdue_after_s(10.0) == 50.0
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("lost", [1, 2, 5])
 def test_requests_that_are_never_answered_do_not_hold_back_others(
-    limit: Capacity, count: int, lost: int
+    limit: Capacity, count: int, lost: int, workers: int
 ) -> None:
-    world = World(limit, count)
+    world = World(limit, count, workers)
     for _ in range(lost):
         world.ask(is_answered=False)
     good = [world.ask() for _ in range(20)]
@@ -143,6 +184,30 @@ def test_one_more_request_at_a_time_begins_beside_overdue_ones() -> None:
     assert sum(ticket.is_waiting for ticket in more) == 10 - len(begun_at)
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("name", ["found by itself", "two instances", "batches", "adaptive"])
+def test_hundreds_of_lost_requests_hold_back_others_for_seconds(name: str, workers: int) -> None:
+    world = World(LIMITS[name], 2, workers)
+    for _ in range(400):
+        world.ask(is_answered=False)
+    good = [world.ask() for _ in range(workers)]
+    world.run(20 * LOST_S)
+    assert all(ticket.backend is None and not ticket.is_waiting for ticket in good)
+
+
+def test_a_backend_that_never_answers_gets_few_requests_while_another_one_answers() -> None:
+    world = World(LIMITS["found by itself"], 2)
+    world.silent = world.backends[world.scheduler][0]
+    for _ in range(200):
+        for _ in range(20):
+            world.ask()
+        world.run(0.1)
+    assert not world.lost
+    assert world.served > 3900
+    # Its limit, and those that it was tried with.
+    assert sum(ticket.backend is world.silent for ticket in world.running) < 20
+
+
 def test_a_backend_that_goes_on_answering_has_lost_nothing() -> None:
     """Everything in flight may be overdue where all has become slower."""
     world = World(Capacity(4))
@@ -152,7 +217,7 @@ def test_a_backend_that_goes_on_answering_has_lost_nothing() -> None:
     for ticket in slow[:-1]:
         world.now += 0.9
         world.complete(ticket)
-        world._turn()
+        world.turn()
     assert world.lost == []
     assert waiting.backend is not None
 
@@ -173,7 +238,7 @@ def test_a_lost_request_may_be_answered_after_all(limit: Capacity, ending: Endin
     world.unanswerable.clear()
     lost.tried = ()
     assert world.scheduler.offer(lost, world.now) is not None
-    world._began(lost)
+    world._began(lost, world.scheduler)
     world.run(1.0)
     assert world.in_flight == 0
 
@@ -214,8 +279,8 @@ def test_a_request_that_began_in_a_lane_of_another_kind_is_found_lost() -> None:
 
 def test_many_backends_are_found_out_as_well() -> None:
     world = World(Capacity(1), 20)
-    for backend in world.backends:
-        world.ask(is_answered=False, eligible=(backend,))
+    for number in range(20):
+        world.ask(is_answered=False, only=number)
     world.run(0.5)
     good = [world.ask() for _ in range(100)]
     world.run(5.0)
@@ -229,7 +294,7 @@ def test_lost_requests_may_outlive_all_that_is_known_of_their_model() -> None:
     world.ask()
     world.run(2.0)
     assert world.lost == [lost]
-    world.scheduler.forget(world.backends[0])
+    world.scheduler.forget(world.backends[world.scheduler][0])
     world.scheduler.follow(lambda _ticket: None, world.now)
     assert not list(world.scheduler.model_backends())
     world.complete(lost, Ending.NEITHER)

@@ -40,7 +40,13 @@ def counts(reader: Board) -> dict[int, int]:
 def test_a_reader_gets_all_that_was_written() -> None:
     _, (one, two) = boards()
     fields = {"high": 1, "rows": 7, "ends": 9, "samples": 3, "work_s": 0.25, "since": 12.5}
-    sample = {"took_s": 0.125, "sample_rows": 4.0, "sample_size": 100.0, "alone_s": 0.25}
+    sample = {
+        "took_s": 0.125,
+        "sample_rows": 4.0,
+        "sample_size": 100.0,
+        "alone_s": 0.25,
+        "answered_from": 11.0,
+    }
     entry = told(KEY, 2, **fields, **sample)
     one.write_sample(entry)
     one.write(entry)
