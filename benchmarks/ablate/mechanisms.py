@@ -23,6 +23,7 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "lateness margin": {"latenesses": 0.0},
     "network margin": {"network_s": 0.0},
     "overdue requests are lost": {"overdue_s": 1e9},
+    "after a loss requests are overdue sooner": {"overdue_again_s": 1.0},
     "further tries are rarer": {"max_overdue_backoff": 1},
     "others go ahead less where slots are reserved": {"yielding_lead_s": 0.05},
     "work under way beyond one": {"margin_s": 0.0},

@@ -362,7 +362,7 @@ class ModelQueue:
         lost: list[Ticket] = []
         if answered_from is not None:
             usual_s = model_backend.load.cost.mean_s
-            lost = model_backend.unanswered.overdue(answered_from, usual_s)
+            lost = model_backend.unanswered.find_lost(answered_from, usual_s, now)
         for ticket in lost:
             if ticket.model_backend is model_backend:
                 model_backend.end(ticket, now, Ending.NEITHER)

@@ -4,6 +4,7 @@ A request is overdue once it has taken a multiple of its estimate, and at least 
 everything in flight is overdue, one more request may begin. Its answer proves that the overdue
 requests are lost: from then on they count neither toward the limit nor as load. If it becomes
 overdue as well, more begin: the more, the longer no backend has answered a request of the model.
+Where one was lost not long ago, requests are overdue sooner.
 
 What other workers have in flight is overdue, too, before any more begins. A worker only knows of it
 when the last one began. It gives up its own requests alone, and tells others what was answered.
@@ -17,17 +18,20 @@ from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Ending, Ticket
 
 LOST_S: Final = TUNING.overdue_s
+_LOST_AGAIN_S: Final = TUNING.overdue_again_s
+_LOST_AGAIN_FOR_S: Final = TUNING.overdue_again_for_s
 LOST_TIMES: Final = TUNING.overdue_ratio
 _MAX_BACKOFF: Final = TUNING.max_overdue_backoff
 
 
-def overdue_after_s(expected_s: float) -> float:
+def overdue_after_s(expected_s: float, least_s: float = LOST_S) -> float:
     """Seconds after which a request is overdue.
 
     Args:
         expected_s: how long it was expected to take when it began.
+        least_s: none is overdue earlier.
     """
-    return max(LOST_S, LOST_TIMES * expected_s)
+    return max(least_s, LOST_TIMES * expected_s)
 
 
 def ignore_lost(_ticket: Ticket, _now: float) -> None:
@@ -38,7 +42,8 @@ class Unanswered:
     """The requests in flight of one model backend."""
 
     __slots__ = (
-        "check_at", "open_below", "others_at", "others_further", "review_at", "since", "tickets",
+        "check_at", "least_s", "lost_at", "open_below", "others_at", "others_further", "review_at",
+        "since", "tickets",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,6 +58,10 @@ class Unanswered:
         self.review_at = 0.0
         """From when on each end of a request is looked at: it may prove others lost, or `check` is
         due."""
+        self.least_s = LOST_S
+        """No request is overdue earlier, in seconds."""
+        self.lost_at = -NO_DEADLINE
+        """When requests were lost last."""
         self.since = NO_DEADLINE
         """When a request was first seen to be overdue; infinite while none is."""
         self.open_below = 0
@@ -82,7 +91,8 @@ class Unanswered:
             may_grow: more than one may begin at once, since nobody has given a limit.
         """
         since = self.since
-        self.check_at = now + LOST_S
+        self.least_s = _LOST_AGAIN_S if now < self.lost_at + _LOST_AGAIN_FOR_S else LOST_S
+        self.check_at = now + self.least_s
         self.open_below = overdue = further = 0
         after_s = last_at = 0.0
         for ticket in self.tickets:
@@ -94,7 +104,7 @@ class Unanswered:
             else:
                 self.check_at = min(self.check_at, last_at + after_s)
         if others:
-            others_after_s = overdue_after_s(others_expected_s)
+            others_after_s = overdue_after_s(others_expected_s, self.least_s)
             last_at = max(last_at, self.others_at)
             after_s = max(after_s, others_after_s)
             if self.others_at + others_after_s <= now:
@@ -134,7 +144,7 @@ class Unanswered:
         if ticket.began_at >= self.since:
             # The estimate contains how long the overdue requests might still take.
             expected_s = min(expected_s, LOST_S + usual_s)
-        return overdue_after_s(expected_s)
+        return overdue_after_s(expected_s, self.least_s)
 
     def answered_from(self, ended: Ticket, ending: Ending) -> float | None:
         """When a request began whose end proves that those are lost that were overdue then. None:
@@ -142,10 +152,14 @@ class Unanswered:
         is_proof = ending is Ending.GOOD and ended.began_at >= self.since
         return ended.began_at if is_proof else None
 
-    def overdue(self, began_at: float, usual_s: float) -> list[Ticket]:
-        """The requests that were overdue at a time when another request began."""
-        return [
+    def find_lost(self, answered_from: float, usual_s: float, now: float) -> list[Ticket]:
+        """Find the requests that are lost since they were overdue when another one began that was
+        answered."""
+        lost = [
             ticket
             for ticket in self.tickets
-            if ticket.began_at + self._overdue_after_s(ticket, usual_s) <= began_at
+            if ticket.began_at + self._overdue_after_s(ticket, usual_s) <= answered_from
         ]
+        if lost:
+            self.lost_at = now
+        return lost

@@ -195,6 +195,21 @@ def test_hundreds_of_lost_requests_hold_back_others_for_seconds(name: str, worke
     assert all(ticket.backend is None and not ticket.is_waiting for ticket in good)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trickle_of_lost_requests_holds_back_others_for_about_a_second(
+    limit: Capacity, workers: int
+) -> None:
+    world = World(limit, 2, workers)
+    good: list[tuple[float, Ticket]] = []
+    for number in range(600):
+        if not number % 5:
+            world.ask(is_answered=False)
+        good.append((world.now, world.ask()))
+        world.run(0.05)
+        good = [(at, each) for at, each in good if each.is_waiting or each in world.running]
+        assert not good or world.now - good[0][0] < 2 * LOST_S
+
+
 def test_a_backend_that_never_answers_gets_few_requests_while_another_one_answers() -> None:
     world = World(LIMITS["found by itself"], 2)
     world.silent = world.backends[world.scheduler][0]
