@@ -748,7 +748,7 @@ _RULES: Final = """
   ([Protocols](protocols.md#http2-and-grpc)). Each such connection counts once.
 - **`kind`** of an operation is `read`, `inference`, `stream`, `control` or `other`. So neither
   health checks nor long streams hide the latency of inferences.
-- **`model`**: a model gets a label once a request for it has succeeded, up to
+- **`model`**: a model gets a label once an inference of it has succeeded, up to
   `metrics.model_labels` models. All others are `model="other"`.
   A model that succeeds over both protocols has 21 series. With streams and many error codes it
   has up to 75.

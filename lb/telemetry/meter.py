@@ -77,8 +77,9 @@ class ModelUsage:
 class ModelLabels:
     """The models that have a label of their own, on either protocol.
 
-    A model gets one only once a backend has answered well for it: names that clients make up cannot
-    use up the labels of those that exist.
+    A model gets one only once a backend has answered an inference of it well: names that clients
+    make up cannot use up the labels of those that exist. Other good answers prove nothing:
+    `ModelReady` is answered for any name, and a stream ends well after nothing but errors.
     """
 
     __slots__ = ("_names", "limit")
@@ -88,17 +89,17 @@ class ModelLabels:
         """Models with a label of their own, at most; those that have one keep it."""
         self._names: set[bytes] = set()
 
-    def of(self, model: bytes, *, is_good: bool) -> bytes:
+    def of(self, model: bytes, *, exists: bool) -> bytes:
         """The name that a model is counted under.
 
         Args:
             model: its name on the wire.
-            is_good: a backend has just answered well for it.
+            exists: a backend has just answered an inference of it well.
         """
         names = self._names
         if model in names or model == _OTHER_MODEL:
             return model
-        if not is_good or len(model) > MAX_MODEL_NAME or len(names) >= self.limit:
+        if not exists or len(model) > MAX_MODEL_NAME or len(names) >= self.limit:
             return _OTHER_MODEL
         names.add(model)
         return model
@@ -159,9 +160,9 @@ class Traffic:
         if kind is OperationKind.INFERENCE:
             self.inference_reasons[reason] = self.inference_reasons.get(reason, 0) + 1
 
-    def usage_of(self, model: bytes, *, is_good: bool) -> ModelUsage:
-        """Where requests for a model are counted. `is_good` as in `ModelLabels.of`."""
-        name = self._labels.of(model, is_good=is_good)
+    def usage_of(self, model: bytes, *, exists: bool) -> ModelUsage:
+        """Where requests for a model are counted. `exists` as in `ModelLabels.of`."""
+        name = self._labels.of(model, exists=exists)
         usage = self.models.get(name)
         if usage is None:
             usage = self.models[name] = ModelUsage()
@@ -181,13 +182,13 @@ class Traffic:
         self.retries += alike.retries
         if not model:
             return
-        is_good = not is_failure(self.protocol, code)
-        usage = self.usage_of(model, is_good=is_good)
+        is_inferred = _is_inferred(self.protocol, alike.kind, code)
+        usage = self.usage_of(model, exists=is_inferred)
         if known not in usage.codes and len(usage.codes) >= MAX_CODES:
             known = _UNKNOWN_CODE
         _count(usage.codes, known, count)
         usage.retries += alike.retries
-        if is_good and alike.kind is OperationKind.INFERENCE:
+        if is_inferred:
             usage.durations.add(durations)
 
     def _usage_of_operation(self, name: str, kind: OperationKind) -> OperationUsage:
@@ -239,7 +240,7 @@ class AnswerTimes:
         # bucket is most often the last one or beside it; `bisect_left` is the reference.
         histogram = self._histogram
         if histogram is None:
-            usage = self._traffic.usage_of(self._record.model, is_good=True)
+            usage = self._traffic.usage_of(self._record.model, exists=True)
             histogram, self._histogram = usage.first_answers, usage.intervals
         took = now - self.last_at
         self.last_at = now
@@ -351,8 +352,8 @@ class Meter:
 
     def settle(self) -> Iterator[None]:
         """Put into the tables what they do not have yet, a few kinds of requests in each step."""
-        # Good answers first: with one of them a model has its label, for failures as well.
-        kinds = sorted(self._alike, key=lambda kind: is_failure(kind[0], kind[4]))
+        # Good inferences first: with one of them a model has its label, for all else as well.
+        kinds = sorted(self._alike, key=self._is_without_label)
         for begin in range(0, len(kinds), _KINDS_PER_STEP):
             for kind in kinds[begin : begin + _KINDS_PER_STEP]:
                 alike = self._alike.pop(kind, None)
@@ -361,10 +362,20 @@ class Meter:
                     self._traffic[protocol].add(backend, name, model, code, alike)
             yield
 
+    def _is_without_label(self, kind: _Likeness) -> bool:
+        """Whether requests of a kind give no label to their model."""
+        protocol, *_, code = kind
+        return not _is_inferred(protocol, self._alike[kind].kind, code)
+
     def _settle(self) -> None:
         """Put into the tables what they do not have yet."""
         for _ in self.settle():
             pass
+
+
+def _is_inferred(protocol: AppProtocol, kind: OperationKind, code: int) -> bool:
+    """Whether a request is an inference that was answered well."""
+    return kind is OperationKind.INFERENCE and not is_failure(protocol, code)
 
 
 def _count(counts: dict[int, int], code: int, count: int) -> None:

@@ -361,7 +361,7 @@ class Sums:
                 operations = relay.meter.traffic[protocol].operations
                 return operations.setdefault(name, OperationUsage(OperationKind(kind))).durations
             case ("models", int(protocol), str(model), str(name)):
-                usage = relay.meter.traffic[protocol].usage_of(to_bytes(model), is_good=True)
+                usage = relay.meter.traffic[protocol].usage_of(to_bytes(model), exists=True)
                 found: Histogram = getattr(usage, name)
                 return found
             case ("port", int(number), int(protocol), "latency"):
@@ -405,7 +405,7 @@ class Sums:
                 if backend is not None or number == _NOBODY:
                     _count(traffic.answers.setdefault(backend, {}), code, change)
             case ("models", _, str(model), *rest):
-                _add_model(traffic.usage_of(to_bytes(model), is_good=True), rest, change)
+                _add_model(traffic.usage_of(to_bytes(model), exists=True), rest, change)
 
     def _add_backend(self, path: Path, change: float) -> None:
         backend = self._find(int(path[1]))

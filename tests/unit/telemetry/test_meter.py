@@ -6,6 +6,8 @@ import itertools
 from bisect import bisect_left
 from operator import attrgetter
 
+import pytest
+
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
@@ -42,6 +44,22 @@ def test_made_up_models_cannot_use_up_the_labels() -> None:
     assert set(models) == {b"other", b"resnet"}
     assert models[b"other"].codes == {400: 1000}
     assert models[b"resnet"].codes == {200: 1}
+
+
+READY = Operation("ModelReady", OperationKind.READ)
+STREAM = Operation("ModelStreamInfer", OperationKind.STREAM)
+
+
+@pytest.mark.parametrize("operation", [READY, STREAM], ids=lambda operation: operation.name)
+def test_good_answers_that_name_no_real_model_give_no_label(operation: Operation) -> None:
+    meter = Meter(max_models=2)
+    for number in range(10):
+        meter.finished(grpc_record(model=b"made-up-%d" % number, operation=operation))
+    meter.finished(grpc_record(model=b"resnet", operation=operation))
+    meter.finished(grpc_record(model=b"resnet"))
+    models = meter.traffic[AppProtocol.GRPC].models
+    assert models[b"other"].codes == {0: 10}
+    assert models[b"resnet"].codes == {0: 2}
 
 
 def test_a_failure_of_a_model_that_works_is_counted_for_it() -> None:
