@@ -6,10 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lb.domain.backend import LATENCY_BOUNDS_S
+from lb.domain.operation import OperationKind
 from lb.telemetry.labels import code_label, is_failure
 from lb.telemetry.meter import MAX_CODES, MAX_MODEL_NAME
 from lb.telemetry.record import RequestRecord
 
+INFERENCE = OperationKind.INFERENCE
 Series = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -23,7 +25,9 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
     labelled: set[bytes] = set()
     for record in records:
         code = record.grpc_status if record.protocol.label == "grpc" else record.status
-        if is_failure(record.protocol, code) or not 0 < len(record.model) <= MAX_MODEL_NAME:
+        if is_failure(record.protocol, code) or record.operation.kind is not INFERENCE:
+            continue
+        if not 0 < len(record.model) <= MAX_MODEL_NAME:
             continue
         if len(labelled) < max_models:
             labelled.add(record.model)
