@@ -89,7 +89,6 @@ class SpanExporter:
         self.options = ExportOptions()
         self.on_interval: Callable[[], None] = lambda: None
         """Called between two requests."""
-        self._resource = b""
         self._changed = asyncio.Event()
         """There are other options."""
         self._logged_at = -inf
@@ -102,34 +101,35 @@ class SpanExporter:
         if options == self.options:
             return
         self.options = options
-        self._resource = encode_resource(options.resource)
         self._changed.set()
 
     async def run(self) -> None:
         """Send spans for as long as the process lives."""
         while True:
             self._changed.clear()
-            if not self.options.endpoint:
+            options = self.options
+            if not options.endpoint:
                 self._spans.waiting.clear()
                 await self._changed.wait()
                 continue
-            async with self._session() as session:
+            async with self._session(options) as session:
                 while not self._changed.is_set():
                     if len(self._spans.waiting) < BATCH:
                         await self._pause(self._interval_s)
                     self.on_interval()
-                    if self._spans.waiting:
-                        await self._send_batch(session, _MAX_TRIES)
+                    if self._spans.waiting and not self._changed.is_set():
+                        await self._send_batch(session, options, _MAX_TRIES)
                     self._tell_of_full_queue()
 
     async def flush(self) -> None:
         """Send what is left, for a few seconds at most. `run` has ended."""
-        if not self.options.endpoint or not self._spans.waiting:
+        options = self.options
+        if not options.endpoint or not self._spans.waiting:
             return
         try:
-            async with asyncio.timeout(_FLUSH_S), self._session() as session:
+            async with asyncio.timeout(_FLUSH_S), self._session(options) as session:
                 while self._spans.waiting:
-                    await self._send_batch(session, 1)
+                    await self._send_batch(session, options, 1)
         except TimeoutError:
             _log.warning("spans are left", extra={"count": len(self._spans.waiting)})
 
@@ -141,20 +141,28 @@ class SpanExporter:
         except TimeoutError:
             pass
 
-    async def _send_batch(self, session: aiohttp.ClientSession, tries: int) -> None:
-        """Send the first spans that wait; they are gone then, whether they were taken or not."""
+    async def _send_batch(
+        self, session: aiohttp.ClientSession, options: ExportOptions, tries: int
+    ) -> None:
+        """Send the first spans that wait; they are gone then, whether they were taken or not.
+
+        Args:
+            session: with the collector of `options`: no other one may see its credentials.
+            options: where they go, and in which form.
+            tries: how often to try.
+        """
         waiting = self._spans.waiting
         batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
         encoded = await _encode(batch)
-        body = encode_request(self._resource, self.options.version, encoded)
+        body = encode_request(encode_resource(options.resource), options.version, encoded)
         fields = {"content-type": "application/x-protobuf"}
-        if self.options.is_compressed:
+        if options.is_compressed:
             body = await _compressed(body)
             fields["content-encoding"] = "gzip"
         wait_s = self._first_wait_s
         for number in range(tries):
             try:
-                rejected = await self._send(session, body, fields)
+                rejected = await self._send(session, options.endpoint, body, fields)
             except _Refused as refusal:
                 if refusal.is_final or number + 1 == tries or self._changed.is_set():
                     why = REJECTED if refusal.is_final else FAILED
@@ -172,7 +180,7 @@ class SpanExporter:
                 return
 
     async def _send(
-        self, session: aiohttp.ClientSession, body: bytes, fields: Mapping[str, str]
+        self, session: aiohttp.ClientSession, endpoint: str, body: bytes, fields: Mapping[str, str]
     ) -> int:
         """Try once; returns how many spans the collector rejects.
 
@@ -181,7 +189,7 @@ class SpanExporter:
         """
         try:
             async with session.post(
-                self.options.endpoint,
+                endpoint,
                 data=body,
                 headers=fields,
                 allow_redirects=False,
@@ -202,8 +210,7 @@ class SpanExporter:
         except ProtobufError:
             return 0  # it was taken, and what else is said nobody understands
 
-    def _session(self) -> aiohttp.ClientSession:
-        options = self.options
+    def _session(self, options: ExportOptions) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=self._connector(),
             headers=dict(options.headers),

@@ -166,11 +166,11 @@ async def test_spans_go_to_another_collector_once_it_is_configured(sink: Collect
     with collector() as other:
         spans = SpanQueue()
         exporter = SpanExporter(spans, Random(1), interval_s=0.01)
-        exporter.configure(ExportOptions(endpoint=sink.endpoint))
+        exporter.configure(ExportOptions(endpoint=sink.endpoint, headers={"api-key": "first"}))
         task = asyncio.create_task(exporter.run())
         spans.add(span(1))
         await eventually(lambda: len(sink.spans) == 1)
-        exporter.configure(ExportOptions(endpoint=other.endpoint))
+        exporter.configure(ExportOptions(endpoint=other.endpoint, headers={"api-key": "second"}))
         spans.add(span(2))
         await eventually(lambda: len(other.spans) == 1)
         exporter.configure(ExportOptions())
@@ -179,3 +179,5 @@ async def test_spans_go_to_another_collector_once_it_is_configured(sink: Collect
         task.cancel()
         await asyncio.wait([task])
     assert [len(sink.spans), len(other.spans)] == [1, 1]
+    # The first collector's credentials are no business of the second one.
+    assert [each["api-key"] for each in other.requests] == ["second"]
