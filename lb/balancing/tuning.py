@@ -173,7 +173,7 @@ class Tuning:
     overdue_s: float = 1.0
     """Seconds before which no request is overdue: a server that pauses is silent for less."""
     overdue_again_s: float = 0.25
-    """The same of a model backend that has lost a request not long ago: it may lose more."""
+    """Seconds before which none is overdue where one was lost not long ago: there may be more."""
     overdue_again_for_s: float = 60.0
     """Seconds from a loss until which another one is expected, so that `overdue_again_s` counts."""
     overdue_ratio: float = 5.0

@@ -154,7 +154,7 @@ class Unanswered:
 
     def find_lost(self, answered_from: float, usual_s: float, now: float) -> list[Ticket]:
         """Find the requests that are lost since they were overdue when another one began that was
-        answered."""
+        answered. If there are any, requests are overdue sooner from now on."""
         lost = [
             ticket
             for ticket in self.tickets

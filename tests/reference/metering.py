@@ -6,12 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lb.domain.backend import LATENCY_BOUNDS_S
-from lb.domain.operation import OperationKind
 from lb.telemetry.labels import code_label, is_failure
 from lb.telemetry.meter import MAX_CODES, MAX_MODEL_NAME
 from lb.telemetry.record import RequestRecord
 
-INFERENCE = OperationKind.INFERENCE
 Series = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -25,7 +23,7 @@ def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
     labelled: set[bytes] = set()
     for record in records:
         code = record.grpc_status if record.protocol.label == "grpc" else record.status
-        if is_failure(record.protocol, code) or record.operation.kind is not INFERENCE:
+        if is_failure(record.protocol, code) or record.operation.kind.value != "inference":
             continue
         if not 0 < len(record.model) <= MAX_MODEL_NAME:
             continue

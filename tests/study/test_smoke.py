@@ -20,7 +20,7 @@ from benchmarks.study.parts import SMOKE
 from benchmarks.study.session import generate, play
 from benchmarks.study.trace import Kind
 from benchmarks.study.wires import GOOD, LATE
-from tests.fakes.waiting import wait_until
+from tests.fakes.process import wait_until
 
 SCALE = 0.25
 """Of the seconds of loads."""
@@ -67,7 +67,7 @@ def test_requests_that_wait_are_batched_and_counted(fleet: Fleet, protocol: str)
     assert {each.what for each in outcomes} == {GOOD}
     rows = sum(1 + each.kind for each in outcomes)
     # Triton counts an inference after its answer.
-    wait_until(lambda: (fleet.counted()[0] - before).inferences >= rows)
+    wait_until(lambda: (fleet.counted()[0] - before).inferences >= rows, what="all are counted")
     did = fleet.counted()[0] - before
     assert did.inferences == rows
     assert did.executions < did.inferences

@@ -11,6 +11,7 @@ import pytest
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Histogram
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
+from lb.kserve.operations import MODEL_READY, MODEL_STREAM_INFER
 from lb.telemetry.meter import MAX_CODES, MAX_OPERATIONS, AnswerTimes, Meter
 from tests.fakes.backends import make_backend
 from tests.fakes.records import PlainRecord, grpc_record
@@ -46,11 +47,9 @@ def test_made_up_models_cannot_use_up_the_labels() -> None:
     assert models[b"resnet"].codes == {200: 1}
 
 
-READY = Operation("ModelReady", OperationKind.READ)
-STREAM = Operation("ModelStreamInfer", OperationKind.STREAM)
-
-
-@pytest.mark.parametrize("operation", [READY, STREAM], ids=lambda operation: operation.name)
+@pytest.mark.parametrize(
+    "operation", [MODEL_READY, MODEL_STREAM_INFER], ids=lambda operation: operation.name
+)
 def test_good_answers_that_name_no_real_model_give_no_label(operation: Operation) -> None:
     meter = Meter(max_models=2)
     for number in range(10):
